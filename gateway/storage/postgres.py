@@ -60,9 +60,6 @@ _LAST_WORDS = frozenset({"FATAL", "PANIC"})
 """Source: postgresql.org/docs/18/runtime-config-logging.html, Message Severity Levels."""
 
 
-_OUT_OF_STEP = (psycopg.OperationalError, psycopg.InternalError)
-
-
 def text_of(value: str) -> str:
     """Return a text as PostgreSQL can store it: it has no NUL, which becomes U+FFFD.
 
@@ -163,8 +160,8 @@ def _note_loss(context: ExceptionContext) -> None:
     """
     error = context.original_exception
     if isinstance(error, psycopg.Error):
-        is_own = isinstance(error, _OUT_OF_STEP) and error.sqlstate is None
-        if is_own or error.diag.severity_nonlocalized in _LAST_WORDS:
+        is_own = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+        if (is_own and not error.sqlstate) or error.diag.severity_nonlocalized in _LAST_WORDS:
             context.is_disconnect = True
 
 
