@@ -5,6 +5,7 @@ Messages that are given up: dead letters, and who is told of them, once for each
 
 import asyncio
 import re
+import threading
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,27 @@ async def test_a_crash_during_a_send_leaves_a_doubt(tmp_path: Path) -> None:
         await chat.answers(1)
         assert chat.adapter.shown[0].outcome_unknown
         assert chat.adapter.shown[0].nonce == adapter.attempts[0].nonce
+
+
+async def test_a_receipt_whose_sender_is_cancelled_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is shown: sent again by the next process it would be there twice."""
+    stored, begun, gate = sending.mark_sent, threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> bool:
+        begun.set()
+        assert gate.wait(30)
+        return stored(*args)
+
+    monkeypatch.setattr(sending, "mark_sent", slowly)
+    async with running(tmp_path) as chat:
+        await chat.say("hi")
+        assert await asyncio.to_thread(begun.wait, 30)
+        [sender] = [each for each in asyncio.all_tasks() if each.get_name() == "send 1"]
+        sender.cancel()
+        gate.set()
+        await chat.until_rows(schema.outbox, lambda rows: rows[0].state == "sent")
 
 
 @pytest.mark.parametrize("is_taken", [False, True], ids=["nobody's", "another's"])
