@@ -61,7 +61,7 @@ class Recall:
         """Tell nobody yet.
 
         Args:
-            reader: Reads for Parley's own memory what rules do not find; None where nobody does.
+            reader: Reads for the notebook what people said; None if no model is named for it.
         """
         self.reader = reader
         self._database = database
@@ -109,7 +109,9 @@ class Recall:
         return tainting(conn, self._access, read)
 
     def finished(self, ended: Finished) -> None:
-        """Tell plugins later that a turn was committed; returns at once."""
+        """Tell plugins and the reader later that a turn was committed; returns at once."""
+        if self.reader is not None:
+            self.reader.hear(ended.turn)
         if not (self._plugins.providers or self._plugins.having("turn_finished")):
             return
         try:

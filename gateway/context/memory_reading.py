@@ -27,18 +27,22 @@ from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.told_notes import NoteChats, lines_of
 from gateway.errors import CommitUnknown, StorageError
 from gateway.storage.conversation import conversations
+from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
-from gateway.storage.people import notebook, unread
+from gateway.storage.people import notebook
 from gateway.storage.people.notebook import FoundWords, Note
-from gateway.storage.people.unread import Unread
 from gateway.storage.queue import outbox
 from gateway.storage.queue.inbox import InboxEntry
+from gateway.storage.reports import ledger
 
 log = structlog.get_logger()
 
-POLL_S = 30.0
 REST_S = 300.0
-"""How long nobody is asked after a failure, or where a budget is used up."""
+"""So long messages gather before they are read; and how long nobody is asked after a failure."""
+AT_ONCE = 12
+"""Messages of a conversation that one request reads."""
+MOST_WAITING = 2_000
+"""Messages of all conversations; what comes on top of them is not read."""
 LEAST_CHARS = 12
 """What is shorter says nothing that lasts ("ok, thanks")."""
 MOST_CHARS = 2_000
@@ -72,26 +76,28 @@ _redactor = Redactor()
 
 @dataclass(frozen=True, slots=True)
 class OwnWords:
-    """What one person has written in one message of a turn.
+    """What one person has written in one message, without pasted, quoted or forwarded text.
 
     Attributes:
-        turn: Position of the turn among those that are read.
+        turn: Id of the turn that answered it.
+        seq: Number of the message that holds it in the transcript.
         by: "platform:sender id".
     """
 
     turn: int
+    seq: int
     by: str
     text: str
 
 
-def own_words_in(read: Unread) -> list[OwnWords]:
-    """Return the messages worth reading, in order, without pasted, quoted or forwarded text."""
-    return [
-        OwnWords(n, f"{read.platform}:{entry.sender}", text)
-        for n, each in enumerate(read.turns)
-        for entry in each.asked
-        if len(text := _own_words(entry, alone=len(each.asked) == 1)) >= LEAST_CHARS
-    ]
+def own_words_in(turn: Turn) -> list[OwnWords]:
+    """Return the messages of a turn that are worth reading, in order."""
+    platform, alone = turn.lease.address.platform, len(turn.asked) == 1
+    seq = min((each.seq for each in turn.entries if each.message["role"] == "user"), default=None)
+    if seq is None:
+        return []
+    said = ((f"{platform}:{each.sender}", _own_words(each, alone=alone)) for each in turn.asked)
+    return [OwnWords(turn.id, seq, by, text) for by, text in said if len(text) >= LEAST_CHARS]
 
 
 def _own_words(entry: InboxEntry, *, alone: bool) -> str:
@@ -165,12 +171,13 @@ def _sentences_in(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReader:
-    """Reads what people said, one batch after the other.
+    """Reads what people said in turns that have ended, a conversation's messages together.
 
     Attributes:
         chats: They show the notes.
         max_chars: Limit of all notes about a person together.
-        unbooked: What was paid and is not on record yet: for what, for whom, the calls.
+        waiting: What was said and is not read yet, by conversation; a restart forgets it.
+        unbooked: What was paid and is not on record yet: where, for whom, the calls.
     """
 
     database: Database
@@ -178,101 +185,112 @@ class MemoryReader:
     models: Summariser
     chats: NoteChats
     max_chars: int
-    unbooked: list[tuple[Unread, str, list[ModelCall]]] = field(default_factory=list)
+    waiting: dict[int, list[OwnWords]] = field(default_factory=dict)
+    unbooked: list[tuple[int, str, list[ModelCall]]] = field(default_factory=list)
+
+    def hear(self, turn: Turn) -> None:
+        """Read later what a turn was asked; returns at once."""
+        said = own_words_in(turn)
+        if sum(map(len, self.waiting.values())) + len(said) > MOST_WAITING:
+            log.warning("memory_not_read", error="too many messages wait")
+        elif said:
+            self.waiting.setdefault(turn.lease.conversation, []).extend(said)
 
     async def run(self) -> None:
         """Read what has gathered until cancelled."""
         while True:
-            rest_s = await self._step()
-            await asyncio.sleep(rest_s)
-
-    async def _step(self) -> float:
-        """Read all that has gathered; returns how long to wait then."""
-        try:
-            await self.read_all()
-        except SummaryFailed as exc:
-            log.warning("memory_not_read", error=str(exc))
-            return max(REST_S, exc.cooldown_s)
-        except StorageError as exc:
-            log.warning("memory_not_read", error=str(exc))
-        except Exception:
-            log.exception("memory_reading_failed")
-            return REST_S
-        return POLL_S
+            await asyncio.sleep(REST_S)
+            try:
+                await self.read_all()
+            except (SummaryFailed, StorageError) as exc:
+                log.warning("memory_not_read", error=str(exc))
+            except Exception:
+                log.exception("memory_reading_failed")
 
     async def read_all(self) -> int:
-        """Read what has gathered; returns how many batches there were.
+        """Read what has gathered; returns how many requests' worth of messages there were.
 
         Raises:
-            SummaryFailed: No model can be asked now, or a budget is used up.
+            SummaryFailed: No model can be asked now, or a budget is used up: what is left waits.
         """
         await self._book()
         count = 0
-        while claimed := await self.database.write(unread.claim):
-            await self._read(claimed)
+        while self.waiting:
+            conversation, said = next(iter(self.waiting.items()))
+            batch = said[:AT_ONCE]
+            try:
+                await self._read(conversation, batch)
+            except SummaryFailed:
+                # The budget may be one person's: the next time others come first.
+                self.waiting[conversation] = self.waiting.pop(conversation)
+                raise
+            except CommitUnknown:
+                # The notes are there, or may be: a note that was undone must not come back.
+                self._drop(conversation, batch)
+                raise
+            self._drop(conversation, batch)
             count += 1
         return count
 
-    async def _read(self, claimed: Unread) -> None:
-        said = own_words_in(claimed)
+    def _drop(self, conversation: int, batch: Sequence[OwnWords]) -> None:
+        del self.waiting[conversation][: len(batch)]
+        if not self.waiting[conversation]:
+            del self.waiting[conversation]
+
+    async def _read(self, conversation: int, batch: Sequence[OwnWords]) -> None:
+        unnoted = await self.database.read(
+            notebook.unnoted, conversation, {each.turn for each in batch}
+        )
+        said = [each for each in batch if each.turn in unnoted]
         if not said:
-            await self.database.write(self._enter, claimed, (), "", ())
             return
-        sender, calls, is_entered = said[-1].by, self.models.calls(), False
+        calls = self.models.calls()
         try:
             found = _usable(await self._answer(calls, said), said)
-            calls.close()
-            words = await self.database.read(allowed, self.chats.owners.access, claimed, found)
-            try:
-                kept = await self.database.write(self._enter, claimed, words, sender, _spent(calls))
-            except (asyncio.CancelledError, CommitUnknown):
-                # It is committed, or may be: what is booked once more counts twice.
-                is_entered = True
-                raise
-            is_entered = True
         finally:
-            if not is_entered:
-                calls.close()
-                self.unbooked.append((claimed, sender, _spent(calls)))
-                await self._book()
+            calls.close()
+            self.unbooked.append((conversation, said[-1].by, _spent(calls)))
+            await self._book()
+        access = self.chats.owners.access
+        words = await self.database.read(allowed, access, conversation, found)
+        kept = await self.database.write(self._enter, conversation, words)
         log.info(
             "memory_read",
-            conversation=claimed.conversation,
-            turns=len(claimed.turns),
+            conversation=conversation,
+            messages=len(said),
             found=len(found),
             kept=len(kept),
         )
         if kept:
-            self.chats.wakeups.outbox(claimed.conversation)
+            self.chats.wakeups.outbox(conversation)
 
     def _enter(
-        self,
-        conn: Connection,
-        read: Unread,
-        found: Sequence[FoundWords],
-        sender: str,
-        calls: Sequence[ModelCall],
+        self, conn: Connection, conversation: int, found: Sequence[FoundWords]
     ) -> Sequence[Note]:
         """Store the notes found, with the outbox rows that show them.
 
-        Nothing is stored for a chat whose account is off: its person would not see the note.
+        Nothing is stored for a chat whose account is off, since its person would not see the note,
+        nor for a conversation that is being erased.
         """
-        known = conversations.exists(conn, read.conversation)
-        place = conversations.get(conn, read.conversation) if known else None
-        renderers = self.chats.owners.renderers
-        render = None if place is None else renderers.get(place.account_key)
-        if place is None or render is None:
-            return unread.enter(conn, read, (), sender, calls, self.max_chars)
-        kept = unread.enter(conn, read, found, sender, calls, self.max_chars)
-        outbox.append(conn, place.id, lines_of(render, kept), inbox_seq=place.inbox_head)
+        conversations.hold(conn, conversation)
+        if not conversations.in_service(conn, conversation):
+            return ()
+        place = conversations.get(conn, conversation)
+        render = self.chats.owners.renderers.get(place.account_key)
+        if render is None:
+            return ()
+        kept = notebook.keep_found(conn, conversation, found, self.max_chars)
+        outbox.append(conn, conversation, lines_of(render, kept), inbox_seq=place.inbox_head)
         return kept
 
     async def _book(self) -> None:
-        """Give back what could not be entered, with what was paid for it."""
+        """Put what was paid on record."""
         while self.unbooked:
+            conversation, sender, calls = self.unbooked[0]
             try:
-                await self.database.write(unread.give_back, *self.unbooked[0])
+                await self.database.write(ledger.book, conversation, None, sender, calls)
             except (asyncio.CancelledError, CommitUnknown):
+                # It is on record, or may be: booked once more it would count twice.
                 del self.unbooked[0]
                 raise
             del self.unbooked[0]
@@ -301,24 +319,22 @@ def _spent(calls: SummaryCalls) -> list[ModelCall]:
 
 
 def allowed(
-    conn: Connection, access: Access, read: Unread, found: Sequence[Found]
+    conn: Connection, access: Access, conversation: int, found: Sequence[Found]
 ) -> list[FoundWords]:
     """Return the sentences that may become notes.
 
     In a group only people who may act count. A sentence is left out if a threat scan finds
     something in it, if it contains a secret, or if the agent or a tool said the same before.
     """
-    may_all = not notebook.is_shared(notebook.scope_of(conn, read.conversation))
-    kept = []
-    for own, sentence in found:
-        seq = read.turns[own.turn].seq
-        if (
-            (may_all or access.may_act(conn, [own.by]))
-            and not scan(sentence).findings
-            and not _holds_secret(sentence)
-            and not notebook.was_said_by_agent(conn, read.conversation, seq, sentence)
-        ):
-            kept.append(FoundWords(sentence, own.by, seq, offered=is_delicate(sentence)))
+    may_all = not notebook.is_shared(notebook.scope_of(conn, conversation))
+    kept = [
+        FoundWords(sentence, own.by, own.seq, offered=is_delicate(sentence))
+        for own, sentence in found
+        if (may_all or access.may_act(conn, [own.by]))
+        and not scan(sentence).findings
+        and not _holds_secret(sentence)
+        and not notebook.was_said_by_agent(conn, conversation, own.seq, sentence)
+    ]
     if len(kept) < len(found):
         log.info("words_not_remembered", words=len(found) - len(kept))
     return kept

@@ -344,13 +344,6 @@ def _extend_memory() -> None:
         op.add_column("memory", sa.Column(name, WHOLE))
     _index("ix_memory_conversation", "memory", ["conversation"], "conversation IS NOT NULL")
     _index("ix_memory_turn_id", "memory", ["turn_id"], "turn_id IS NOT NULL")
-    op.create_table(
-        "memory_progress",
-        _of_conversation(),
-        _whole("upto_turn"),
-        _time("claimed_until"),
-        sqlite_with_rowid=False,
-    )
 
 
 def _create_audit_log() -> None:

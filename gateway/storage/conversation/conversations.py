@@ -165,6 +165,13 @@ def exists(conn: Connection, conversation_id: int) -> bool:
 _EXISTS = select(conversation.c.id).where(conversation.c.id == bindparam("conversation_id"))
 
 
+def in_service(conn: Connection, conversation_id: int) -> bool:
+    """Whether a conversation is there, and `withdraw` has not taken it out to be erased."""
+    is_kept = conversation.c.searched_seq <= conversation.c.message_head
+    here = select(conversation.c.id).where(conversation.c.id == conversation_id, is_kept)
+    return conn.scalar(here) is not None
+
+
 def locked(conn: Connection, conversation_id: int) -> Conversation:
     """Return a conversation, locked, with its `waits` and `pending`."""
     return Conversation(*conn.execute(_LOCKED, {"conversation_id": conversation_id}).one())
@@ -634,10 +641,6 @@ def withdraw(conn: Connection, conversation_id: int) -> None:
             searched_seq=conversation.c.message_head + 1,
         )
     )
-
-
-is_in_service = conversation.c.searched_seq <= conversation.c.message_head
-"""Whether a conversation is none that `withdraw` has taken out, and that is being erased."""
 
 
 def erase(conn: Connection, conversation_id: int) -> None:

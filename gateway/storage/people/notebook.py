@@ -7,7 +7,7 @@ it was written.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.turns import Turn, proceed
-from gateway.storage.schema import iso_time, memory, message, now_s, todo
+from gateway.storage.schema import iso_time, memory, message, now_s, step, todo
 
 KEPT: tuple[MemoryTarget, ...] = ("user", "memory")
 OFFER = "offer"
@@ -264,6 +264,18 @@ def keep_found(
         if not words.offered:
             _put_on_record(conn, "memory_kept", words.said_by, scope, conversation_id, note=row)
     return rows
+
+
+def unnoted(conn: Connection, conversation_id: int, turn_ids: Collection[int]) -> set[int]:
+    """Return the turns in which the agent did not use its tool `memory`.
+
+    In the others it noted what matters, or a person undid that. None of a conversation that is
+    being erased.
+    """
+    if not conversations.in_service(conn, conversation_id):
+        return set()
+    used = select(step.c.turn_id).where(step.c.turn_id.in_(turn_ids), step.c.name == "memory")
+    return {*turn_ids} - {*conn.scalars(used)}
 
 
 def was_said_by_agent(conn: Connection, conversation_id: int, before_seq: int, text: str) -> bool:

@@ -283,16 +283,6 @@ vector_progress = Table(
     sqlite_with_rowid=False,
 )
 
-# Up to which turn a model has read what people said (gateway/context/memory_reading.py).
-memory_progress = Table(
-    "memory_progress",
-    metadata,
-    conversation_column(primary_key=True, cascades=True),
-    Column("upto_turn", Whole, nullable=False),
-    Column("claimed_until", Double, nullable=False),
-    sqlite_with_rowid=False,
-)
-
 # The agent's list of what is to be done, as the model wrote it last.
 todo = Table(
     "todo",

@@ -43,7 +43,6 @@ from gateway.storage.queue import arrivals, leases
 from gateway.storage.schema import (
     audit_rows,
     conversation,
-    memory_progress,
     message,
     metadata,
     quarantine,
@@ -104,8 +103,6 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     claimed = store.run(vectors.claim, "space")
     assert claimed is not None
     store.run(vectors.enter, claimed, dict.fromkeys(claimed.texts, b"direction"))
-    here = {"conversation": conversation_id, "upto_turn": current.id, "claimed_until": 0.0}
-    store.run(lambda conn: conn.execute(memory_progress.insert().values(here)))
     return current.lease.conversation
 
 

@@ -23,7 +23,6 @@ READ_IN_JOINS = {
     "storage/maintenance.py",
     "storage/queue/blame.py",
     "storage/conversation/questions.py",
-    "storage/people/unread.py",
     "storage/queue/dead_letters.py",
     "storage/queue/overheard.py",
     "storage/queue/sending.py",
