@@ -431,7 +431,7 @@ async def assembled(
         Wakeups(),
         Traffic(),
     )
-    mind = await build_mind(settings, agent, database, origin.plugins)
+    mind = build_mind(settings, agent, database, origin.plugins)
     links = ChatLinks(settings.web.token)
     rules = build_rules(settings, access, mind)
     receiving = AccountLeases(is_alone=database.server is None)

@@ -62,7 +62,7 @@ from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
 from gateway.context.memory_reading import MemoryReader
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
-from gateway.context.window import ContextParts, LearnedWindows
+from gateway.context.window import ContextParts
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import backups, start_checks
@@ -291,14 +291,8 @@ def _has_any(shelf: SkillShelf) -> bool:
         return False
 
 
-def build_context(
-    settings: Settings, agent: Agent, windows: LearnedWindows | None = None
-) -> ContextParts:
-    """Return what keeps views within the window: limits, the chosen engine, the summary models.
-
-    Args:
-        windows: What refusals have taught, and who learns of the next ones; None for nothing.
-    """
+def build_context(settings: Settings, agent: Agent) -> ContextParts:
+    """Return what keeps views within the window: limits, the chosen engine, the summary models."""
     compression, model = settings.compression, agent.models[0]
     return ContextParts(
         enabled=compression.enabled,
@@ -309,8 +303,7 @@ def build_context(
             protect_last_n=compression.protect_last_n,
         ),
         make_engine=choose_engine(settings),
-        summariser=build_summariser(settings, agent, windows),
-        windows=windows,
+        summariser=build_summariser(settings, agent),
         payback_requests=compression.payback_requests if compression.early else None,
     )
 
@@ -360,9 +353,7 @@ async def with_told_windows(settings: Settings) -> tuple[Settings, list[Finding]
     return settings.model_copy(update={"auxiliary": own}), findings
 
 
-def build_summariser(
-    settings: Settings, agent: Agent, windows: LearnedWindows | None = None
-) -> Summariser | None:
+def build_summariser(settings: Settings, agent: Agent) -> Summariser | None:
     """Return who writes summaries: the auxiliary models first, then those that answer.
 
     Returns:
@@ -376,11 +367,8 @@ def build_summariser(
     if not models:
         return None
     limit_s, redact = settings.auxiliary.compression.timeout_s, redactor_of(settings).text
-    made = Summariser(models, limit_s, redact, rests=agent.recovery.rests)
-    if windows is None:
-        return made
-    windows.apply(writers)
-    return replace(made, learn=windows.learn)
+    modes = modes_in(settings.home)
+    return Summariser(models, limit_s, redact, rests=agent.recovery.rests, modes=modes)
 
 
 def build_readers(settings: Settings) -> list[Configured]:

@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +30,7 @@ from agent.errors import (
 from agent.messages import text_of, user_message
 from agent.models import observed
 from agent.models.base import ChatModel, Completion, ModelRequest
+from agent.models.openai.mode import ModeFile, ServerMode
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
 from agent.ports import ModelCall, PartStore
@@ -75,10 +76,6 @@ class SummaryTiming:
     retries: RetryTiming = field(default_factory=RetryTiming)
 
 
-async def _learn_nothing(_model: ChatModel, _window_tokens: int) -> None:
-    """Keep no window beyond the process."""
-
-
 @dataclass(frozen=True, slots=True)
 class Summariser:
     """The models that write summaries, in order of preference, the main model last.
@@ -89,8 +86,8 @@ class Summariser:
         redact: Masks configured secrets in what is sent and what comes back.
         timing: By which the limit is kept.
         rests: Which of them are left alone for a while.
-        learn: Is told of each window that a refusal has shown to be smaller than believed.
-        shown: These windows, for summaries alone: a turn has other answers to a refusal.
+        modes: Keeps the windows that refusals have shown to be smaller than believed. They count
+            for summaries alone: a turn has other answers to a refusal.
     """
 
     models: Sequence[ChatModel]
@@ -98,8 +95,7 @@ class Summariser:
     redact: Callable[[str], str] = str
     timing: SummaryTiming = field(default_factory=SummaryTiming)
     rests: Rests = field(default_factory=Rests)
-    learn: Callable[[ChatModel, int], Awaitable[None]] = _learn_nothing
-    shown: dict[str, int] = field(default_factory=dict)
+    modes: ModeFile = field(default_factory=ModeFile)
 
     @property
     def window_tokens(self) -> int:
@@ -108,7 +104,18 @@ class Summariser:
 
     def window_of(self, model: ChatModel) -> int:
         """Return the window of a model, as far as it is known."""
-        return min(model.context_length, self.shown.get(named(model), model.context_length))
+        return int(min(model.context_length, self.shown_window(model)))
+
+    def shown_window(self, model: ChatModel) -> float:
+        """Return the window that a refused prompt has shown in the last day; infinite for none."""
+        return self._mode(model).limit("window", model.context_length)
+
+    def learn(self, model: ChatModel, window_tokens: int) -> None:
+        """Keep the window that a refused prompt has shown, until another one is believed in."""
+        self._mode(model).keep_limit("window", window_tokens, model.context_length)
+
+    def _mode(self, model: ChatModel) -> ServerMode:
+        return ServerMode(named(model), file=self.modes)
 
     def usable(self, left_out: frozenset[str] = frozenset()) -> list[ChatModel]:
         """Return the models with a window that is large enough, in the order of being asked.
@@ -349,14 +356,14 @@ class SummaryCalls:
             exc.args = (self._summariser.redact(str(exc)),)
             if isinstance(exc, ContextOverflow) and question.window_tokens:
                 sent = expected().prompt_tokens + request.max_output_tokens
-                raise await self._overflown(model, believed, exc.window_tokens, sent) from exc
+                raise self._overflown(model, believed, exc.window_tokens, sent) from exc
             raise
         self._newest = replace(call_of(model, request, completion), purpose="summary")
         self._end(self._newest)
         self.model = completion.model or model.name
         return completion
 
-    async def _overflown(
+    def _overflown(
         self, model: ChatModel, believed: int, told_tokens: int | None, sent_tokens: int
     ) -> SummaryFailed:
         """Take note of a window that is smaller than believed; returns what to raise.
@@ -373,9 +380,7 @@ class SummaryCalls:
             window = int(believed * SCALE_SHARE)
         else:
             window = int(min(believed, sent_tokens) * OVERFLOW_SHARE)
-        self._summariser.shown[name] = window
-        log.warning("summary_window_learned", model=name, wanted=believed, context_length=window)
-        await self._summariser.learn(model, window)
+        self._summariser.learn(model, window)
         self._overflows[name] += 1
         if self._overflows[name] >= MOST_OVERFLOWS:
             self._left_out |= {name}

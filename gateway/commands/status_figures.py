@@ -95,7 +95,7 @@ def status_facts(
         if chosen is not None and chosen not in known:
             return replace(facts(None), gone=chosen)
         limits = context.limits_for(agent.preferring(chosen))
-        summaries = summaries_text(standing(context.summariser, context.windows))
+        summaries = summaries_text(standing(context.summariser))
         return replace(
             within(chosen, limits),
             chosen=chosen is not None,

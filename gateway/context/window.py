@@ -1,11 +1,6 @@
-"""What a turn needs to keep its view within the window, made from the settings once.
+"""What a turn needs to keep its view within the window, made from the settings once."""
 
-The window of a model that writes summaries may be smaller than settings, provider and table say: a
-refused prompt shows it. That is kept in the database for as long as these say the same as then; a
-server that was started anew with a larger window tells so when it is asked.
-"""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
@@ -13,23 +8,19 @@ from typing import Literal
 from agent.context.meter import ReportedUsage, TokenMeter
 from agent.context.phases.payback import Rates
 from agent.context.planner import CompactionRules, Planner, PriceRule
-from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser, named
+from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
 from agent.models.catalog import ModelFacts, context_length, find_facts
 from agent.models.prefix import PrefixWatch
 from agent.plugins.engines import EngineTools
 from agent.ports import CompactionStore, Spending
-from agent.settings import AuxiliarySettings
 from agent.turn.state import Agent
 from agent.usage import is_claude
 from agent.view.view import View, recall_text
 from gateway.agent_ports.journal import Journal
 from gateway.context.views import KeptViews
-from gateway.storage.conversation import compactions
-from gateway.storage.conversation.compactions import ShownWindow
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.database import Database
 
 WindowSource = Literal["refusal", "table", "guess", "told"]
 """Who says how large a window is: a refused prompt; the table of models; nobody, it is guessed; the
@@ -42,45 +33,6 @@ _SAYS: Mapping[WindowSource, str] = {
 }
 
 
-class LearnedWindows:
-    """What refusals have shown of windows, across restarts."""
-
-    def __init__(self, database: Database, known: Mapping[str, ShownWindow]) -> None:
-        self._database = database
-        self._known = known
-        self._believed: dict[str, int] = {}
-        self._shown: set[str] = set()
-
-    @classmethod
-    async def of(cls, database: Database, settings: AuxiliarySettings) -> "LearnedWindows":
-        """Return what is kept; nothing is read where the models that answer write summaries."""
-        block = settings.compression
-        wanted = block.is_set or block.fallbacks
-        return cls(database, await database.read(compactions.shown_windows) if wanted else {})
-
-    def apply(self, models: Iterable[ChatModel]) -> None:
-        """Lower the windows of models that are still believed to be what they were then."""
-        for model in models:
-            name = named(model)
-            believed = self._believed.setdefault(name, model.context_length)
-            shown = self._known.get(name)
-            if shown is not None and shown.believed == believed > shown.context_length:
-                model.context_length = shown.context_length
-                self._shown.add(name)
-
-    async def learn(self, model: ChatModel, window_tokens: int) -> None:
-        """Keep what a refusal has shown of a model that writes summaries."""
-        name = named(model)
-        self._shown.add(name)
-        if (believed := self._believed.get(name)) is not None:
-            shown = ShownWindow(believed, window_tokens)
-            await self._database.write(compactions.put_window, name, shown)
-
-    def has_shown(self, model: ChatModel) -> bool:
-        """Whether a refusal tells how large a model's window is."""
-        return named(model) in self._shown
-
-
 @dataclass(frozen=True, slots=True)
 class ContextParts:
     """What keeps views within the window, for all turns; each turn gets its own engine and planner.
@@ -91,7 +43,6 @@ class ContextParts:
         make_engine: Returns a turn's engine.
         summariser: Who writes summaries; None for the extractor alone.
         payback_requests: In how many requests an early compaction has to pay; None for none.
-        windows: What refusals have taught of the writers' windows; None where nothing is kept.
         views: Those of turns that were opened lately.
     """
 
@@ -100,7 +51,6 @@ class ContextParts:
     make_engine: Callable[[Limits], ContextEngine]
     summariser: Summariser | None
     payback_requests: float | None = None
-    windows: LearnedWindows | None = None
     views: KeptViews = field(default_factory=KeptViews)
 
     @property
@@ -231,9 +181,7 @@ class WriterStanding:
         return f"{self.name} ({'; '.join(filter(None, (notes, state)))})"
 
 
-def standing(
-    summariser: Summariser | None, windows: LearnedWindows | None
-) -> Sequence[WriterStanding]:
+def standing(summariser: Summariser | None) -> Sequence[WriterStanding]:
     """Return those that write summaries, in the order in which they are asked."""
     if summariser is None:
         return ()
@@ -241,7 +189,7 @@ def standing(
         WriterStanding(
             model.label,
             summariser.window_of(model),
-            _source(model, windows),
+            _source(model, summariser),
             summariser.window_of(model) >= LEAST_WINDOW_TOKENS,
             summariser.rests.left_s(model),
         )
@@ -249,8 +197,8 @@ def standing(
     ]
 
 
-def _source(model: ChatModel, windows: LearnedWindows | None) -> WindowSource:
-    if windows is not None and windows.has_shown(model):
+def _source(model: ChatModel, summariser: Summariser) -> WindowSource:
+    if summariser.shown_window(model) <= model.context_length:
         return "refusal"
     facts = find_facts(model.name)
     if model.context_length != context_length(model.name):

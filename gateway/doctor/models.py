@@ -10,7 +10,6 @@ from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
 from gateway.doctor.checks import Examined, Level, Sight, check
 from gateway.lifecycle.start_checks import Outcome
-from gateway.storage.conversation import compactions
 from gateway.storage.reports import ledger
 from gateway.wiring import Configured
 
@@ -186,38 +185,21 @@ def _summary(examined: Examined) -> Iterator[Sight]:
 
 
 @check(
-    "summary-window",
-    "The models that write summaries hold what they are given",
-    why="What is larger than a window is summarized in parts: more calls, and a summary that"
-    " sees less of the whole.",
-    remedy="Set `auxiliary.compression.context_length` to what its server takes, or choose a"
-    " model with a larger window.",
-    needs="database",
-)
-def _summary_window(examined: Examined) -> Iterator[Sight]:
-    block = examined.settings.auxiliary.compression
-    used = {each.models[0].name for each in examined.line}
-    used |= {each for each in (block.model, *(one.name for one in block.fallbacks)) if each}
-    for name, shown in compactions.shown_windows(examined.database).items():
-        if name.partition("/")[2] not in used:
-            continue
-        size = f"{shown.context_length:,} tokens, as a refused prompt has shown"
-        if shown.context_length < LEAST_WINDOW_TOKENS:
-            yield Sight("warning", f"{name} is not asked for summaries: it holds {size}")
-        else:
-            yield Sight("note", f"{name} holds {size}, not {shown.believed:,}")
-
-
-@check(
     "server-modes",
     "Model servers take requests as they are meant",
     why="What a server refuses is left out: without tools the agent can do nothing, without a"
-    " system prompt its instructions count less.",
-    remedy="Update the server, its chat template or its tool parser. What it takes again is found"
-    " out within a day; to find out at once, delete `server_modes.json` and restart.",
+    " system prompt its instructions count less. With a smaller window than believed it gets"
+    " shorter views, and summaries are written in parts.",
+    remedy="Update the server, its chat template or its tool parser; set `context_length` to what"
+    " it takes. What it takes again is found out within a day; to find out at once, delete"
+    " `server_modes.json` and restart.",
 )
 def _modes(examined: Examined) -> Iterator[Sight]:
-    for server, quirks in modes_in(examined.home).known().items():
+    file = modes_in(examined.home)
+    for server, tokens in file.windows().items():
+        small: Level = "warning" if tokens < LEAST_WINDOW_TOKENS else "note"
+        yield Sight(small, f"{server}: holds {tokens:,} tokens, as a refused request has shown")
+    for server, quirks in file.known().items():
         if PARSER_OFF in quirks:
             yield Sight("warning", f"{server}: calls of tools come as text; its tool parser is off")
         level: Level = "warning" if "no_tools" in quirks else "note"

@@ -23,7 +23,7 @@ from gateway.commands.status_figures import status_facts
 from gateway.context.memory import Recall
 from gateway.context.prompts import Prompts
 from gateway.context.summaries import Preparations
-from gateway.context.window import ContextParts, LearnedWindows, with_engine_tools
+from gateway.context.window import ContextParts, with_engine_tools
 from gateway.lifecycle.pruning import Pruner
 from gateway.lifecycle.rotation import Rotation
 from gateway.pipeline.delegation import Delegation
@@ -95,7 +95,7 @@ class Mind:
         return self.models, self.agent.models, self.agent.recovery.rests
 
 
-async def build_mind(
+def build_mind(
     settings: Settings,
     agent: Agent,
     database: Database,
@@ -106,15 +106,14 @@ async def build_mind(
 
     Args:
         agent: The models and the enabled tools (`gateway.wiring.build_agent`).
-        database: Where it stands what was learned of windows.
-        files: The pictures among them can be shown to models.
+        database: The pictures among its files can be shown to models.
         before: What the gateway has gone by until now; None at its start.
 
     Raises:
         SettingsError: There is a budget, and a model whose price is not known; at the start also: a
             model that reads for the memory lacks its key.
     """
-    context = build_context(settings, agent, await LearnedWindows.of(database, settings.auxiliary))
+    context = build_context(settings, agent)
     if before is not None:
         context = replace(context, views=before.context.views)
     agent = with_pictures_of(database, with_engine_tools(agent, context))

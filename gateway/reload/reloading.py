@@ -275,7 +275,7 @@ class Reloading:
         """Make what turns go by, and have all parts go by it at once."""
         new, shared = remade.settings, self._parts.shared
         try:
-            mind = await build_mind(new, remade.agent, shared.database, shared.plugins, self.mind)
+            mind = build_mind(new, remade.agent, shared.database, shared.plugins, self.mind)
         except BaseException:
             # It is tried again every few seconds where the database is down.
             for model in models_of(remade.line):

@@ -198,13 +198,6 @@ def _create_summaries() -> None:
         _time("at"),
     )
     op.create_index("ix_summary_part_at", "summary_part", ["at"])
-    op.create_table(
-        "model_window",
-        sa.Column("model", sa.Text(), primary_key=True),
-        _whole("believed"),
-        _whole("context_length"),
-        _time("at"),
-    )
 
 
 def _create_vectors() -> None:

@@ -68,10 +68,9 @@ NOT_A_STEP = {
     "enter",
     "give_back",
     "take_note",
-    # Parts of a summary and windows, which spare money: tests/stories/test_small_summary_models.py.
+    # Parts of a summary, which spare money: tests/stories/test_small_summary_models.py.
     "put_part",
     "forget_parts",
-    "put_window",
     # What owners are told of, off the path: tests/gateway/alerts, tests/stories/test_alerts.py;
     # `apply` also here.
     "apply",

@@ -219,6 +219,13 @@ class ModeFile:
         self.of("")
         return {server: frozenset(found) for server, found in (self._modes or {}).items() if found}
 
+    def windows(self) -> Mapping[str, int]:
+        """Return the windows that refusals of the last day have shown, by server and model."""
+        self.of("")
+        since = time.time() - LOOK_AGAIN_S
+        found = {server: sizes.get("window") for server, sizes in self._limits.items()}
+        return {server: size[0] for server, size in found.items() if size and size[1] > since}
+
     def keep(self) -> None:
         """Write all of it down, where there is a file."""
         if self._path is None:

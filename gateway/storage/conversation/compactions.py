@@ -23,7 +23,6 @@ from gateway.storage.people import notebook
 from gateway.storage.reports import ledger
 from gateway.storage.schema import (
     compaction,
-    model_window,
     node,
     now_s,
     session,
@@ -216,27 +215,6 @@ def parts_of(conn: Connection, conversation_id: int) -> dict[str, str]:
 def forget_parts(conn: Connection, conversation_id: int) -> None:
     """Drop them: the whole is written."""
     conn.execute(delete(summary_part).where(summary_part.c.conversation == conversation_id))
-
-
-@dataclass(frozen=True, slots=True)
-class ShownWindow:
-    """The window of a model that a refusal has shown, in tokens, and the one that was believed."""
-
-    believed: int
-    context_length: int
-
-
-def shown_windows(conn: Connection) -> dict[str, ShownWindow]:
-    """Return what refusals have shown, by model ("provider/name")."""
-    columns = model_window.c.model, model_window.c.believed, model_window.c.context_length
-    return {row[0]: ShownWindow(row[1], row[2]) for row in conn.execute(select(*columns))}
-
-
-def put_window(conn: Connection, model: str, shown: ShownWindow) -> None:
-    """Keep what a refusal has shown of a model, in place of what an earlier one did."""
-    conn.execute(delete(model_window).where(model_window.c.model == model))
-    row = {"believed": shown.believed, "context_length": shown.context_length}
-    conn.execute(model_window.insert().values(model=model, at=now_s(), **row))
 
 
 def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRow]:

@@ -1,4 +1,4 @@
-"""Calls of models: what they cost, sums that triggers keep, and what they showed of windows.
+"""Calls of models: what they cost, and sums that triggers keep.
 
 Migration 0006 makes the sums with the words of this file: whoever changes these after 0.6 copies
 them there first.
@@ -30,16 +30,6 @@ ledger = Table(
     Column("at", Double, nullable=False),
     Column("before_tokens", Whole, nullable=False, server_default="0"),  # the prompt before it
     Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
-)
-
-# What refusals have shown of the windows of models that write summaries.
-model_window = Table(
-    "model_window",
-    metadata,
-    Column("model", Text, primary_key=True),  # "provider/name"
-    Column("believed", Whole, nullable=False),  # what setting, provider or table said then
-    Column("context_length", Whole, nullable=False),
-    Column("at", Double, nullable=False),
 )
 
 SLOT_S = 900

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,9 @@ from agent.errors import (
     SummaryOverflow,
 )
 from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
-from agent.models.base import ChatModel, Completion, ModelRequest, StopReason
+from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import ModelFacts
+from agent.models.openai.mode import ModeFile
 from agent.ports import ModelCall
 from agent.tokens.estimate import estimate_messages
 from agent.usage import Prices, Usage
@@ -362,21 +364,28 @@ async def overflow_of(calls: SummaryCalls, prompt: str = LONG) -> int:
 
 
 async def test_a_refusal_tells_the_window() -> None:
-    """Of all keys of the model; whoever keeps it across restarts learns of it."""
-    learned: list[tuple[str, int]] = []
-
-    async def learn(model: ChatModel, window_tokens: int) -> None:
-        learned.append((model.name, window_tokens))
-
-    model, second = Small(8_192, tells=True), ScriptedModel([], name="small")
-    calls = Summariser([model, second], LIMIT_S, learn=learn).calls()
+    """Of all keys of the model."""
+    model, second = (
+        Small(8_192, tells=True),
+        ScriptedModel([], context_length=128_000, name="small"),
+    )
+    calls = Summariser([model, second], LIMIT_S).calls()
     assert await overflow_of(calls) == 8_192
     assert calls.window_of(second) == calls.window_tokens == 8_192
     # A turn that the same model answers goes by what is believed.
     assert model.context_length == 128_000
-    assert learned == [("small", 8_192)]
     assert (calls.failure, calls.spent) == (None, [])
     assert await ask(calls) == "In short."
+
+
+async def test_what_a_refusal_has_shown_outlives_a_restart(tmp_path: Path) -> None:
+    """As long as the same window is believed in; of nobody else."""
+    path, model = tmp_path / "modes.json", Small(8_192, tells=True)
+    await overflow_of(Summariser([model], LIMIT_S, modes=ModeFile(path)).calls())
+    again = Summariser([model], LIMIT_S, modes=ModeFile(path))
+    assert again.window_of(model) == 8_192
+    assert again.window_of(ScriptedModel([], context_length=32_768, name="small")) == 32_768
+    assert again.window_of(ScriptedModel([], context_length=128_000, name="other")) == 128_000
 
 
 async def test_without_a_number_the_window_is_found_in_a_few_steps() -> None:

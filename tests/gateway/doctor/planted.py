@@ -437,17 +437,12 @@ def _no_sandbox(patient: Patient, patch: pytest.MonkeyPatch) -> None:
     patient.set(tools={"enabled": ["terminal"]})
 
 
-@fault("summary-window", "warning")
-def _small_window(patient: Patient, _: pytest.MonkeyPatch) -> None:
-    shown = {"believed": 200_000, "context_length": 900, "at": LONG_AGO}
-    patient.enter(schema.model_window, model="anthropic/claude-haiku-5-5", **shown)
-
-
 @fault("server-modes", "warning")
 def _refuses_tools(patient: Patient, _: pytest.MonkeyPatch) -> None:
     modes = {"http://127.0.0.1:8000/v1 llama": {"no_tools": LONG_AGO, "strict_roles": LONG_AGO}}
     modes |= {"http://127.0.0.1:8001/v1 qwen": {mode.PARSER_OFF: LONG_AGO}}
-    kept = json.dumps({"version": mode.VERSION, "modes": modes})
+    limits = {"openai/small": {"window": (900, time.time(), 128_000)}}
+    kept = json.dumps({"version": mode.VERSION, "modes": modes, "limits": limits})
     (patient.home / mode.FILE_NAME).write_text(kept)
 
 

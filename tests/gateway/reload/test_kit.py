@@ -24,7 +24,7 @@ async def anew(chat: Running, **more: Any) -> Any:
     """Return the mind that a reload would make."""
     gateway, before = chat.gateway, chat.gateway.reloading.mind
     settings = gateway.settings.model_copy(update=more)
-    return await build_mind(settings, chat.agent, gateway.database, NO_PLUGINS, before=before)
+    return build_mind(settings, chat.agent, gateway.database, NO_PLUGINS, before=before)
 
 
 async def test_a_model_that_reads_for_the_memory_is_one_of_all(tmp_path: Path) -> None:
