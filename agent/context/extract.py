@@ -125,9 +125,8 @@ def extract(
         del chosen[-1 - len(chosen) // 50 :]
     while (tokens := estimate_tokens(text)) > budget_tokens:
         text = text[: len(text) * budget_tokens // tokens - 1]
-    telling = [each for each in ranked if each.is_persons][:KEY_SENTENCES]
-    held = len({*telling} & {*chosen})
-    return Extract(text, held / len(telling) if telling else 1.0)
+    telling = [each.text for each in ranked if each.is_persons][:KEY_SENTENCES]
+    return Extract(text, retained_share(telling, text))
 
 
 def key_sentences(

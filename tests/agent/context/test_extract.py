@@ -280,9 +280,10 @@ def test_members_of_a_group_are_told_apart() -> None:
 
 
 def test_what_is_said_again_stands_once() -> None:
-    """A person agrees in the same words time and again; that takes no room."""
-    said = ["Move it to Thursday, the plumber comes at 8.", "Done."] * 6
-    assert extract(chat(*said), "", 1_000).text.count("the plumber comes at 8") == 1
+    """A person agrees in the same words time and again; that takes no room, and nothing is lost."""
+    found = extract(chat(*["Move it to Thursday, the plumber comes at 8.", "Done."] * 6), "", 1_000)
+    assert found.text.count("the plumber comes at 8") == 1
+    assert found.retained_share == 1.0
 
 
 def test_nothing_to_extract() -> None:
