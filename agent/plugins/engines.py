@@ -4,7 +4,7 @@ Only the engine that `context.engine` names is ever imported. If it cannot be us
 compressor takes its place, with a warning.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +14,7 @@ import structlog
 
 from agent.context_engine import ContextEngine, Limits
 from agent.errors import PluginRefused, ToolError
-from agent.messages import ToolCall, ToolSchema
+from agent.messages import ToolSchema
 from agent.plugins.checks import engine_class
 from agent.plugins.finding import (
     ENGINE_GROUP,
@@ -30,10 +30,9 @@ from agent.plugins.list_engines import adapted, takes_lists
 from agent.plugins.loading import guarded, load_engine
 from agent.plugins.registry import BUILT_IN, DEFAULT, registered
 from agent.plugins.supervision import supervised_engine
-from agent.ports import Effect
 from agent.processes.threads import CallHangs, DaemonThreads
-from agent.tools.context import ToolContext, ToolOutcome
-from agent.tools.registry import Tool, ToolBox, ToolRegistry
+from agent.tools.context import ToolContext
+from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
@@ -179,69 +178,30 @@ def _no_name(name: str) -> str:
     return f"{name!r} is no name of an engine: {NAME_RULE}"
 
 
-class EngineTools:
-    """A tool box with the tools of the context engine behind its own.
+def engine_tools(
+    offered: Sequence[ToolSchema],
+    taken: Collection[str],
+    *,
+    limit_s: float = TOOL_TIME_LIMIT_S,
+) -> list[Tool]:
+    """Return the tools of the context engine; those whose name is taken are left out and logged.
 
-    The schemas never change; a call goes to the engine of its own turn, which `ToolContext` holds.
-    An engine is asked one thing at a time, so its tools are exclusive.
+    A call goes to the engine of its own turn, which `ToolContext` has. An engine is asked one thing
+    at a time, so its tools are exclusive.
+
+    Args:
+        offered: `ContextEngine.get_tool_schemas()`.
+        limit_s: For one call of the engine.
     """
-
-    def __init__(
-        self,
-        base: ToolBox,
-        offered: Sequence[ToolSchema],
-        *,
-        time_limit_s: float = TOOL_TIME_LIMIT_S,
-    ) -> None:
-        """Put the engine's tools behind those of `base`.
-
-        A tool whose name is taken is left out, with a warning.
-
-        Args:
-            base: Every other tool.
-            offered: `ContextEngine.get_tool_schemas()`.
-            time_limit_s: For one call of the engine.
-        """
-        self._base = base
-        taken = {schema.name for schema in base.schemas}
-        own: dict[str, Tool] = {}
-        threads = DaemonThreads()
-        for schema in offered:
-            if schema.name in taken:
-                log.warning("engine_tool_skipped", tool=schema.name)
-                continue
-            taken.add(schema.name)
-            own[schema.name] = _engine_tool(schema, threads, time_limit_s)
-        self._names = frozenset(own)
-        self._own = ToolRegistry(own.values())
-
-    def _box_of(self, name: str) -> ToolBox:
-        return self._own if name in self._names else self._base
-
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """The tools as shown to the model."""
-        return (*self._base.schemas, *self._own.schemas)
-
-    def effect(self, name: str) -> Effect:
-        """Return the effect class of a tool; the engine's only read."""
-        return self._box_of(name).effect(name)
-
-    def exclusive(self, name: str) -> bool:
-        """Return whether a tool must run alone among the exclusive ones."""
-        return self._box_of(name).exclusive(name)
-
-    def restricted(self, name: str) -> bool:
-        """Return whether a tool is only for senders who may act; none of the engine's is."""
-        return self._box_of(name).restricted(name)
-
-    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-        """Return why a call cannot run; the engine checks its arguments itself."""
-        return self._box_of(call["function"]["name"]).refusal(call, context)
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Run one call: the engine's in a thread with a time limit, every failure as an outcome."""
-        return await self._box_of(call["function"]["name"]).execute(call, context)
+    names, threads = {*taken}, DaemonThreads()
+    tools: list[Tool] = []
+    for schema in offered:
+        if schema.name in names:
+            log.warning("engine_tool_skipped", tool=schema.name)
+            continue
+        names.add(schema.name)
+        tools.append(_engine_tool(schema, threads, limit_s))
+    return tools
 
 
 @dataclass(frozen=True, slots=True)

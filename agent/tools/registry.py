@@ -94,6 +94,10 @@ class ToolBox(Protocol):
         """The tools as shown to the model, always in the same order."""
         ...
 
+    def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolBox":
+        """Return a tool box with further tools behind these, or without some of them."""
+        ...
+
     def effect(self, name: str) -> Effect:
         """Return the effect class of a tool; "read" for an unknown one, which does nothing."""
         ...
@@ -137,15 +141,17 @@ class ToolRegistry:
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
-        self._schemas = tuple(
-            ToolSchema(tool.name, tool.description, parameter_schema(tool.arguments))
-            for tool in self._tools.values()
-        )
+        self._schemas = tuple(schema_of(tool) for tool in self._tools.values())
 
     @property
     def schemas(self) -> tuple[ToolSchema, ...]:
         """The tools as shown to the model."""
         return self._schemas
+
+    def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolRegistry":
+        """Return a registry with further tools behind these, or without some of them."""
+        kept = [tool for tool in self._tools.values() if tool.name not in without]
+        return ToolRegistry([*kept, *more])
 
     def effect(self, name: str) -> Effect:
         """Return the effect class of a tool, "read" for an unknown one."""
@@ -276,6 +282,11 @@ def _type_name(schema: dict[str, Any]) -> str:
     return " or ".join(str(option["type"]) for option in options if "type" in option)
 
 
+def schema_of(tool: Tool) -> ToolSchema:
+    """Return a tool as a model is shown it."""
+    return ToolSchema(tool.name, tool.description, parameter_schema(tool.arguments))
+
+
 def parameter_schema(arguments: type[BaseModel] | ForeignArguments) -> dict[str, Any]:
     """Return the JSON schema of arguments as a model is shown it."""
     return shown_schema(arguments) if isinstance(arguments, type) else arguments.schema
@@ -345,43 +356,6 @@ def _is_shown(keyword: str, value: Any) -> bool:
             return bool(value < LONG_TEXT_CHARS)
         case _:
             return True
-
-
-class Lacking:
-    """Another tool box, in which some names do not exist: a delegated child's."""
-
-    def __init__(self, base: ToolBox, missing: Collection[str]) -> None:
-        self._base = base
-        self._missing = frozenset(missing)
-        self._schemas = tuple(each for each in base.schemas if each.name not in self._missing)
-
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """What is left, in the same order."""
-        return self._schemas
-
-    def effect(self, name: str) -> Effect:
-        """Return the effect class of a tool, "read" for one that is missing."""
-        return "read" if name in self._missing else self._base.effect(name)
-
-    def exclusive(self, name: str) -> bool:
-        """Return whether a tool must run alone among the exclusive ones."""
-        return name not in self._missing and self._base.exclusive(name)
-
-    def restricted(self, name: str) -> bool:
-        """Return whether a tool is only for senders who may act."""
-        return name not in self._missing and self._base.restricted(name)
-
-    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-        """Return why a call cannot run; one of a missing tool never can."""
-        name = call["function"]["name"]
-        if name in self._missing:
-            return ToolOutcome(f"Error: there is no tool {name!r} here", "error")
-        return self._base.refusal(call, context)
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Run a call of a tool that is left."""
-        return self.refusal(call, context) or await self._base.execute(call, context)
 
 
 @dataclass(frozen=True, slots=True)

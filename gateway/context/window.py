@@ -13,7 +13,7 @@ from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
 from agent.models.catalog import ModelFacts, context_length, find_facts
 from agent.models.prefix import PrefixWatch
-from agent.plugins.engines import EngineTools
+from agent.plugins.engines import engine_tools
 from agent.ports import CompactionStore, Spending
 from agent.turn.state import Agent
 from agent.usage import is_claude
@@ -153,7 +153,8 @@ def report_of(session: Session) -> ReportedUsage | None:
 def with_engine_tools(agent: Agent, parts: ContextParts) -> Agent:
     """Return the agent with the tools that its context engine offers behind its own."""
     offered = parts.make_engine(parts.limits).get_tool_schemas()
-    return replace(agent, tools=EngineTools(agent.tools, offered)) if offered else agent
+    tools = engine_tools(offered, {schema.name for schema in agent.tools.schemas})
+    return replace(agent, tools=agent.tools.changed(tools)) if tools else agent
 
 
 @dataclass(frozen=True, slots=True)

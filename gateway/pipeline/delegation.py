@@ -20,7 +20,6 @@ from agent.messages import ChatMessage
 from agent.ports import ModelCall
 from agent.settings import DelegationSettings
 from agent.tools.context import Delegated, ToolContext
-from agent.tools.registry import Lacking
 from agent.turn.loop import run_turn, wrap_up
 from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
 from agent.view.view import Summary
@@ -90,7 +89,8 @@ def _child_agent(agent: Agent, limits: DelegationSettings) -> Agent:
         "max_turn_s": None,
     }
     settings = agent.settings.model_copy(update=changes)
-    return replace(agent, tools=Lacking(agent.tools, NOT_FOR_CHILDREN), settings=settings)
+    tools = agent.tools.changed(without=NOT_FOR_CHILDREN)
+    return replace(agent, tools=tools, settings=settings)
 
 
 @dataclass(frozen=True, slots=True)

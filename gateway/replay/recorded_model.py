@@ -3,7 +3,8 @@
 The player says which exchange is asked for; its answers come in order, and only to its question.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +18,7 @@ from agent.ports import Effect
 from agent.settings import FactsSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.tools.context import ToolContext, ToolOutcome
+from agent.tools.registry import Tool, schema_of
 from agent.usage import CacheLayout, Usage, is_claude
 from gateway.replay.recordings import Recording
 
@@ -200,6 +202,13 @@ class RecordedTools:
             ToolSchema(name, f"The recorded tool {name}.", {"type": "object"})
             for name in sorted({call["function"]["name"] for call in calls})
         )
+
+    def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "RecordedTools":
+        """Return a tool box that shows other tools; no recording calls them."""
+        made = copy(self)
+        shown = [schema for schema in self.schemas if schema.name not in without]
+        made.schemas = (*shown, *map(schema_of, more))
+        return made
 
     def effect(self, _name: str) -> Effect:
         """Return "read": playing a result again changes nothing."""

@@ -18,7 +18,7 @@ from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused, ToolError
 from agent.messages import ToolSchema
 from agent.plugins import finding
-from agent.plugins.engines import EngineInfo, EngineTools, available, resolve
+from agent.plugins.engines import EngineInfo, available, engine_tools, resolve
 from agent.plugins.registry import register_context_engine
 from agent.plugins.supervision import HostedEngine
 from agent.ports import Origin
@@ -278,9 +278,9 @@ def context(answer: Callable[[Mapping[str, Any]], Any] = lambda arguments: "foun
     )
 
 
-def tools(time_limit_s: float = 5) -> EngineTools:
+def tools(time_limit_s: float = 5) -> ToolRegistry:
     """Return the engine's tool beside another one."""
-    return EngineTools(ToolRegistry([ADD]), [GREP], time_limit_s=time_limit_s)
+    return ToolRegistry([ADD, *engine_tools([GREP], {"add"}, limit_s=time_limit_s)])
 
 
 async def outcome(answer: Callable[[Mapping[str, Any]], Any], arguments: str = "{}") -> ToolOutcome:
@@ -314,8 +314,8 @@ def test_a_name_is_given_once() -> None:
     """A tool that would hide another one is left out, with a warning."""
     again = replace(GREP, description="Another.")
     with capture_logs() as logs:
-        box = EngineTools(ToolRegistry([ADD]), [replace(GREP, name="add"), GREP, again])
-    assert box.schemas[1:] == (GREP,)
+        found = engine_tools([replace(GREP, name="add"), GREP, again], {"add"})
+    assert [tool.description for tool in found] == [GREP.description]
     assert [(event["event"], event["tool"]) for event in logs] == [
         ("engine_tool_skipped", "add"),
         ("engine_tool_skipped", "grep"),

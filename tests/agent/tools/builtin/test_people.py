@@ -18,7 +18,7 @@ from agent.tools.builtin.people import (
     send_file,
 )
 from agent.tools.context import Delegated, Inquiry, InquiryReply, ToolContext
-from agent.tools.registry import Lacking, ToolRegistry, parse_arguments
+from agent.tools.registry import ToolRegistry, parse_arguments
 from tests.agent.tools.doubles import context
 from tests.agent.tools.doubles import context as tool_context
 from tests.agent.tools.test_gate import Folk
@@ -121,7 +121,7 @@ def test_it_may_run_again() -> None:
 
 
 BOX = ToolRegistry([CALCULATE, CURRENT_TIME, DELEGATE_TASK])
-LESS = Lacking(BOX, {"delegate_task", "memory"})
+LESS = BOX.changed(without={"delegate_task", "memory"})
 CALL = tool_call("delegate_task", {"task": "count a b"}, "d1")
 
 
@@ -164,7 +164,8 @@ async def test_a_tool_that_is_missing_does_not_exist() -> None:
     assert not LESS.exclusive("memory")
     assert not LESS.restricted("memory")
     outcome = await LESS.execute(CALL, context_with(Child()))
-    assert outcome.text == "Error: there is no tool 'delegate_task' here"
+    known = "Known tools: calculate, current_time"
+    assert outcome.text == f"Error: there is no tool 'delegate_task'. {known}"
 
 
 async def test_what_is_left_works_as_ever() -> None:
