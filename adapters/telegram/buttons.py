@@ -1,23 +1,22 @@
 """Buttons that were pressed, or that nobody waits for any more: how their message is changed."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import orjson
 import structlog
-from pydantic import ValidationError
-from telegram import MessageEntity
+from telegram import CallbackQuery, Message, MessageEntity
 
 from adapters.base import Recent
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Admission, Withdrawal
 from adapters.pacing import Pacer
 from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group
-from adapters.telegram.errors import mapped_edit
+from adapters.telegram.errors import UNREADABLE, mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
-from adapters.telegram.wire import Pressed
 
 log = structlog.get_logger()
 
@@ -46,7 +45,7 @@ class Press:
     message_id: int
     label: str
     text: str
-    entities: list[dict[str, Any]]
+    entities: Sequence[MessageEntity]
     markup: bool
 
 
@@ -54,18 +53,22 @@ def press_of(update: dict[str, Any]) -> Press:
     """Return the press of an update that the reader has accepted as one.
 
     Raises:
-        ValidationError: What is known of the message is not in the form that it should have.
+        TypeError: What is known of the message is not in the form that it should have; so do the
+            other classes of UNREADABLE.
     """
-    query = Pressed.model_validate(update["callback_query"])
+    query = CallbackQuery.de_json(update["callback_query"], None)
     message = query.message
-    buttons = [it for row in message.reply_markup.inline_keyboard for it in row]
+    # Of a message that is too old Telegram tells only which one it was.
+    shown = message if isinstance(message, Message) else None
+    keyboard = shown.reply_markup if shown else None
+    buttons = [it for row in (keyboard.inline_keyboard if keyboard else ()) for it in row]
     return Press(
         query=query.id,
-        chat=str(message.chat.id),
-        message_id=message.message_id,
+        chat=str(message.chat.id) if message else "",
+        message_id=message.message_id if message else 0,
         label=next((it.text for it in buttons if it.callback_data == query.data), ""),
-        text=message.text,
-        entities=message.entities,
+        text=(shown.text if shown else None) or "",
+        entities=shown.entities if shown else (),
         markup=bool(buttons),
     )
 
@@ -91,8 +94,8 @@ class Buttons:
         """Have a press answered soon; dropped when too many wait, the button spins then."""
         try:
             press = press_of(update)
-        except ValidationError as exc:
-            reason = f"{exc.error_count()} fields cannot be understood"
+        except UNREADABLE:
+            reason = "it cannot be understood"
             log.debug("telegram_signal_failed", action="button", chat="", reason=reason)
             return
         if self._waiting.full():
@@ -132,7 +135,7 @@ class Buttons:
                         message_id=int(withdrawal.message_ref),
                         label=withdrawal.note,
                         text=content["text"],
-                        entities=content["entities"],
+                        entities=MessageEntity.de_list(content["entities"], None),
                         markup=True,
                     )
                 )
@@ -182,7 +185,7 @@ class Buttons:
                 noted,
                 press.chat,
                 press.message_id,
-                entities=MessageEntity.de_list(press.entities, None),
+                entities=press.entities,
                 link_preview_options=NO_LINK_PREVIEW,
             )
 

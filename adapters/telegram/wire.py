@@ -181,37 +181,6 @@ class CallbackQuery(WirePart):
     data: Text | None = None
 
 
-class InlineButton(WirePart):
-    """A button below a message; one without data opens something and comes back to nobody."""
-
-    text: Text = ""
-    callback_data: str | None = None
-
-
-class Keyboard(WirePart):
-    """The buttons below a message."""
-
-    inline_keyboard: list[list[InlineButton]] = Field(default_factory=list)
-
-
-class PressedMessage(WirePart):
-    """The message of a pressed button, as far as it is changed after the press."""
-
-    message_id: int
-    chat: Chat
-    text: Text = ""
-    entities: list[dict[str, Any]] = Field(default_factory=list)
-    reply_markup: Keyboard = Keyboard()
-
-
-class Pressed(WirePart):
-    """A pressed button with its message."""
-
-    id: str
-    data: str
-    message: PressedMessage
-
-
 class MemberStatus(WirePart):
     """What a member of a chat may do there."""
 

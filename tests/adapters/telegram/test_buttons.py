@@ -17,6 +17,8 @@ from tests.support.recording_intake import RecordingIntake
 ANN = Address("telegram", "default", "7")
 CHOICES = (Choice("Allow", "/approve 1"), Choice("Deny", "/deny 1"))
 BOB = {"id": 9, "is_bot": False, "first_name": "Bob"}
+MESSAGE = {"message_id": 1, "date": 1, "chat": {"id": 7, "type": "private"}}
+QUERY = {"id": "q", "from": BOB, "chat_instance": "c", "data": "/x"}
 
 
 @pytest.fixture
@@ -234,8 +236,7 @@ async def test_a_flood_of_presses_is_bounded(
     adapter: TelegramAdapter,
 ) -> None:
     """What cannot be answered in time is dropped, with a line for those who look for it."""
-    message = {"message_id": 1, "chat": {"id": 7, "type": "private"}}
-    update = {"callback_query": {"id": "q", "data": "/x", "message": message}}
+    update = {"callback_query": QUERY | {"message": MESSAGE}}
     with structlog.testing.capture_logs() as logs:
         for _ in range(257):
             adapter._buttons.put(update, Admission("queued"))
@@ -272,7 +273,7 @@ async def test_a_message_with_broken_buttons(
         await api.wait_for(lambda: api.answered)
     assert intake.texts == ["/approve 1"] * 2
     assert list(api.answered) == [nothing["callback_query"]["id"]]
-    assert "1 fields cannot be understood" in [entry.get("reason") for entry in logs]
+    assert any("cannot be understood" in entry.get("reason", "") for entry in logs)
     assert api.messages[0].buttons
 
 
@@ -314,7 +315,7 @@ async def test_remembered_messages_are_bounded(
     adapter._buttons._taken_off.most = 2
     keyboard = {"inline_keyboard": [[{"text": "X", "callback_data": "/x"}]]}
     for number in range(3):
-        message = {"message_id": number, "chat": {"id": 7, "type": "private"}}
-        query = {"id": "q", "data": "/x", "message": message | {"reply_markup": keyboard}}
+        message = MESSAGE | {"message_id": number, "reply_markup": keyboard}
+        query = QUERY | {"message": message}
         adapter._buttons.put({"callback_query": query}, Admission("queued"))
     assert len(adapter._buttons._taken_off) == 2
