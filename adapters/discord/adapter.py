@@ -57,6 +57,8 @@ class DiscordAdapter:
 
     platform: str = "discord"
     idempotent_sends: bool = False
+    # One process at a time has a session; a second one would get all events, too.
+    is_exclusive: bool = True
     # Edits share the channel's budget of 5 messages in 5 s; the answer itself must find room.
     preview_interval_s: float = 1.5
 
@@ -81,21 +83,11 @@ class DiscordAdapter:
         turns = IdentifyTurns(clock=clock)
         parts = AccountParts(self._api, intake, pacer, kinds, threads, buttons, commands, turns)
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
-        self._receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
+        self.receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
         self._sender = Sender(self._api, posts, pacer, kinds, buttons.pending)
         self._previews = Previews(self._api, posts, pacer, kinds)
         self._under_way = UnderWay()
         self._reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
-
-    @property
-    def receivers(self) -> tuple[Receiver, ...]:
-        """One for each shard."""
-        return self._receivers
-
-    @property
-    def is_exclusive(self) -> bool:
-        """One process at a time has a session; a second one would get all events, too."""
-        return True
 
     @property
     def pool(self) -> PoolUse:
@@ -103,7 +95,7 @@ class DiscordAdapter:
         return self._api.pool
 
     async def close(self) -> None:
-        """Close the connections of the sending half; those of the receivers end with these."""
+        """Close the connections of the sending half; a receiver closes its own."""
         await self._api.close()
 
     def render(self, markdown: str) -> list[str]:

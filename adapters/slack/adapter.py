@@ -79,7 +79,9 @@ class SlackAdapter:
         rate_limits = RateLimits(limits, clock)
         names = Names(self._client, rate_limits, clock)
         self._ingest = Ingest(settings, intake, commands, names)
-        self._receiver = Receiver(settings, self._ingest, intake, clock=clock)
+        self.receivers = (Receiver(settings, self._ingest, intake, clock=clock),)
+        # One process at a time has the socket; calls of the webhook go to any.
+        self.is_exclusive = settings.mode == "socket"
         self._previews = Previews(self._client, rate_limits, self._ingest, clock=clock)
         self._under_way = UnderWay()
         self._sender = Sender(self._client, rate_limits, self._previews)
@@ -88,31 +90,12 @@ class SlackAdapter:
         )
 
     @property
-    def connected(self) -> bool:
-        """Whether Slack is reached: its socket answers, or in HTTP mode its Web API did lately."""
-        return self._receiver.connected
-
-    @property
-    def receivers(self) -> tuple["SlackAdapter"]:
-        """All comes over one connection."""
-        return (self,)
-
-    @property
-    def is_exclusive(self) -> bool:
-        """One process at a time has the socket; calls of the webhook go to any."""
-        return self._settings.mode == "socket"
-
-    @property
     def pool(self) -> PoolUse:
         """How far the connections of the sending half are used."""
         return self._client.pool
 
-    async def run(self) -> None:
-        """Receive updates until cancelled; see `Receives.run`."""
-        await self._receiver.run()
-
     async def close(self) -> None:
-        """Close the connections of the sending half; those of `run` end with it."""
+        """Close the connections of the sending half; a receiver closes its own."""
         await self._client.close()
 
     def routes(self) -> list[web.RouteDef]:

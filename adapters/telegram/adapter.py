@@ -1,6 +1,5 @@
 """The Telegram adapter: receives, renders and sends for one bot."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -95,42 +94,25 @@ class TelegramAdapter:
         self._files = FileFetcher(client, albums, local=settings.base_url is not None)
         self._buttons = Buttons(client, pacer, rate_limits)
         self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons, albums)
-        self._receiver = Receiver(
-            settings, self._ingest, commands, poll_timeout_s=poll_timeout_s, clock=clock
+        receiver = Receiver(
+            settings,
+            self._ingest,
+            self._buttons,
+            commands,
+            poll_timeout_s=poll_timeout_s,
+            clock=clock,
         )
-
-    @property
-    def connected(self) -> bool:
-        """Whether Telegram answered a poll within the last 90 s; see `Receiver.connected`."""
-        return self._receiver.connected
-
-    @property
-    def receivers(self) -> tuple["TelegramAdapter"]:
-        """All comes over one connection."""
-        return (self,)
-
-    @property
-    def is_exclusive(self) -> bool:
-        """One process at a time may poll; calls of the webhook go to any."""
-        return self._settings.mode == "polling"
+        self.receivers = (receiver,)
+        # One process at a time may poll; calls of the webhook go to any.
+        self.is_exclusive = settings.mode == "polling"
 
     @property
     def pool(self) -> PoolUse:
         """How far the connections of the sending half are used."""
         return self._client.pool
 
-    async def run(self) -> None:
-        """Receive updates until cancelled; see `Receives.run`."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._buttons.run(), name="telegram buttons")
-                await self._receiver.run()
-        except BaseExceptionGroup as failures:
-            # The supervisor tells errors apart by their class.
-            raise failures.exceptions[0] from failures
-
     async def close(self) -> None:
-        """Close the connections of the sending half; those of `run` end with it."""
+        """Close the connections of the sending half; a receiver closes its own."""
         await self._client.close()
 
     def routes(self) -> list[web.RouteDef]:

@@ -122,6 +122,7 @@ class Receiver:
     """The incoming half of one bot.
 
     Args:
+        buttons: Answers presses while updates are received.
         commands: What the platform's command menu offers: (name, description).
         poll_timeout_s: How long Telegram may hold back an empty answer to a poll; whole seconds.
     """
@@ -130,6 +131,7 @@ class Receiver:
         self,
         settings: TelegramSettings,
         ingest: Ingest,
+        buttons: Buttons,
         commands: Sequence[tuple[str, str]],
         *,
         poll_timeout_s: int,
@@ -137,6 +139,7 @@ class Receiver:
     ) -> None:
         self._settings = settings
         self._ingest = ingest
+        self._buttons = buttons
         self._commands = [BotCommand(name.removeprefix("/"), text) for name, text in commands]
         self._poll_timeout_s = poll_timeout_s
         self._clock = clock
@@ -150,7 +153,7 @@ class Receiver:
         """
         return self._clock() - self._reached_at < _FRESH_FOR_S
 
-    async def run(self) -> NoReturn:
+    async def run(self) -> None:
         """Receive until cancelled, on connections of its own.
 
         Whatever the intake raises goes on to the caller. Nothing was confirmed then: the next run
@@ -160,13 +163,18 @@ class Receiver:
             raise AdapterRefused(f"{why} needs platforms.telegram.{key}")
         client = Client(self._settings)
         try:
-            await self._greet(client)
-            if self._settings.mode == "webhook":
-                await self._watch_webhook(client)
-            await self._poll(client)
-        except AdapterDisconnected:
-            self._reached_at = float("-inf")
-            raise
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._buttons.run(), name="telegram buttons")
+                await self._greet(client)
+                if self._settings.mode == "webhook":
+                    await self._watch_webhook(client)
+                await self._poll(client)
+        except BaseExceptionGroup as failures:
+            failure = failures.exceptions[0]
+            if isinstance(failure, AdapterDisconnected):
+                self._reached_at = float("-inf")
+            # The supervisor tells errors apart by their class.
+            raise failure from failures
         finally:
             # A poll may go on for half a minute, and what it brings would not be confirmed.
             await client.close(within_s=0)

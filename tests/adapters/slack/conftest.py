@@ -98,7 +98,7 @@ async def live(slack: SlackServer, adapter: SlackAdapter) -> AsyncIterator[Slack
 @asynccontextmanager
 async def running(adapter: SlackAdapter) -> AsyncIterator["asyncio.Task[None]"]:
     """Run the adapter beside the test and cancel it at the end."""
-    task = asyncio.get_running_loop().create_task(adapter.run(), name="adapter")
+    task = asyncio.get_running_loop().create_task(adapter.receivers[0].run(), name="adapter")
     try:
         yield task
     finally:
@@ -115,7 +115,7 @@ async def supervised(adapter: SlackAdapter) -> AsyncIterator[SlackAdapter]:
     async def run() -> None:
         while True:
             with suppress(AdapterDisconnected, NotStored):
-                await adapter.run()
+                await adapter.receivers[0].run()
 
     task = asyncio.get_running_loop().create_task(run(), name="adapter")
     try:

@@ -161,7 +161,7 @@ async def test_slack_may_ask_for_a_new_connection(
         await connected(slack, 2)
         slack.write(ANNS_DM, "after")
         await intake.has(1)
-        assert adapter.connected
+        assert adapter.receivers[0].connected
 
 
 async def test_a_refresh_loses_nothing_that_came_with_it(
@@ -227,7 +227,7 @@ async def test_wrong_tokens_end_the_adapter(
 ) -> None:
     """The message names the setting and not the token."""
     with pytest.raises(AdapterRefused, match=setting) as caught:
-        await make(**{setting: SecretStr(wrong)}).run()
+        await make(**{setting: SecretStr(wrong)}).receivers[0].run()
     assert wrong not in str(caught.value)
 
 
@@ -236,7 +236,7 @@ async def test_what_is_not_set_ends_the_adapter(make: MakeAdapter, setting: str)
     """Nothing is tried without credentials."""
     mode = "http" if setting == "signing_secret" else "socket"
     with pytest.raises(AdapterRefused, match=setting):
-        await make(**{setting: None, "mode": mode}).run()
+        await make(**{setting: None, "mode": mode}).receivers[0].run()
 
 
 async def test_a_removed_app_ends_the_adapter(
@@ -285,24 +285,24 @@ async def test_trouble_at_the_start_is_a_lost_connection(
     """Nothing but a refused credential ends an adapter for good."""
     slack.fail(method, fault)
     with pytest.raises(AdapterDisconnected):
-        await make().run()
+        await make().receivers[0].run()
 
 
 async def test_no_server_is_a_lost_connection(make: MakeAdapter) -> None:
     """As after a cut cable; the next attempt may succeed."""
     with pytest.raises(AdapterDisconnected):
-        await make(base_url=f"http://127.0.0.1:{free_port()}/api/").run()
+        await make(base_url=f"http://127.0.0.1:{free_port()}/api/").receivers[0].run()
 
 
 async def test_a_server_that_went_away_does_not_stay_connected(
     slack: SlackServer, live: SlackAdapter
 ) -> None:
     """`connected` is what /readyz shows."""
-    await until(lambda: live.connected)
+    await until(lambda: live.receivers[0].connected)
     slack.fail("apps.connections.open", *[SERVER_ERROR] * 50)
     slack.delivering.drop()
-    await until(lambda: not live.connected)
-    assert not live.connected
+    await until(lambda: not live.receivers[0].connected)
+    assert not live.receivers[0].connected
 
 
 @pytest.mark.parametrize("greeting", ["disconnect", "something", None])
@@ -316,7 +316,7 @@ async def test_a_connection_that_does_not_greet_is_given_up(
     monkeypatch.setattr("adapters.slack.socketmode._HELLO_S", 0.2)
     slack.delivering.greeting = greeting
     with pytest.raises(AdapterDisconnected):
-        await adapter.run()
+        await adapter.receivers[0].run()
     await slack.wait_for(lambda: not slack.delivering.sockets)
     gc.collect()
 
@@ -331,7 +331,7 @@ async def test_a_connection_that_cannot_be_opened_is_tried_once(
     caplog.set_level("DEBUG")
     monkeypatch.setattr(slack.delivering, "ticket", lambda: "ticket-used")
     with pytest.raises(AdapterDisconnected) as caught:
-        await adapter.run()
+        await adapter.receivers[0].run()
     assert slack.violations == ["a socket ticket was used twice"]
     assert "ticket-used" not in caplog.text + "".join(format_exception(caught.value))
     slack.violations.clear()
@@ -357,7 +357,7 @@ async def test_frames_of_any_shape_do_no_harm(
     await slack.delivering.send_text(frame)
     slack.write(ANNS_DM, "one")
     await intake.has(1)
-    assert live.connected
+    assert live.receivers[0].connected
 
 
 async def test_nothing_is_left_open(slack: SlackServer, make: MakeAdapter) -> None:

@@ -35,7 +35,7 @@ async def served(slack: SlackServer, make: MakeAdapter) -> AsyncIterator[SlackAd
     async with TestServer(app, port=free_port()) as server:
         slack.delivering.url = str(server.make_url("/slack/default"))
         async with running(adapter):
-            await until(lambda: adapter.connected)
+            await until(lambda: adapter.receivers[0].connected)
             yield adapter
         # What Slack delivers while the server ends would leave a connection open.
         await slack.delivering.close()
@@ -253,7 +253,7 @@ async def test_a_removed_app_ends_the_adapter(slack: SlackServer, make: MakeAdap
     """HTTP mode looks at its token when it begins."""
     slack.revoked = "account_inactive"
     with pytest.raises(AdapterRefused, match="bot_token"):
-        await make(mode="http").run()
+        await make(mode="http").receivers[0].run()
 
 
 async def test_a_token_that_was_revoked_later_ends_the_adapter(

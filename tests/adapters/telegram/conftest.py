@@ -58,7 +58,7 @@ def adapter(make: MakeAdapter) -> TelegramAdapter:
 @asynccontextmanager
 async def running(adapter: TelegramAdapter) -> AsyncIterator["asyncio.Task[None]"]:
     """Run the adapter beside the test and cancel it at the end."""
-    task = asyncio.get_running_loop().create_task(adapter.run(), name="adapter")
+    task = asyncio.get_running_loop().create_task(adapter.receivers[0].run(), name="adapter")
     try:
         yield task
     finally:

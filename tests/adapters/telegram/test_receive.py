@@ -54,7 +54,7 @@ async def test_nothing_is_confirmed_when_nothing_was_stored(
     api.push_text(7, "one")
     intake.broken = 99
     with pytest.raises(NotStored):
-        await adapter.run()
+        await adapter.receivers[0].run()
     assert len(api.pending) == 1
     intake.broken = 0
     async with running(adapter):
@@ -174,9 +174,9 @@ async def test_a_wrong_token_is_refused_by_name(api: BotApi, make: MakeAdapter) 
     """The error names the setting and not the token."""
     adapter = make(token=SecretStr("999:wrong-SECRET"))
     with pytest.raises(AdapterRefused, match=r"platforms\.telegram\.token") as caught:
-        await adapter.run()
+        await adapter.receivers[0].run()
     assert "SECRET" not in str(caught.value)
-    assert not adapter.connected
+    assert not adapter.receivers[0].connected
 
 
 def test_a_missing_token_is_refused(make: MakeAdapter) -> None:
@@ -189,7 +189,7 @@ async def test_a_token_revoked_while_polling(api: BotApi, adapter: TelegramAdapt
     """A 401 in the middle ends the run as refused."""
     api.fail("getUpdates", Fault("error", 401, "Unauthorized"))
     with pytest.raises(AdapterRefused):
-        await adapter.run()
+        await adapter.receivers[0].run()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ async def test_trouble_while_polling_disconnects(
     api.push_text(7, "hello")
     api.fail("getUpdates", fault)
     with pytest.raises(AdapterDisconnected):
-        await adapter.run()
+        await adapter.receivers[0].run()
     assert intake.messages == []
     async with running(adapter):
         await intake.has(1)
@@ -233,7 +233,7 @@ def test_a_poll_that_is_never_answered() -> None:
             api.push_text(7, "hello")
             api.fail("getUpdates", HANG)
             with pytest.raises(AdapterDisconnected):
-                await adapter.run()
+                await adapter.receivers[0].run()
             assert len(api.made("getUpdates")) == 1
             async with running(adapter):
                 await intake.has(1)
@@ -297,14 +297,14 @@ async def test_a_malformed_greeting_disconnects(api: BotApi, adapter: TelegramAd
     """A getMe answer without the bot's id is the server's trouble."""
     api.fail("getMe", Fault("reply", body={"ok": True, "result": {"first_name": "P"}}))
     with pytest.raises(AdapterDisconnected):
-        await adapter.run()
+        await adapter.receivers[0].run()
 
 
 async def test_no_server_at_all(make: MakeAdapter) -> None:
     """A refused connection is a disconnect."""
     adapter = make(base_url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(AdapterDisconnected):
-        await adapter.run()
+        await adapter.receivers[0].run()
 
 
 async def test_a_second_poller_conflicts(
@@ -323,15 +323,15 @@ async def test_connected_means_reached_within_90_seconds(api: BotApi, make: Make
     """An adapter that was never reached, or not lately, is not connected."""
     now = [1000.0]
     adapter = make(clock=lambda: now[0])
-    assert not adapter.connected
+    assert not adapter.receivers[0].connected
     async with running(adapter):
         # The second one is made when the first was answered.
         await api.wait_for(lambda: len(api.made("getUpdates")) >= 2)
-        assert adapter.connected
+        assert adapter.receivers[0].connected
     now[0] += 89
-    assert adapter.connected
+    assert adapter.receivers[0].connected
     now[0] += 2
-    assert not adapter.connected
+    assert not adapter.receivers[0].connected
 
 
 async def test_who_the_bot_is_says_nothing_of_its_updates(
@@ -342,7 +342,7 @@ async def test_who_the_bot_is_says_nothing_of_its_updates(
     async with running(adapter):
         await api.wait_for(lambda: api.made("getUpdates"))
         assert api.made("getMe")
-        assert not adapter.connected
+        assert not adapter.receivers[0].connected
 
 
 async def test_mentions_use_the_name_that_telegram_gave(
@@ -363,7 +363,7 @@ async def test_no_error_or_event_holds_the_token(api: BotApi, adapter: TelegramA
     api.fail("setMyCommands", Fault("error", 400, f"Bad Request: bot{TOKEN} is bad"))
     api.fail("getUpdates", Fault("error", 409, f"Conflict: {TOKEN}"))
     with structlog.testing.capture_logs() as logs, pytest.raises(AdapterDisconnected) as caught:
-        await adapter.run()
+        await adapter.receivers[0].run()
     assert TOKEN not in str(caught.value)
     assert [entry["event"] for entry in logs] == [
         "telegram_commands_not_set",

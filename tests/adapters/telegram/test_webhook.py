@@ -44,7 +44,7 @@ async def served(hooked: TelegramAdapter) -> AsyncIterator[TelegramAdapter]:
     """The adapter of `hooked`, running and registered with Telegram."""
     async with running(hooked):
         # Telegram knows of it before the adapter has read the answer.
-        await until(lambda: hooked.connected)
+        await until(lambda: hooked.receivers[0].connected)
         yield hooked
 
 
@@ -77,7 +77,7 @@ async def test_the_webhook_is_registered_completely(
     }
     assert api.made("getUpdates") == []
     # Its answer is on its way when the platform has it.
-    await until(lambda: served.connected)
+    await until(lambda: served.receivers[0].connected)
 
 
 async def test_what_was_not_stored_comes_again(
@@ -163,7 +163,7 @@ async def test_webhook_mode_needs_url_and_secret(make: MakeAdapter, missing: str
     settings = {"webhook_url": "https://e.org/hook", "webhook_secret": SecretStr(SECRET)}
     adapter = make(mode="webhook", **{**settings, missing: None})
     with pytest.raises(AdapterRefused, match=rf"platforms\.telegram\.{missing}"):
-        await adapter.run()
+        await adapter.receivers[0].run()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_settings_that_telegram_refuses(make: MakeAdapter, changes: dict[s
     """What setWebhook refuses is a matter of configuration."""
     settings = {"webhook_url": "https://e.org/hook", "webhook_secret": SecretStr(SECRET)}
     with pytest.raises(AdapterRefused, match="webhook"):
-        await make(mode="webhook", **(settings | changes)).run()
+        await make(mode="webhook", **(settings | changes)).receivers[0].run()
 
 
 async def test_polling_mode_and_missing_secret_serve_no_route(make: MakeAdapter) -> None:
@@ -190,7 +190,7 @@ async def test_telegram_is_asked_now_and_then(
     monkeypatch.setattr(receive, "_CHECK_INTERVAL_S", 0.01)
     api.fail("getMe", Fault("slow"), Fault("slow"), Fault("html", 502))
     with pytest.raises(AdapterDisconnected):
-        await hooked.run()
+        await hooked.receivers[0].run()
     api.fail("getMe", Fault("slow"), Fault("error", 401, "Unauthorized"))
     with pytest.raises(AdapterRefused):
-        await hooked.run()
+        await hooked.receivers[0].run()
