@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import structlog
 from pydantic import ValidationError
+from telegram.constants import MessageType
 
 from adapters.messages import (
     Address,
@@ -71,62 +72,17 @@ _UNREADABLE = {
     "invoice": "an invoice",
     "giveaway": "a giveaway",
 }
-# Source: python-telegram-bot 22.8, telegram.ext.filters.StatusUpdate.
-_SERVICE = frozenset({
-    "boost_added",
-    "channel_chat_created",
-    "chat_background_set",
-    "chat_owner_changed",
-    "chat_owner_left",
-    "chat_shared",
-    "checklist_tasks_added",
-    "checklist_tasks_done",
-    "connected_website",
-    "delete_chat_photo",
-    "direct_message_price_changed",
-    "forum_topic_closed",
-    "forum_topic_created",
-    "forum_topic_edited",
-    "forum_topic_reopened",
-    "general_forum_topic_hidden",
-    "general_forum_topic_unhidden",
-    "gift",
-    "gift_upgrade_sent",
-    "giveaway_completed",
-    "giveaway_created",
-    "giveaway_winners",
-    "group_chat_created",
-    "left_chat_member",
-    "managed_bot_created",
-    "message_auto_delete_timer_changed",
-    "migrate_from_chat_id",
-    "migrate_to_chat_id",
-    "new_chat_members",
-    "new_chat_photo",
-    "new_chat_title",
-    "paid_message_price_changed",
-    "passport_data",
-    "pinned_message",
-    "poll_option_added",
-    "poll_option_deleted",
-    "proximity_alert_triggered",
-    "refunded_payment",
-    "successful_payment",
-    "suggested_post_approval_failed",
-    "suggested_post_approved",
-    "suggested_post_declined",
-    "suggested_post_paid",
-    "suggested_post_refunded",
-    "supergroup_chat_created",
-    "unique_gift",
-    "users_shared",
-    "video_chat_ended",
-    "video_chat_participants_invited",
-    "video_chat_scheduled",
-    "video_chat_started",
-    "web_app_data",
-    "write_access_allowed",
+# What the SDK counts as kinds of messages although it only says more about one.
+_DETAILS = frozenset({
+    "business_connection_id",
+    "effect_id",
+    "reply_to_story",
+    "sender_boost_count",
+    "sender_business_bot",
+    "suggested_post_info",
 })
+# Notices of Telegram's own ("has joined the group"): all the SDK's kinds that nobody says.
+_SERVICE = frozenset(map(str, MessageType)) - {*Content.model_fields, *_UNREADABLE} - _DETAILS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from telegram.constants import MessageType
 
 from adapters.messages import Address, InboundMessage, Move, Poison
 from adapters.telegram.albums import Albums
-from adapters.telegram.inbound import BotIdentity, UpdateReader
+from adapters.telegram.inbound import _SERVICE, BotIdentity, UpdateReader
 
 BOT = BotIdentity(42, "parley_bot")
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "ann"}
@@ -447,6 +448,14 @@ CHANNEL = {"id": -5, "type": "channel", "title": "News"}
 def test_what_nobody_said_to_the_bot(fields: dict[str, Any]) -> None:
     """Service messages, other bots, channels and points that move on a map are ignored."""
     assert item_of(update(**fields)) is None
+
+
+def test_a_notice_is_told_from_what_people_say() -> None:
+    """A kind that a new version of the SDK brings is looked at: it must not be passed over."""
+    assert (len(MessageType), len(_SERVICE)) == (79, 52)
+    for kind in ("photo", "sticker", "live_photo", "paid_media", "effect_id", "giveaway"):
+        assert kind not in _SERVICE
+    assert {"pinned_message", "giveaway_winners", "forum_topic_closed"} < _SERVICE
 
 
 def test_other_bots_may_be_listened_to() -> None:
