@@ -432,7 +432,7 @@ def _surveyed(task: Import) -> list[Line]:
     except StorageUnavailable:
         # There is no database yet, so nothing was imported.
         before = hermes.Before()
-    return hermes.survey(task, before)
+    return asyncio.run(hermes.survey(task, before))
 
 
 async def _taken_over(task: Import) -> list[Line]:

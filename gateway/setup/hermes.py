@@ -5,7 +5,6 @@ transaction, each file is written in one step: what was interrupted is done by t
 what is there already is left as it is.
 """
 
-import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,23 +28,10 @@ from gateway.errors import GatewayError
 from gateway.session_keys import address_key, member_key
 from gateway.settings.tree import Settings
 from gateway.setup import hermes_settings
-from gateway.setup.hermes_home import (
-    HermesHome,
-    HermesSession,
-    HermesSkill,
-    Line,
-    lineages,
-    messages_of,
-    number_of,
-    sessions_in,
-)
-from gateway.setup.hermes_transcripts import Transcript, transcript_of
+from gateway.setup.hermes_home import HermesHome, HermesSkill, Line
+from gateway.setup.hermes_transcripts import HermesSession, lineages, newest_row, transcript_of
 from gateway.storage.conversation import imported
-from gateway.storage.conversation.imported import (
-    ImportedLineage,
-    ImportedMessage,
-    ImportPlace,
-)
+from gateway.storage.conversation.imported import ImportedLineage, ImportPlace
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.queue import arrivals
@@ -87,14 +73,6 @@ class Import:
         return platform, who
 
 
-@dataclass(slots=True)
-class ChatFound:
-    """The lineages of one conversation, oldest first, with the last session of each."""
-
-    place: ImportPlace
-    lineages: list[list[HermesSession]] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class Before:
     """What an earlier import has taken: positions by the names of sources, and notes."""
@@ -110,16 +88,9 @@ def before_of(conn: Connection, task: Import) -> Before:
     return Before(arrivals.positions(conn, SOURCE), frozenset(notes))
 
 
-def survey(task: Import, before: Before) -> list[Line]:
+async def survey(task: Import, before: Before) -> list[Line]:
     """Return what an import would do; nothing is changed."""
-    lines = [line for line, _, _ in _files(task)]
-    lines += [line for line, _, _ in _notes(task, before)]
-    with task.home.database() as conn:
-        if conn is not None:
-            conversations, left_out = _conversations(conn, task)
-            lines += [line for each in conversations for line in _session_lines(conn, each, before)]
-            lines += left_out
-    return lines
+    return await _import(task, before, None)
 
 
 async def take_over(task: Import, database: Database) -> list[Line]:
@@ -129,24 +100,26 @@ async def take_over(task: Import, database: Database) -> list[Line]:
         GatewayError: A file cannot be written.
         StorageError: The database cannot be.
     """
-    before = await database.read(before_of, task)
-    lines = await asyncio.to_thread(survey, task, before)
-    await asyncio.to_thread(_take_files, task)
-    refused = [*await _take_notes(task, before, database)]
-    refused += await _take_sessions(task, before, database)
+    lines = await _import(task, await database.read(before_of, task), database)
     await Indexer(database).feed_all()
-    instead = {(line.part, line.what): line for line in refused}
-    return [instead.get((line.part, line.what), line) for line in lines]
+    return lines
 
 
-def _take_files(task: Import) -> None:
-    for line, path, content in _files(task):
-        if line.outcome == "taken" and line.part != "settings":
-            _write(path, content)
+async def _import(task: Import, before: Before, into: Database | None) -> list[Line]:
+    """Return a line for each thing, which is taken where there is a database for it."""
+    lines = [_written(*file, takes=into is not None) for file in _files(task)]
+    for line, target, note in _notes(task, before):
+        lines.append(await _noted(task, into, line, target, note))
+    with task.home.database() as conn:
+        if conn is not None:
+            lines += await _sessions(task, conn, before, into)
+    return lines
 
 
-def _write(path: Path, content: bytes) -> None:
+def _written(line: Line, path: Path | None, content: bytes, *, takes: bool) -> Line:
     """Write a file for its owner alone, in one step."""
+    if path is None or not takes or line.outcome != "taken":
+        return line
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.new")
@@ -156,70 +129,65 @@ def _write(path: Path, content: bytes) -> None:
         draft.replace(path)
     except OSError as exc:
         raise GatewayError(f"{path} cannot be written: {exc.strerror}") from exc
+    return line
 
 
 def _known(line: Line) -> Line:
     if line.outcome != "taken":
         return line
-    return Line(line.part, line.what, "known", "it is there already", line.text)
+    return replace(line, outcome="known", note="it is there already")
 
 
-def _files(task: Import) -> Iterator[tuple[Line, Path, bytes]]:
+def _files(task: Import) -> Iterator[tuple[Line, Path | None, bytes]]:
     """Yield what becomes of settings, SOUL.md and skills: the file of each, and its bytes."""
     home = task.settings.home
-    yield from _settings(task)
-    yield from ((line, home, b"") for line in task.home.unread())
+    found = hermes_settings.found_in(task.home)
+    content = hermes_settings.as_yaml(found.tree).encode()
+    note = "no gateway reads it: see what is in it"
+    file = _file_line(home / SETTINGS, content, Line("files", SETTINGS, "taken", note))
+    yield from (
+        (each if file.outcome == "taken" else _known(each), None, b"") for each in found.lines
+    )
+    yield file, home / SETTINGS, content
+    yield from ((line, None, b"") for line in task.home.unread())
     soul = task.home.text("SOUL.md")
     if soul is not None and soul.strip():
         long = f"longer than {IDENTITY_CHARS:,} characters: its end is not read"
-        note = long if len(soul) > IDENTITY_CHARS else ""
-        line = _file_line(home / "SOUL.md", soul.encode(), "files", "SOUL.md", note)
-        line = replace(line, text=Redactor().text(soul[:IDENTITY_CHARS]))
+        text = Redactor().text(soul[:IDENTITY_CHARS])
+        line = Line("files", "SOUL.md", "taken", long if len(soul) > IDENTITY_CHARS else "", text)
         if soul.startswith(DEFAULT_SOUL):
-            line = Line("files", "SOUL.md", "left out", "Hermes' own words")
-        yield line, home / "SOUL.md", soul.encode()
+            line = replace(line, outcome="left out", note="Hermes' own words")
+        yield _file_line(home / "SOUL.md", soul.encode(), line), home / "SOUL.md", soul.encode()
     for skill in task.home.skills():
         if isinstance(skill, Line):
-            yield skill, home, b""
+            yield skill, None, b""
         else:
             yield from _skill_files(skill, home / "skills" / skill.name)
 
 
-def _settings(task: Import) -> Iterator[tuple[Line, Path, bytes]]:
-    found, path = hermes_settings.found_in(task.home), task.settings.home / SETTINGS
-    content = hermes_settings.as_yaml(found.tree).encode()
-    file = _file_line(path, content, "files", SETTINGS, "no gateway reads it: see what is in it")
-    for line in found.lines:
-        yield line if file.outcome == "taken" else _known(line), path, b""
-    yield file, path, content
-
-
 def _skill_files(skill: HermesSkill, target: Path) -> Iterator[tuple[Line, Path, bytes]]:
-    threats = sorted(scan(_bytes(skill.folder / FILE).decode("utf-8", "replace")).counts)
-    note = f"taken out when it is read: {', '.join(threats)}" if threats else ""
     # The description last: until it is there nobody takes the folder for a skill.
     for name in sorted(skill.files, key=lambda name: name == FILE):
-        content = _bytes(skill.folder / name)
-        what = skill.name if name == FILE else f"{skill.name}/{name}"
-        line = _file_line(target / name, content, "skills", what, note if name == FILE else "")
+        try:
+            content = (skill.folder / name).read_bytes()
+        except OSError as exc:
+            raise GatewayError(f"{skill.folder / name} cannot be read: {exc.strerror}") from exc
+        line = Line("skills", f"{skill.name}/{name}", "taken")
         if name == FILE:
-            line = replace(line, text=Redactor().text(content.decode("utf-8", "replace")))
-        yield line, target / name, content
+            text = content.decode("utf-8", "replace")
+            threats = sorted(scan(text).counts)
+            note = f"taken out when it is read: {', '.join(threats)}" if threats else ""
+            line = Line("skills", skill.name, "taken", note, Redactor().text(text))
+        yield _file_line(target / name, content, line), target / name, content
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as exc:
-        raise GatewayError(f"{path} cannot be read: {exc.strerror}") from exc
-
-
-def _file_line(path: Path, content: bytes, part: str, what: str, note: str) -> Line:
-    if not path.exists():
-        return Line(part, what, "taken", note)
+def _file_line(path: Path, content: bytes, line: Line) -> Line:
+    """Return the line of a file; what is there already stays."""
+    if line.outcome != "taken" or not path.exists():
+        return line
     if path.is_file() and path.read_bytes() == content:
-        return Line(part, what, "known", "it is there already")
-    return Line(part, what, "left out", f"{path} is there and is another one")
+        return _known(line)
+    return replace(line, outcome="left out", note=f"{path} is there and is another one")
 
 
 def _notes(task: Import, before: Before) -> Iterator[tuple[Line, MemoryTarget, str]]:
@@ -230,64 +198,87 @@ def _notes(task: Import, before: Before) -> Iterator[tuple[Line, MemoryTarget, s
             line = Line("memory", f"{name}, note {number}", "taken", f"a note about {person}")
             line = replace(line, text=Redactor().text(note))
             if kinds := sorted(scan(note).counts):
-                why = f"it holds: {', '.join(kinds)}"
-                line = replace(line, outcome="left out", note=why, text="")
+                line = replace(line, outcome="left out", note=f"it holds: {', '.join(kinds)}")
             yield (_known(line) if (target, note) in before.notes else line), target, note
 
 
-async def _take_notes(task: Import, before: Before, database: Database) -> list[Line]:
-    """Enter the notes; returns a line for each that has no room."""
+async def _noted(
+    task: Import, into: Database | None, line: Line, target: MemoryTarget, note: str
+) -> Line:
+    """Enter a note, unless there is no room for it."""
     memory = task.settings.tools.memory
-    limits = {"memory": memory.max_chars, "user": memory.profile_max_chars}
-    scope = ":".join(task.owner)
-    refused = []
-    for line, target, note in _notes(task, before):
-        if line.outcome == "taken":
-            args = (scope, target, note, limits[target])
-            if await database.write(notebook.take_note, *args) is None:
-                why = f"no room: {limits[target]:,} characters"
-                refused.append(replace(line, outcome="left out", note=why, text=""))
-    return refused
+    limit = memory.max_chars if target == "memory" else memory.profile_max_chars
+    if into is None or line.outcome != "taken":
+        return line
+    args = (":".join(task.owner), target, note, limit)
+    if await into.write(notebook.take_note, *args) is not None:
+        return line
+    return replace(line, outcome="left out", note=f"no room: {limit:,} characters")
 
 
-async def _take_sessions(task: Import, before: Before, database: Database) -> list[Line]:
-    """Enter the sessions, each conversation at once; returns a line for each that is busy."""
-    refused = []
-    with task.home.database() as conn:
-        for each in [] if conn is None else _conversations(conn, task)[0]:
-            if conn is None or not (found := _lineages(conn, each, before)):
-                continue
-            done = await database.write(imported.enter, each.place, found)
-            if done.into == "busy":
-                line = next(_session_lines(conn, each, before))
-                why = "a turn goes on there: again later"
-                refused.append(replace(line, outcome="left out", note=why))
-    return refused
-
-
-def _session_lines(conn: sqlite3.Connection, each: ChatFound, before: Before) -> Iterator[Line]:
-    new = sum(_is_new(conn, chain, before) for chain in each.lineages)
-    key, old = each.place.session_key, len(each.lineages) - new
-    if new:
-        yield Line("sessions", f"{new} sessions of {key}", "taken")
-    if old:
-        yield Line("sessions", f"{old} of {key}", "known", "nothing new in them")
-
-
-def _conversations(conn: sqlite3.Connection, task: Import) -> tuple[list[ChatFound], list[Line]]:
-    """Return the lineages by conversation, and a line for those that belong nowhere."""
-    found: dict[str, ChatFound] = {}
+async def _sessions(
+    task: Import, conn: sqlite3.Connection, before: Before, into: Database | None
+) -> list[Line]:
+    """Enter the sessions, each conversation at once; those of a busy one are for a later run."""
+    found: dict[ImportPlace, list[list[HermesSession]]] = {}
     nowhere: Counter[str] = Counter()
-    for chain in lineages(sessions_in(conn)):
+    for chain in lineages(conn):
         place = place_of(chain[0], task)
         if isinstance(place, str):
             nowhere[place] += 1
         else:
-            found.setdefault(place.session_key, ChatFound(place)).lineages.append(chain)
-    lines = [
-        Line("sessions", f"{count} sessions", "left out", why) for why, count in nowhere.items()
-    ]
-    return list(found.values()), lines
+            found.setdefault(place, []).append(chain)
+    lines = []
+    for place, chains in found.items():
+        new = [each for each in chains if newest_row(conn, each) > _position(each, before)]
+        if new:
+            line = Line("sessions", f"{len(new)} sessions of {place.session_key}", "taken")
+            told = (
+                []
+                if into is None
+                else [each for c in new for each in _lineage(conn, c, place, before)]
+            )
+            if into is not None and not await into.write(imported.enter, place, told):
+                line = replace(line, outcome="left out", note="a turn goes on there: again later")
+            lines.append(line)
+        if old := len(chains) - len(new):
+            note = "nothing new in them"
+            lines.append(Line("sessions", f"{old} of {place.session_key}", "known", note))
+    for why, count in nowhere.items():
+        lines.append(Line("sessions", f"{count} sessions", "left out", why))
+    return lines
+
+
+def _position(chain: Sequence[HermesSession], before: Before) -> int:
+    """Return the row up to which an earlier import has read a lineage."""
+    return before.positions.get(SOURCE + chain[0].id, 0)
+
+
+def _lineage(
+    conn: sqlite3.Connection, chain: Sequence[HermesSession], place: ImportPlace, before: Before
+) -> Iterator[ImportedLineage]:
+    """Yield what the newest compaction left out of the view, if any, and what goes on."""
+    transcript = transcript_of(conn, chain)
+    if position := _position(chain, before):
+        transcript = transcript.behind(position)
+    tip, told = chain[-1], transcript.told
+    first = next((text_of(each.message) for each in told if each.message["role"] == "user"), "")
+    # Nobody writes in what was said on this machine: it is a record, and does not go on.
+    newest = told[-1].at if told and tip.source not in account_types() else None
+    # Nobody knows who wrote what tools brought, and who said what in a group.
+    tools = [Origin("tool", "hermes")] if transcript.has_tools else []
+    group = [Origin("quoted", "?:?")] if place.user is None else []
+    goes_on = ImportedLineage(
+        source=SOURCE + chain[0].id,
+        position=transcript.newest_row,
+        title=tip.title or chain[0].title or first,
+        messages=told,
+        ended_at=tip.ended_at or newest,
+        origins=(*tools, *group),
+    )
+    if earlier := transcript.earlier:
+        yield replace(goes_on, messages=earlier, ended_at=earlier[-1].at)
+    yield goes_on
 
 
 def place_of(session: HermesSession, task: Import) -> ImportPlace | str:
@@ -335,55 +326,3 @@ def _group(session: HermesSession, chat: str, task: Import) -> ImportPlace | str
     if alone and session.user is not None:
         return ImportPlace(member_key(address, session.user), address, session.user)
     return ImportPlace(address_key(address), address, None)
-
-
-def _is_new(conn: sqlite3.Connection, chain: Sequence[HermesSession], before: Before) -> bool:
-    """Whether a lineage has messages that were not imported yet."""
-    query = "SELECT coalesce(max(id), 0) FROM messages WHERE session_id = ?"
-    newest = (number_of(conn.execute(query, (each.id,)).fetchone()[0]) for each in chain)
-    return max(newest) > before.positions.get(SOURCE + chain[0].id, 0)
-
-
-def _lineages(conn: sqlite3.Connection, each: ChatFound, before: Before) -> list[ImportedLineage]:
-    """Return what of a conversation was not imported yet."""
-    found: list[ImportedLineage] = []
-    for chain in each.lineages:
-        if not _is_new(conn, chain, before):
-            continue
-        rows = (row for session in chain for row in messages_of(conn, session.id))
-        transcript = transcript_of(rows)
-        if position := before.positions.get(SOURCE + chain[0].id):
-            transcript = transcript.behind(position)
-        found += _lineage(chain, transcript, each.place)
-    return found
-
-
-def _lineage(
-    chain: Sequence[HermesSession], transcript: Transcript, place: ImportPlace
-) -> Iterator[ImportedLineage]:
-    """Yield what the newest compaction left out of the view, if any, and what goes on."""
-    tip, told = chain[-1], transcript.told
-    first = next((text_of(each.message) for each in told if each.message["role"] == "user"), "")
-    newest = told[-1].at if told else tip.started_at
-    # Nobody writes in what was said on this machine: it is a record, and does not go on.
-    ended_at = tip.ended_at if tip.source in account_types() else tip.ended_at or newest
-    goes_on = ImportedLineage(
-        source=SOURCE + chain[0].id,
-        position=transcript.newest_row,
-        title=tip.title or chain[0].title or first,
-        messages=[ImportedMessage(each.message, each.at) for each in told],
-        ended_at=ended_at,
-        origins=tuple(_origins(transcript, place)),
-    )
-    if earlier := [ImportedMessage(each.message, each.at) for each in transcript.earlier]:
-        yield replace(goes_on, messages=earlier, ended_at=earlier[-1].at)
-    yield goes_on
-
-
-def _origins(transcript: Transcript, place: ImportPlace) -> Iterator[Origin]:
-    """Yield whose words a lineage holds that are not its people's: nobody knows who wrote them."""
-    if transcript.has_tools:
-        yield Origin("tool", "hermes")
-    if place.user is None:
-        # Hermes has not kept who said what in a group.
-        yield Origin("quoted", "?:?")

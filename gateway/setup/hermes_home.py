@@ -1,15 +1,13 @@
-"""Reads a home of Hermes Agent: its settings, files and database. Nothing in it is changed.
+"""Reads a home of Hermes Agent: its settings and files. Nothing in it is changed.
 
 All of it is data: a text from there is never run, never followed, and never part of a path. Source
-of the layout: hermes-agent 0.19.0 (`hermes_state.py`, `tools/memory_tool.py`,
-`tools/skills_sync.py`); older databases lack columns, newer ones have more.
+of the layout: hermes-agent 0.19.0 (`tools/memory_tool.py`, `tools/skills_sync.py`).
 """
 
-import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +25,6 @@ ENTRY_MARK = "\n§\n"
 """Between the notes of a memory file."""
 MAX_FILE_BYTES = 1_000_000
 """A text file of Hermes' is never larger; what is, is left out."""
-JSON_CONTENT = "\x00json:"
-"""Before a content that is a list of parts."""
 _VARIABLE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
 _SKILL_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
@@ -63,50 +59,6 @@ class HermesSkill:
 
 
 @dataclass(frozen=True, slots=True)
-class HermesSession:
-    """A row of `sessions`; times are seconds since the epoch."""
-
-    id: str
-    source: str
-    parent: str | None
-    started_at: float
-    ended_at: float | None
-    end_reason: str | None
-    title: str | None
-    user: str | None
-    chat: str | None
-    chat_type: str | None
-    thread: str | None
-    parent_chat: str | None
-    is_branch: bool
-    is_delegate: bool
-
-    @property
-    def is_compacted(self) -> bool:
-        """Whether a compaction ended it: it goes on in a child."""
-        return self.end_reason == "compression"
-
-
-@dataclass(frozen=True, slots=True)
-class HermesMessage:
-    """A row of `messages`, decoded."""
-
-    id: int
-    session: str
-    role: str
-    content: Any
-    at: float
-    tool_call_id: str | None = None
-    tool_name: str | None = None
-    tool_calls: Sequence[Mapping[str, Any]] = ()
-    reasoning: str | None = None
-    details: Any = None
-    platform_id: str | None = None
-    finish_reason: str | None = None
-    taken_back: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class HermesHome:
     """A home of Hermes: its folder, and what stands in its texts."""
 
@@ -125,7 +77,8 @@ class HermesHome:
         if not any((home / name).exists() for name in (DATABASE, "config.yaml", "SOUL.md")):
             wanted = f"neither {DATABASE} nor config.yaml nor SOUL.md"
             raise GatewayError(f"{path} is no home of Hermes: it has {wanted}")
-        return cls(home, _settings(home), _variables(home))
+        settings = parsed_yaml(_text_of(home, "config.yaml") or "", "config.yaml")
+        return cls(home, _plain(settings), _variables(home))
 
     def text(self, *names: str) -> str | None:
         """Return a text file; None where it is not there, is no text, or is far too large."""
@@ -148,19 +101,16 @@ class HermesHome:
     def skills(self) -> Iterator[HermesSkill | Line]:
         """Yield the skills that somebody wrote; a line for each that cannot be taken.
 
-        What Hermes itself brings is left out without a line for each.
+        What Hermes itself brings ("name:hash" in each line of a list) is one line.
         """
         root = self.path / "skills"
-        shipped = _shipped(self.text("skills", ".bundled_manifest") or "")
+        manifest = self.text("skills", ".bundled_manifest") or ""
+        shipped = {line.partition(":")[0].strip() for line in manifest.splitlines()}
         found = [] if _leads_away(self.path, root) else sorted(root.glob(f"**/{FILE}"))
         own = [path for path in found if not _is_hidden(path.relative_to(root))]
-        bundled = 0
-        for path in own:
-            if path.parent.name in shipped:
-                bundled += 1
-            else:
-                yield _skill(self.path, path)
-        if bundled:
+        written = [path for path in own if path.parent.name not in shipped]
+        yield from (_skill(self.path, path) for path in written)
+        if bundled := len(own) - len(written):
             yield Line("skills", f"{bundled} that Hermes brings", "left out", "copy those you use")
 
     @contextmanager
@@ -182,12 +132,6 @@ class HermesHome:
                 yield conn
         except sqlite3.Error as exc:
             raise GatewayError(f"{path} cannot be read: {exc}") from exc
-
-
-def _settings(home: Path) -> dict[str, Any]:
-    text = _text_of(home, "config.yaml")
-    found: dict[str, Any] = {} if text is None else _plain(parsed_yaml(text, "config.yaml"))
-    return found
 
 
 def _plain(value: Any) -> Any:
@@ -231,11 +175,6 @@ def _text_of(home: Path, *names: str) -> str | None:
         return None
 
 
-def _shipped(manifest: str) -> set[str]:
-    """Return the names of the skills that Hermes brings ("name:hash" in each line)."""
-    return {line.partition(":")[0].strip() for line in manifest.splitlines() if line.strip()}
-
-
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
@@ -271,136 +210,3 @@ def _files_in(folder: Path, depth: int = MAX_DEPTH) -> Iterator[str]:
             yield from (f"{path.name}/{each}" for each in _files_in(path, depth - 1))
         elif path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
             yield path.name
-
-
-def sessions_in(conn: sqlite3.Connection) -> dict[str, HermesSession]:
-    """Return all sessions by id, oldest first."""
-    rows = conn.execute("SELECT * FROM sessions ORDER BY started_at, id")
-    found = [_session(dict(row)) for row in rows]
-    return {each.id: each for each in found}
-
-
-def _session(row: Mapping[str, Any]) -> HermesSession:
-    origin, config = _object(row.get("origin_json")), _object(row.get("model_config"))
-    keyed = _in_key(_id(row.get("session_key")))
-    return HermesSession(
-        id=str(row["id"]),
-        source=str(row["source"]),
-        parent=_id(row.get("parent_session_id")),
-        started_at=number_of(row["started_at"]),
-        ended_at=None if row.get("ended_at") is None else number_of(row["ended_at"]),
-        end_reason=_id(row.get("end_reason")),
-        title=_id(row.get("title")),
-        user=_id(row.get("user_id")) or _id(origin.get("user_id")),
-        chat=_id(row.get("chat_id")) or _id(origin.get("chat_id")) or keyed[1],
-        chat_type=_id(row.get("chat_type")) or _id(origin.get("chat_type")) or keyed[0],
-        thread=_id(row.get("thread_id")) or _id(origin.get("thread_id")),
-        parent_chat=_id(origin.get("parent_chat_id")),
-        is_branch=config.get("_branched_from") is not None,
-        is_delegate=config.get("_delegate_from") is not None or str(row["source"]) in _OF_AGENTS,
-    )
-
-
-_OF_AGENTS = frozenset({"tool", "subagent", "delegate"})
-_KEY_PARTS = 5
-
-
-def _in_key(key: str | None) -> tuple[str | None, str | None]:
-    """Return the kind and the id of a chat in a key: `agent:main:telegram:dm:123`."""
-    parts = (key or "").split(":")
-    return (parts[3], parts[4]) if len(parts) >= _KEY_PARTS else (None, None)
-
-
-def _id(value: Any) -> str | None:
-    return storable(str(value)) if isinstance(value, str | int) and value != "" else None
-
-
-def number_of(value: Any) -> float:
-    """Return a number of the database.
-
-    Raises:
-        GatewayError: It is none, or beyond all times and ids that Hermes writes.
-    """
-    if isinstance(value, int | float) and 0 <= value < _BEYOND:
-        return value
-    raise GatewayError(f"{DATABASE} has a value that Hermes does not write where a number belongs")
-
-
-_BEYOND = 2**53
-
-
-def _object(text: Any) -> dict[str, Any]:
-    found = _json(text)
-    return found if isinstance(found, dict) else {}
-
-
-def _json(text: Any) -> Any:
-    try:
-        return json.loads(text) if isinstance(text, str) and text else None
-    except ValueError:
-        return None
-
-
-def messages_of(conn: sqlite3.Connection, session: str) -> Iterator[HermesMessage]:
-    """Yield the messages of a session in the order in which they were written."""
-    # By id: their times may go back.
-    for row in conn.execute("SELECT * FROM messages WHERE session_id = ? ORDER BY id", (session,)):
-        yield _message(dict(row))
-
-
-def _message(row: Mapping[str, Any]) -> HermesMessage:
-    content = row["content"]
-    if isinstance(content, str) and content.startswith(JSON_CONTENT):
-        content = _json(content.removeprefix(JSON_CONTENT))
-    calls = _json(row.get("tool_calls"))
-    return HermesMessage(
-        id=int(number_of(row["id"])),
-        session=str(row["session_id"]),
-        role=str(row["role"]),
-        content=content,
-        at=number_of(row["timestamp"]),
-        tool_call_id=_id(row.get("tool_call_id")),
-        tool_name=_id(row.get("tool_name")),
-        tool_calls=[call for call in calls if isinstance(call, dict)]
-        if isinstance(calls, list)
-        else (),
-        reasoning=_id(row.get("reasoning_content")) or _id(row.get("reasoning")),
-        details=_json(row.get("reasoning_details")),
-        platform_id=_id(row.get("platform_message_id")),
-        finish_reason=_id(row.get("finish_reason")),
-        # What a compaction has left behind is there still; what a person took back is not meant.
-        taken_back=row.get("active") == 0 and not row.get("compacted"),
-    )
-
-
-def lineages(sessions: Mapping[str, HermesSession]) -> list[list[HermesSession]]:
-    """Return the sessions in lineages: each with what its compactions made of it, oldest first.
-
-    Of several children of a compaction the one goes on that was compacted itself or has not ended;
-    the others are lineages of their own, as branches are.
-    """
-    goes_on: dict[str, HermesSession] = {}
-    for session in sessions.values():
-        parent = sessions.get(session.parent or "")
-        if parent is None or not parent.is_compacted or session.is_branch or session.is_delegate:
-            continue
-        known = goes_on.get(parent.id)
-        if known is None or _rank(session) >= _rank(known):
-            goes_on[parent.id] = session
-    inner = {session.id for session in goes_on.values()}
-    return [
-        list(_chain(session, goes_on)) for session in sessions.values() if session.id not in inner
-    ]
-
-
-def _rank(session: HermesSession) -> tuple[int, float]:
-    return 2 if session.is_compacted else 1 if session.ended_at is None else 0, session.started_at
-
-
-def _chain(first: HermesSession, goes_on: Mapping[str, HermesSession]) -> Iterator[HermesSession]:
-    seen: set[str] = set()
-    session: HermesSession | None = first
-    while session is not None and session.id not in seen:
-        seen.add(session.id)
-        yield session
-        session = goes_on.get(session.id)

@@ -7,8 +7,8 @@ same transaction: nothing is entered twice, and a kill leaves all of it or nothi
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -27,12 +27,15 @@ ROWS = 500
 """Messages of one statement."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedMessage:
-    """A message and when it was said, in seconds since the epoch."""
+class ImportedMessage(NamedTuple):
+    """A message, when it was said, in seconds since the epoch, and its place in its source.
+
+    `row` is 0 for one that no row of the source holds as it is here.
+    """
 
     message: ChatMessage
     at: float
+    row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,53 +66,37 @@ class ImportPlace(NamedTuple):
     user: str | None
 
 
-@dataclass(slots=True)
-class Entered:
-    """What was entered.
+def enter(conn: Connection, place: ImportPlace, lineages: Sequence[ImportedLineage]) -> bool:
+    """Enter the lineages of one conversation, oldest first, as one transaction.
 
-    Attributes:
-        into: "new" for a conversation that Parley has not been talked to in, "used" for any other;
-            "busy" where a turn is going on, and nothing was done.
+    False where a turn is going on: nothing was done.
     """
-
-    into: Literal["new", "used", "busy"] = "new"
-    lineages: int = 0
-    messages: int = 0
-    sources: list[str] = field(default_factory=list)
-
-
-def enter(conn: Connection, place: ImportPlace, lineages: Sequence[ImportedLineage]) -> Entered:
-    """Enter the lineages of one conversation, oldest first, as one transaction."""
-    done = Entered()
     here = conversations.locked_by_key(conn, place.session_key)
     if here is not None and here.inbox_head > 0:
-        done.into = "used"
         active = sessions.active(conn, here.id)
         if here.pending or here.waits:
-            done.into = "busy"
-            return done
+            return False
         _append(conn, active, lineages)
     else:
-        conversation = here.id if here is not None else _created(conn, place, lineages)
-        _begin(conn, conversation, lineages, is_new=here is None)
+        _begin(conn, place, lineages, None if here is None else here.id)
     for lineage in lineages:
         arrivals.advance(conn, Cursor(lineage.source, lineage.position))
-        done.lineages += 1
-        done.messages += len(lineage.messages)
-        done.sources.append(lineage.source)
-    return done
-
-
-def _created(conn: Connection, place: ImportPlace, lineages: Sequence[ImportedLineage]) -> int:
-    title = lineages[-1].title
-    return conversations.create(conn, place.session_key, place.address, place.user, title)
+    return True
 
 
 def _begin(
-    conn: Connection, conversation: int, lineages: Sequence[ImportedLineage], *, is_new: bool
+    conn: Connection,
+    place: ImportPlace,
+    lineages: Sequence[ImportedLineage],
+    conversation: int | None,
 ) -> None:
     """Enter lineages one behind the other; the newest one goes on, or an empty one is begun."""
-    if not is_new:
+    if conversation is None:
+        title = lineages[-1].title
+        conversation = conversations.create(
+            conn, place.session_key, place.address, place.user, title
+        )
+    else:
         # Nobody has talked in it: what an earlier import has left open ends here.
         sessions.end(conn, sessions.active(conn, conversation).id, REASON)
     newest = None

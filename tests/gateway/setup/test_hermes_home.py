@@ -1,13 +1,12 @@
-"""Files and tables of a home of Hermes: read as data, whatever stands there."""
+"""Files of a home of Hermes: read as data, whatever stands there."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.setup.hermes_home import HermesHome, HermesSkill, Line, lineages, sessions_in
-from tests.support.hermes import BEGAN, HermesRecords
+from gateway.setup.hermes_home import HermesHome, HermesSkill, Line
+from tests.support.hermes import HermesRecords
 
 
 @pytest.fixture
@@ -80,58 +79,6 @@ def test_no_link_leads_out_of_a_home(home: Path, tmp_path_factory: pytest.TempPa
         "state.db",
         "skills",
     ]
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("started_at", "later"),
-        ("started_at", 9e99),
-        ("ended_at", b"\xff"),
-        ("origin_json", '{"user_id": [1], "chat_id": {}}'),
-        ("session_key", b"a:b:c:d:e"),
-        ("title", b"\xff"),
-        ("model_config", "[]"),
-    ],
-)
-def test_values_of_any_type_are_data(home: Path, column: str, value: object) -> None:
-    """A value that Hermes does not write is left out or refused in one line."""
-    records = HermesRecords(home)
-    records.session("s", **{column: value})
-    with suppress(GatewayError), HermesHome.of(home).database() as conn:
-        assert conn is not None
-        [session] = sessions_in(conn).values()
-        assert session.title is None or isinstance(session.title, str)
-        assert (session.user, session.chat) == (None, None)
-
-
-def test_lineages_follow_compactions_alone(home: Path) -> None:
-    """Not branches, not delegated agents; of two children the living one goes on."""
-    records = HermesRecords(home)
-    records.session("root")
-    records.turn("root", 1)
-    records.compact_into_child("root", "next", "so far", head=0, tail=1)
-    records.session("stale", at=BEGAN + 1, parent_session_id="root", ended_at=BEGAN + 2)
-    records.session("branch", parent_session_id="root", model_config='{"_branched_from": "root"}')
-    records.session("child", parent_session_id="next")
-    with HermesHome.of(home).database() as conn:
-        assert conn is not None
-        found = [[each.id for each in chain] for chain in lineages(sessions_in(conn))]
-    assert sorted(found) == [["branch"], ["child"], ["root", "next"], ["stale"]]
-
-
-def test_an_older_database_lacks_columns(tmp_path: Path) -> None:
-    """A chat is told from what there is: a key, or on Telegram the person."""
-    records = HermesRecords(tmp_path)
-    for column in ("chat_id", "chat_type", "thread_id", "origin_json"):
-        records._execute(f"ALTER TABLE sessions DROP COLUMN {column}", ())
-    for column in ("reasoning_content", "compacted"):
-        records._execute(f"ALTER TABLE messages DROP COLUMN {column}", ())
-    records.session("s1", "telegram", user_id="7", session_key="agent:main:telegram:dm:9")
-    with HermesHome.of(tmp_path).database() as conn:
-        assert conn is not None
-        [found] = sessions_in(conn).values()
-    assert (found.user, found.chat, found.chat_type) == ("7", "9", "dm")
 
 
 def test_a_folder_that_is_no_home_is_told(tmp_path: Path) -> None:

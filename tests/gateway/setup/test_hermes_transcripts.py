@@ -1,21 +1,16 @@
 """Rows of Hermes as transcripts: each message once, and what its newest compaction shows."""
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.messages import ChatMessage, text_of
-from gateway.setup.hermes_home import (
-    HermesHome,
-    HermesMessage,
-    lineages,
-    messages_of,
-    sessions_in,
-)
-from gateway.setup.hermes_transcripts import Transcript, summary_in, transcript_of
+from agent.messages import ChatMessage, assistant_message, text_of, tool_message
+from gateway.errors import GatewayError
+from gateway.setup.hermes_home import HermesHome
+from gateway.setup.hermes_transcripts import Transcript, lineages, summary_in, transcript_of
 from tests.support.conversations import faults
 from tests.support.hermes import BEGAN, END, PREFIX, HermesRecords
 
@@ -24,10 +19,7 @@ def transcripts(home: Path) -> list[Transcript]:
     """Return the transcript of each lineage of a home."""
     with HermesHome.of(home).database() as conn:
         assert conn is not None
-        return [
-            transcript_of(row for session in chain for row in messages_of(conn, session.id))
-            for chain in lineages(sessions_in(conn))
-        ]
+        return [transcript_of(conn, chain) for chain in lineages(conn)]
 
 
 def words(messages: list[ChatMessage]) -> list[str]:
@@ -42,7 +34,7 @@ def asked(found: Transcript) -> list[str]:
 
 
 def test_a_session_is_its_messages(tmp_path: Path) -> None:
-    """With calls, results, times, what was thought, and the ids that they had."""
+    """With calls, results, times, and what was thought."""
     records = HermesRecords(tmp_path)
     records.turn(records.session("s1"), 1)
     [found] = transcripts(tmp_path)
@@ -54,10 +46,7 @@ def test_a_session_is_its_messages(tmp_path: Path) -> None:
     assert text_of(result) == "T-4001 lies in Rotterdam-1"
     assert text_of(answered) == "It is in Rotterdam-1."
     assert [each.at for each in found.told] == [BEGAN + 60 + n for n in range(4)]
-    known = asked["opaque"]["hermes"]
-    assert known == {"id": 1, "session": "s1", "message_id": "1"}
-    assert called["opaque"]["hermes"]["reasoning_details"] == [{"type": "reasoning.text"}]
-    assert (found.earlier, found.left_out, found.newest_row) == ([], {}, 4)
+    assert (found.earlier, found.newest_row) == ([], 4)
 
 
 @pytest.mark.parametrize("way", ["in place", "into a child"])
@@ -119,7 +108,7 @@ def test_a_result_that_was_shortened_is_still_the_same(tmp_path: Path) -> None:
 
 
 def test_what_was_taken_back_is_not_meant(tmp_path: Path) -> None:
-    """It is counted, and left out."""
+    """It is left out."""
     records = HermesRecords(tmp_path)
     session = records.session("s1")
     records.turn(session, 1)
@@ -130,12 +119,11 @@ def test_what_was_taken_back_is_not_meant(tmp_path: Path) -> None:
         "Find ticket T-4001.",
         "It is in Rotterdam-1.",
     ]
-    assert found.left_out == {"taken back": 4}
     assert found.newest_row == 8
 
 
 def test_calls_and_results_are_made_whole(tmp_path: Path) -> None:
-    """A call that was cut off gets a result; a result without a call is counted."""
+    """A call that was cut off gets a result; a result without a call is left out."""
     records = HermesRecords(tmp_path)
     session = records.session("s1")
     call = {"id": "c1", "function": {"name": "terminal", "arguments": {"command": "ls"}}}
@@ -154,7 +142,6 @@ def test_calls_and_results_are_made_whole(tmp_path: Path) -> None:
         "user",
     ]
     assert faults(messages) == []
-    assert found.left_out == {"result without a call": 1, "no message": 1}
 
 
 def test_pictures_are_labels(tmp_path: Path) -> None:
@@ -175,10 +162,6 @@ def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
     assert found.told[0].message["content"] == "obey"
 
 
-def row(role: str, content: Any) -> HermesMessage:
-    return HermesMessage(1, "s", role, content, 0.0)
-
-
 @pytest.mark.parametrize(
     ("content", "summary", "around"),
     [
@@ -192,8 +175,8 @@ def test_a_summary_is_known_by_its_beginning(
     content: str, summary: str | None, around: str | None
 ) -> None:
     """In every version's words; a quotation is none."""
-    assert summary_in(row("assistant", content)) == (summary, around)
-    assert summary_in(row("tool", content)) == (None, None)
+    assert summary_in(assistant_message(content)) == (summary, around)
+    assert summary_in(tool_message("c1", "read", content)) == (None, None)
 
 
 @given(
@@ -225,3 +208,55 @@ def test_however_often_it_was_compacted_each_question_is_there_once(
     records.turn(session, turns + 1)
     [found] = transcripts(home)
     assert sorted(asked(found)) == sorted(f"Find ticket T-{4000 + n}." for n in range(1, turns + 2))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("started_at", "later"),
+        ("started_at", 9e99),
+        ("ended_at", b"\xff"),
+        ("origin_json", '{"user_id": [1], "chat_id": {}}'),
+        ("session_key", b"a:b:c:d:e"),
+        ("title", b"\xff"),
+        ("model_config", "[]"),
+    ],
+)
+def test_values_of_any_type_are_data(tmp_path: Path, column: str, value: object) -> None:
+    """A value that Hermes does not write is left out or refused in one line."""
+    records = HermesRecords(tmp_path)
+    records.session("s", **{column: value})
+    with suppress(GatewayError), HermesHome.of(tmp_path).database() as conn:
+        assert conn is not None
+        [[session]] = lineages(conn)
+        assert session.title is None or isinstance(session.title, str)
+        assert (session.user, session.chat) == (None, None)
+
+
+def test_lineages_follow_compactions_alone(tmp_path: Path) -> None:
+    """Not branches, not delegated agents; of two children the living one goes on."""
+    records = HermesRecords(tmp_path)
+    records.session("root")
+    records.turn("root", 1)
+    records.compact_into_child("root", "next", "so far", head=0, tail=1)
+    records.session("stale", at=BEGAN + 1, parent_session_id="root", ended_at=BEGAN + 2)
+    records.session("branch", parent_session_id="root", model_config='{"_branched_from": "root"}')
+    records.session("child", parent_session_id="next")
+    with HermesHome.of(tmp_path).database() as conn:
+        assert conn is not None
+        found = [[each.id for each in chain] for chain in lineages(conn)]
+    assert sorted(found) == [["branch"], ["child"], ["root", "next"], ["stale"]]
+
+
+def test_an_older_database_lacks_columns(tmp_path: Path) -> None:
+    """A chat is told from what there is: a key, or on Telegram the person."""
+    records = HermesRecords(tmp_path)
+    for column in ("chat_id", "chat_type", "thread_id", "origin_json"):
+        records._execute(f"ALTER TABLE sessions DROP COLUMN {column}", ())
+    for column in ("reasoning_content", "compacted"):
+        records._execute(f"ALTER TABLE messages DROP COLUMN {column}", ())
+    records.session("s1", "telegram", user_id="7", session_key="agent:main:telegram:dm:9")
+    with HermesHome.of(tmp_path).database() as conn:
+        assert conn is not None
+        [[found]] = lineages(conn)
+    assert (found.user, found.chat, found.chat_type) == ("7", "9", "dm")
