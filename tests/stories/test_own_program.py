@@ -49,49 +49,6 @@ for n in range(120):
 print(json.dumps({"largest": largest, "compactions": compactions, "messages": messages}))
 '''
 
-ANTHROPIC = """
-import json
-from agent import HistoryManager, apply_cache_control
-
-WINDOW = 12_000
-history = HistoryManager(min_retain_rounds=3, compression_threshold=0.5, context_window=WINDOW)
-
-
-def model(messages):
-    last = messages[-1]["content"]
-    if isinstance(last, list) and last[-1]["type"] == "tool_result":
-        return [{"type": "text", "text": "done"}]
-    n = len(history.originals())
-    return [{"type": "tool_use", "id": f"toolu_{n}", "name": "read_log", "input": {"n": n}}]
-
-
-largest = compactions = 0
-for n in range(120):
-    history.append({"role": "user", "content": f"What is in log {n}?"})
-    while True:
-        if history.should_compress():
-            compactions += history.compress().level != "none"
-        largest = max(largest, history.estimate())
-        request = history.get_history()
-        apply_cache_control(request)
-        content = model(request)
-        history.append({"role": "assistant", "content": content})
-        calls = [block for block in content if block["type"] == "tool_use"]
-        if not calls:
-            break
-        results = [
-            {"type": "tool_result", "tool_use_id": call["id"], "content": f"{call['id']} " * 200}
-            for call in calls
-        ]
-        history.append({"role": "user", "content": results})
-print(json.dumps({
-    "largest": largest,
-    "compactions": compactions,
-    "messages": history.get_history(),
-    "originals": len(history.originals()),
-}))
-"""
-
 
 def lived(folder: Path, program: str) -> dict[str, Any]:
     """Run a program in a folder of its own; returns what it printed."""
@@ -126,47 +83,3 @@ def test_an_agent_with_messages_of_openai_stays_within_its_window(tmp_path: Path
     # An old ticket is still told of, though its messages have left.
     assert "T-4000" in json.dumps(found["messages"])
     assert len(list((tmp_path / "outputs").iterdir())) == 120
-
-
-@pytest.mark.thorough
-def test_an_agent_with_messages_of_anthropic_stays_within_its_window(tmp_path: Path) -> None:
-    """The same with a history that holds the messages."""
-    found = lived(tmp_path, ANTHROPIC)
-    assert found["compactions"] > 3
-    assert found["largest"] <= 12_000
-    assert found["originals"] == 480
-    assert found["messages"][-4]["content"] == "What is in log 119?"
-    calls = [b["id"] for m in found["messages"] for b in _blocks(m) if b["type"] == "tool_use"]
-    results = [
-        b["tool_use_id"]
-        for m in found["messages"]
-        for b in _blocks(m)
-        if b["type"] == "tool_result"
-    ]
-    assert calls == results != []
-
-
-def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
-    return message["content"] if isinstance(message["content"], list) else []
-
-
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [("apply_cache_control", 60), ("TokenCounter", 250), ("compact_messages", 290)],
-)
-def test_a_part_is_imported_alone(name: str, most: int) -> None:
-    """`import agent` brings nothing, a part what it needs: no settings, no plugins, no SDK."""
-    code = (
-        "import sys, json, agent\n"
-        "ours = {'agent', 'gateway', 'adapters', 'network'}\n"
-        "bare = [m for m in sys.modules if m.split('.')[0] in ours]\n"
-        "before = len(sys.modules)\n"
-        f"agent.{name}\n"
-        "heavy = {'pydantic', 'sqlalchemy', 'aiohttp', 'anthropic', 'openai'} & set(sys.modules)\n"
-        "print(json.dumps([bare, len(sys.modules) - before, sorted(heavy)]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    bare, count, heavy = json.loads(done.stdout)
-    assert bare == ["agent"]
-    assert count <= most
-    assert heavy == []
