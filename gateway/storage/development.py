@@ -52,6 +52,9 @@ def _converted(conn: Connection) -> list[str]:
     for step in _flat(steps.upgrade_ops.ops):
         operations.invoke(step)
         done.append(_said(step))
+    if conn.dialect.name == "postgresql":
+        conn.exec_driver_sql("ALTER INDEX search_index_terms SET (fastupdate = off)")
+        conn.exec_driver_sql("SELECT gin_clean_pending_list('search_index_terms')")
     conn.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{REVISION}'")  # noqa: S608
     migrations.state_floor(conn)
     return [*done, f"schema revision {found} is {REVISION} now"]

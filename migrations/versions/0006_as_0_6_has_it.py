@@ -41,6 +41,7 @@ def upgrade() -> None:
     _move_plans()
     _create_summaries()
     _create_vectors()
+    _end_pending_entries()
     _extend_queue()
     _name_commands(op.get_bind())
     _extend_turns()
@@ -218,6 +219,13 @@ def _create_vectors() -> None:
         _time("claimed_until"),
         sqlite_with_rowid=False,
     )
+
+
+def _end_pending_entries() -> None:
+    """Enter terms into PostgreSQL's index at once: each look for one reads what is pending."""
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("ALTER INDEX search_index_terms SET (fastupdate = off)")
+        op.execute("SELECT gin_clean_pending_list('search_index_terms')")
 
 
 def _extend_queue() -> None:

@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    any_,
+    bindparam,
+    func,
+    select,
+    text,
+)
 
 from agent.messages import decode, full_text
 from agent.ports import Origin, PastMessage
@@ -237,8 +247,9 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
         quoted = _quoted(conn.dialect.name, terms[place])
         values |= {f"term{n}": quoted, f"first{n}": first, f"last{n}": last}
     if conn.dialect.name == "postgresql":
-        # Comparing a row with a word counts as cheap: all messages would be read for a rare one.
-        conn.execute(text("SET LOCAL enable_seqscan = off"))
+        # psycopg prepares what comes again, and a plan for any words reads all messages for a rare
+        # one. Source: https://www.postgresql.org/docs/current/sql-prepare.html
+        conn.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
     arms = (arm.format(n=n, most=NEWEST) for n in range(len(looks)))
     held: list[list[int]] = [[] for _ in terms]
     for n, ids in conn.execute(text(" UNION ALL ".join(arms)), values):
@@ -296,17 +307,20 @@ def _rows(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
     seqs: dict[int, list[int]] = {}
     for id_ in ids:
         seqs.setdefault(id_ >> SEQ_BITS, []).append(id_ & SEQ_MASK)
+    rows = _ROWS[conn.dialect.name]
     return {
         row_id(row.conversation, row.seq): row
         for each, here in seqs.items()
-        for row in conn.execute(_ROWS, {"conversation_id": each, "seqs": here})
+        for row in conn.execute(rows, {"conversation_id": each, "seqs": here})
     }
 
 
-_ROWS = select(search_row).where(
-    search_row.c.conversation == bindparam("conversation_id"),
-    search_row.c.seq.in_(bindparam("seqs", expanding=True)),
-)
+_here = select(search_row).where(search_row.c.conversation == bindparam("conversation_id"))
+# An array is one parameter; SQLite has none.
+_ROWS = {
+    "sqlite": _here.where(search_row.c.seq.in_(bindparam("seqs", expanding=True))),
+    "postgresql": _here.where(search_row.c.seq == any_(bindparam("seqs", type_=ARRAY(BigInteger)))),
+}
 
 
 def best(

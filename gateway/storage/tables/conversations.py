@@ -258,7 +258,9 @@ event.listen(
     "after_create",
     DDL(  # type: ignore[no-untyped-call]
         f"CREATE TABLE {SEARCH_INDEX} (id BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL);"
+        # Without a list of pending entries, which each look for a term would read whole.
         f" CREATE INDEX {SEARCH_INDEX}_terms ON {SEARCH_INDEX} USING gin (terms)"
+        " WITH (fastupdate = off)"
     ).execute_if(dialect="postgresql"),
 )
 
