@@ -26,7 +26,7 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
 from gateway.storage.search import index, vectors
 from gateway.storage.search import query as search
-from gateway.storage.search.index import IndexBatch, Unindexed
+from gateway.storage.search.index import Unindexed
 from gateway.storage.search.query import Scope, SearchLimits
 from gateway.storage.search.terms import VERSION
 
@@ -118,40 +118,38 @@ class Indexer:
             log.info("search_index_cleared", version=VERSION)
         self._broken.clear()
         fed = 0
-        while found := await self._database.read(index.waiting_anywhere, AT_ONCE, self._broken):
-            fed += await self._enter(found, pause)
+        while here := await self._database.read(conversations.unsearched, AT_ONCE, self._broken):
+            fed += await self._feed(here, pause)
         return fed
 
     async def catch_up(self, conversations: Sequence[int]) -> int:
         """Feed what these conversations lack now; returns how many messages were looked at."""
+        return await self._feed(conversations)
+
+    async def _feed(self, conversation_ids: Sequence[int], pause: float = 0.0) -> int:
+        """Feed conversations, a step a transaction; one that cannot be fed holds up no other."""
         fed = 0
-        while found := await self._database.read(index.waiting_in, conversations, self._broken):
-            fed += await self._enter(found)
+        for each in conversation_ids:
+            while each not in self._broken and (
+                found := await self._database.read(index.waiting, each)
+            ):
+                fed += await self._enter(found, pause)
         return fed
 
-    async def _enter(self, found: Sequence[Unindexed], pause: float = 0.0) -> int:
-        """Enter the messages of a step by one transaction, which several conversations share.
-
-        What is wrong with a message of one of them holds up no other.
-        """
+    async def _enter(self, found: Unindexed, pause: float) -> int:
+        """Enter the messages of a step; returns how many, none where another feeder was first."""
         began = time.monotonic()
         try:
-            batches = await asyncio.to_thread(_prepared, found)
-            entered = await self._database.write(index.feed_together, batches)
+            batch = await asyncio.to_thread(index.prepared, found)
+            entered = await self._database.write(index.feed, batch)
         except StorageError:
             raise
         except Exception:
-            if len(found) > 1:
-                return sum([await self._enter([each], pause) for each in found])
-            log.exception("conversation_not_indexed", conversation=found[0].conversation)
-            self._broken.add(found[0].conversation)
+            log.exception("conversation_not_indexed", conversation=found.conversation)
+            self._broken.add(found.conversation)
             return 0
         await asyncio.sleep((time.monotonic() - began) * pause)
-        return sum(len(each.rows) for each, done in zip(found, entered, strict=True) if done)
-
-
-def _prepared(found: Sequence[Unindexed]) -> list[IndexBatch]:
-    return [index.prepared(each) for each in found]
+        return len(found.rows) if entered else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ OF_THE_NOTEBOOK = {"set_todo", "change"}
 """Points of tests/crash/test_notebook.py."""
 OF_PREVIEWS = {"announce_preview", "set_preview"}
 """Points of platforms with previews."""
-OF_THE_SEARCH = {"clear", "feed_together"}
+OF_THE_SEARCH = {"clear", "feed"}
 """Points of tests/crash/test_searchindex.py."""
 
 

@@ -6,7 +6,7 @@ range of ids. `conversation.searched_seq`
 tells how far a transcript is indexed and moves in the same transaction as the rows.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -52,24 +52,8 @@ class Unindexed:
     rows: tuple[tuple[int, str, str, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """What the index is to hold for a message."""
-
-    seq: int
-    role: str
-    at: float
-    terms: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexBatch:
-    """What moves the index of a conversation from `after_seq` to `upto_seq`."""
-
-    conversation: int
-    after_seq: int
-    upto_seq: int
-    entries: tuple[IndexEntry, ...]
+IndexBatch = tuple[Unindexed, Mapping[int, frozenset[str]]]
+"""What was read, and by seq the terms of the messages that have any."""
 
 
 def row_id(conversation_id: int, seq: int) -> int:
@@ -173,73 +157,30 @@ _NEXT_ONES = (
 )
 
 
-def waiting_anywhere(conn: Connection, limit: int, left_out: Collection[int]) -> list[Unindexed]:
-    """Return what `waiting_in` does, of so many of the conversations that the index lacks."""
-    return waiting_in(conn, conversations.unsearched(conn, limit, left_out))
-
-
-def waiting_in(
-    conn: Connection, conversation_ids: Iterable[int], left_out: Collection[int] = ()
-) -> list[Unindexed]:
-    """Return the next messages that the index lacks of conversations: what one transaction takes.
-
-    Of a conversation whose messages do not fit behind those of others nothing is returned yet.
-    """
-    found: list[Unindexed] = []
-    rows = chars = 0
-    for conversation_id in conversation_ids:
-        if conversation_id in left_out or (lacking := waiting(conn, conversation_id)) is None:
-            continue
-        rows += len(lacking.rows)
-        chars += sum(len(body) for _, _, body, _ in lacking.rows)
-        if found and (rows > BATCH_ROWS or chars > BATCH_CHARS):
-            break
-        found.append(lacking)
-    return found
-
-
 def prepared(found: Unindexed) -> IndexBatch:
-    """Return what is to be written for messages; takes milliseconds, not for the event loop."""
-    entries = (
-        IndexEntry(seq, role, at, terms_of(decode(body))) for seq, role, body, at in found.rows
-    )
-    kept = tuple(entry for entry in entries if entry.terms)
-    return IndexBatch(found.conversation, found.after_seq, found.upto_seq, kept)
+    """Return what is to be entered for messages; takes milliseconds, not for the event loop."""
+    terms = {seq: terms_of(decode(body)) for seq, _, body, _ in found.rows}
+    return found, {seq: each for seq, each in terms.items() if each}
 
 
 def feed(conn: Connection, batch: IndexBatch) -> bool:
     """Enter a batch; nothing is done (False) where the index has moved since it was read."""
+    found, terms = batch
+    here = found.conversation
     # First: of two that feed the same messages one finds the index moved, and enters nothing.
-    moved = conversations.note_searched(conn, batch.conversation, batch.after_seq, batch.upto_seq)
-    if moved and batch.entries:
-        conn.execute(_INSERT, [_row(batch.conversation, each) for each in batch.entries])
-        conn.execute(
-            _SAID[conn.dialect.name].add,
-            [_indexed(batch.conversation, each) for each in batch.entries],
-        )
+    moved = conversations.note_searched(conn, here, found.after_seq, found.upto_seq)
+    if moved and terms:
+        rows = [
+            {"conversation": here, "seq": seq, "role": role, "at": at, "terms": len(terms[seq])}
+            for seq, role, _, at in found.rows
+            if seq in terms
+        ]
+        conn.execute(_INSERT, rows)
+        enter_terms(conn, here, terms)
     return moved
 
 
 _INSERT = insert(search_row)
-
-
-def feed_together(conn: Connection, batches: Sequence[IndexBatch]) -> list[bool]:
-    """Enter batches of several conversations; tells of each what `feed` does."""
-    return [feed(conn, batch) for batch in batches]
-
-
-def _row(conversation_id: int, entry: IndexEntry) -> dict[str, object]:
-    return {
-        "conversation": conversation_id,
-        "seq": entry.seq,
-        "role": entry.role,
-        "at": entry.at,
-        "terms": len(entry.terms),
-    }
-
-
-def _indexed(conversation_id: int, entry: IndexEntry) -> dict[str, object]:
-    return {"id": row_id(conversation_id, entry.seq), "terms": _joined(entry.terms)}
 
 
 def _joined(terms: frozenset[str]) -> str:

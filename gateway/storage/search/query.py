@@ -63,8 +63,6 @@ _STEPS = range(-REACH, REACH + 1)
 USUAL_TERMS = 20
 """Of a chat message. A longer one says less with each term: by 15 % for so many terms more."""
 LENGTH_WEIGHT = 0.15
-FIRST = 10
-"""The first results stand by themselves; those after them lead to places that are not shown yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +331,9 @@ def best(
             in parts of what the words of the best one say (vectors.py).
     """
     scores = _mixed(_scores(gathered), nearness) if nearness else _scores(gathered)
-    ordered = sorted(((score, id_) for id_, score in scores.items()), reverse=True)
     return [
         Match(id_ >> SEQ_BITS, id_ & SEQ_MASK, score, any(id_ in said for said in gathered.words))
-        for score, id_ in _spread(ordered, limit)
+        for score, id_ in heapq.nlargest(limit, ((score, id_) for id_, score in scores.items()))
     ]
 
 
@@ -364,25 +361,6 @@ def _mixed(
     near = {row_id(*key): share for key, share in nearness.items()}
     nearest = heapq.nlargest(CANDIDATES, near, key=near.__getitem__)
     return {id_: scores.get(id_, 0.0) / most + near.get(id_, 0.0) for id_ in {*scores, *nearest}}
-
-
-def _spread(ordered: Sequence[tuple[float, int]], limit: int) -> list[tuple[float, int]]:
-    """Return the first as they are, then those that are no neighbours of others, then the rest.
-
-    Args:
-        ordered: (score, id of the index), best first; ids of neighbours are one apart.
-    """
-    chosen, left = list(ordered[:FIRST]), []
-    shown = {id_ + step for _, id_ in chosen for step in (-1, 0, 1)}
-    for each in ordered[FIRST:]:
-        if len(chosen) >= limit:
-            break
-        if each[1] in shown:
-            left.append(each)
-        else:
-            chosen.append(each)
-            shown |= {each[1] - 1, each[1], each[1] + 1}
-    return [*chosen, *left][:limit]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The feeder: wakes for a hint, goes on after trouble, builds anew what is of anot
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, delete, text, update
+from sqlalchemy import delete, text, update
 from structlog.testing import capture_logs
 
 from agent.errors import ToolError
@@ -309,27 +309,6 @@ async def test_a_message_that_breaks_the_feeder_holds_up_nobody_else(
         ("conversation_not_indexed", broken)
     ]
     assert store.run(conversations.unsearched, 9) == [broken]
-
-
-async def test_many_conversations_are_fed_by_one_transaction(
-    store: Store, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many as it takes; the next one begins with what did not fit."""
-    monkeypatch.setattr(index, "BATCH_ROWS", 4)
-    heres = [chat(store, f"{n}") for n in range(3)]
-    for here in heres:
-        store.run(tell, here, [said("a zebra"), said("a horse")])
-    batches: list[list[int]] = []
-    together = index.feed_together
-
-    def watched(conn: Connection, given: Sequence[index.IndexBatch]) -> list[bool]:
-        batches.append([batch.conversation for batch in given])
-        return together(conn, given)
-
-    monkeypatch.setattr(index, "feed_together", watched)
-    assert await Indexer(database).feed_all() == 6
-    assert batches == [heres[:2], heres[2:]]
-    assert store.run(conversations.unsearched, 9) == []
 
 
 async def test_hints_that_never_end_are_fed_in_the_end(store: Store, database: Database) -> None:

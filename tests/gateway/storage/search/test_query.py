@@ -50,15 +50,6 @@ def test_of_equal_ones_the_newest_is_first(store: Store) -> None:
     assert found(store, [here], "zebra")[0] == 10
 
 
-def test_later_results_lead_elsewhere(store: Store) -> None:
-    """Behind the first ones, what is a neighbour of another comes last."""
-    long = " ".join(f"word{n}" for n in range(100))
-    here = talk(store, *["a zebra"] * 11, *NOISE, *NOISE, f"zebra {long}", *NOISE)
-    seqs = found(store, [here], "zebra", limit=30)
-    assert seqs[:11] == [11, *sorted(seqs[1:10], reverse=True), 20]
-    assert len(seqs) == len(set(seqs))
-
-
 @pytest.mark.parametrize("question", ["東京", "京", "都", "お寿司", "寿"])
 def test_words_without_spaces_are_found(store: Store, question: str) -> None:
     """Of one character or more, wherever they stand."""
