@@ -31,6 +31,7 @@ from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
+from gateway.agent_ports.embeddings import build_embedder
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
@@ -84,7 +85,6 @@ from gateway.wiring import (
     build_agent,
     build_alerts,
     build_line,
-    build_meanings,
     build_memory_reader,
     caching_text,
     learn_windows,
@@ -448,7 +448,7 @@ async def assembled(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
-        Indexer(database, build_meanings(settings, database)),
+        Indexer(database, build_embedder(settings, database)),
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, origin.plugins, access, reader),
         ReactionQueue(adapters),

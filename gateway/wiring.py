@@ -52,7 +52,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.access.oidc import provider_of
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.search import Meanings
+from gateway.agent_ports.embeddings import embedding_model
 from gateway.agent_ports.told_notes import NoteChats
 from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
@@ -435,20 +435,6 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
     )
 
 
-def build_meanings(settings: Settings, database: Database) -> Meanings | None:
-    """Return who makes vectors for the search; None where only words are compared.
-
-    Raises:
-        SettingsError: There is no server for them, or the key cannot be used.
-    """
-    if settings.search.embeddings == "off":
-        return None
-    # Only where it is used: it needs the client of OpenAI's API.
-    from gateway.agent_ports.embeddings import build_embedder  # noqa: PLC0415
-
-    return build_embedder(settings, database)
-
-
 def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
     """Return who writes the system prompts; the operator's files are read now."""
     files = OperatorFiles(settings.home, settings.agent.workspace)
@@ -645,10 +631,8 @@ async def _build(settings: Settings, plugins: Plugins) -> None:
     try:
         refuse_unpriced(settings.budget, models)
         build_agent(settings, line, plugins)
-        if settings.search.embeddings != "off":
-            from gateway.agent_ports.embeddings import embedding_model  # noqa: PLC0415
-
-            await embedding_model(settings).close()
+        if (searching := embedding_model(settings)) is not None:
+            await searching.close()
     finally:
         for model in models:
             await model.close()

@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 import structlog
 from typing_extensions import override
 
 from agent.errors import ToolError
 from agent.tools.context import Findings, Hit, Searcher, SearchQuery
+from gateway.agent_ports.embeddings import Embedder
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
-from gateway.storage.search import index, vectors
+from gateway.storage.search import index
 from gateway.storage.search import query as search
 from gateway.storage.search.index import Unindexed
 from gateway.storage.search.query import Scope, SearchLimits
@@ -46,28 +46,10 @@ CATCH_UP_S = 2.0
 """How long a search waits until what was said last is in the index."""
 
 
-class Meanings(Protocol):
-    """Makes vectors, in the background those of messages (gateway/agent_ports/embeddings.py).
-
-    Attributes:
-        weight: What a standard deviation of nearness is worth, in parts of the words' best score.
-    """
-
-    weight: float
-
-    async def run(self) -> None:
-        """Make what is missing until cancelled."""
-        ...
-
-    async def question(self, text: str, conversation: int) -> bytes | None:
-        """Return the vector of a question; None where there is none in time."""
-        ...
-
-
 class Indexer:
     """Keeps the search index up with the transcripts."""
 
-    def __init__(self, database: Database, meanings: Meanings | None = None) -> None:
+    def __init__(self, database: Database, meanings: Embedder | None = None) -> None:
         """Feed nothing yet.
 
         Args:
@@ -206,21 +188,7 @@ class ConversationSearcher(Searcher):
         meanings = self.indexer.meanings
         if meanings is None:
             return {}
-        asked = await meanings.question(text, self.conversation)
-        if asked is None:
-            return {}
-        found = {
-            each: await self.database.search(vectors.directions, each, only.ends(each), len(asked))
-            for each in scope.conversations
-        }
-        near = await asyncio.to_thread(vectors.nearness, found, asked)
-        admitted = {
-            (each, row.seq)
-            for each, rows in found.items()
-            for row in rows
-            if only.admits(row.seq, row.role, row.at)
-        }
-        return {key: meanings.weight * share for key, share in near.items() if key in admitted}
+        return await meanings.nearness(scope.conversations, text, only, self.conversation)
 
     async def _catch_up(self, scope: Scope) -> int:
         """Feed what the index lacks; returns how many messages it lacks still: it may be many."""

@@ -46,6 +46,8 @@ def _converted(conn: Connection) -> list[str]:
             " unreleased 0.6 is converted; `parley db migrate` migrates released ones"
         )
     done = _notes_of_rules(conn)
+    # Its rows have no space; they are made anew.
+    conn.exec_driver_sql("DROP TABLE vector")
     context = migrations.comparison(conn)
     steps: Any = produce_migrations(context, metadata)
     operations = Operations(context)

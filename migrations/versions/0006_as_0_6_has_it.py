@@ -208,15 +208,8 @@ def _create_vectors() -> None:
         "vector",
         _of_conversation(),
         sa.Column("seq", WHOLE, primary_key=True),
-        sa.Column("body", sa.LargeBinary(), nullable=False),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "vector_progress",
-        _of_conversation(),
         _text("space"),
-        _whole("upto_seq"),
-        _time("claimed_until"),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
         sqlite_with_rowid=False,
     )
 

@@ -6,7 +6,6 @@ text, 300,000 tokens of a request).
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import orjson
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
@@ -14,11 +13,11 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 from agent.errors import ModelUnreachable
 from agent.models.openai.client import openai_errors
 from agent.models.openai.transport import JsonServer
+from agent.ports import ModelCall
 from agent.usage import Usage
 
 TEXT_BYTES = 8_000
 """Of a text; no tokenizer makes more than a token of a byte, so it has at most 8,192."""
-MILLION = 1_000_000
 PRICES = {"text-embedding-3-small": 0.02, "text-embedding-3-large": 0.13}
 """US dollars for a million tokens. Source: https://openai.com/api/pricing"""
 TOP = 127
@@ -39,21 +38,12 @@ class _Answer(BaseModel):
     usage: _Usage = _Usage()
 
 
-class Embedded(NamedTuple):
-    """Vectors in the order of the texts, as `array('b')` bytes; None for an unreported usage."""
-
-    vectors: tuple[bytes, ...]
-    usage: Usage | None
-
-
 class EmbeddingModel:
     """A model that turns texts into vectors.
 
     Attributes:
         space: Names what its vectors can be compared with; another one makes all of them anew.
     """
-
-    provider = "embeddings"
 
     def __init__(
         self,
@@ -72,21 +62,18 @@ class EmbeddingModel:
             dimensions: Asked for; None for a model of one length.
             input_usd: US dollars for a million tokens; None for what `PRICES` says.
         """
-        self.name = name
         self.space = f"{base_url} {name} {dimensions or ''}".rstrip()
-        self._dimensions = dimensions
+        self._name, self._key, self._dimensions = name, key, dimensions
         self._input_usd = PRICES.get(name) if input_usd is None else input_usd
-        self._key = key
         self._server = JsonServer(base_url, key, 30.0)
 
-    async def embed(self, texts: Sequence[str]) -> Embedded:
-        """Return the vectors of the texts of one request.
+    async def embed(self, texts: Sequence[str]) -> tuple[list[bytes], ModelCall]:
+        """Return the vectors of the texts of one request, in their order, and what it has cost.
 
         Raises:
             ModelError: The provider cannot be asked now, or refuses.
         """
-        inputs = [shortened(each) for each in texts]
-        asked: dict[str, object] = {"model": self.name, "input": inputs}
+        asked: dict[str, object] = {"model": self._name, "input": [*map(shortened, texts)]}
         if self._dimensions is not None:
             asked["dimensions"] = self._dimensions
         with openai_errors(self._key):
@@ -96,19 +83,19 @@ class EmbeddingModel:
         except ValidationError as exc:
             raise ModelUnreachable("OpenAI API: the answer holds no vectors") from exc
         # By their numbers: a server may answer in another order.
-        found = {each.index: _packed(each.embedding) for each in answer.data}
-        lengths = {*map(len, found.values())} - {self._dimensions or len(found.get(0, b""))}
-        if lengths or {*found} != {*range(len(texts))}:
+        found = sorted(answer.data, key=lambda each: each.index)
+        lengths = {self._dimensions or len(found[0].embedding) for _ in found[:1]}
+        if [each.index for each in found] != [*range(len(texts))] or lengths != {
+            len(each.embedding) for each in found
+        }:
             raise ModelUnreachable("OpenAI API: other vectors came: check search.dimensions")
-        tokens = answer.usage.prompt_tokens
-        in_order = tuple(found[number] for number in range(len(texts)))
-        return Embedded(in_order, Usage(input_tokens=tokens) if tokens else None)
+        return [_packed(each.embedding) for each in found], self._call(answer.usage.prompt_tokens)
 
-    def cost_usd(self, usage: Usage | None) -> float | None:
-        """Return the cost of a request, or None if it is unknown."""
-        if usage is None or self._input_usd is None:
-            return None
-        return usage.input_tokens * self._input_usd / MILLION
+    def _call(self, tokens: int) -> ModelCall:
+        """Describe a request for the ledger; what the server does not report is unknown."""
+        usage = Usage(input_tokens=tokens) if tokens else None
+        cost = tokens * self._input_usd / 1e6 if tokens and self._input_usd is not None else None
+        return ModelCall("embeddings", self._name, usage, cost, purpose="embedding")
 
     async def close(self) -> None:
         """Give back the connections."""

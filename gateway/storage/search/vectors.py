@@ -1,51 +1,91 @@
-"""Directions of messages: made from what a model of embeddings says of them, compared in a search.
+"""Vectors of messages: made by a model of embeddings, compared in a search.
 
-They belong to what the search index holds: made behind it, erased with it. A conversation's are
-made in order; `vector_progress` tells up to where. Who makes the next ones holds a claim, so that
-several replicas do not pay twice; it ends by itself: after a kill others go on there.
+They are made behind the search index, for what it holds, and erased with it. An empty one is of a
+text that has none.
 
 A search is told how much nearer to the question a message is, with the two on either side, than
 those of the searched conversations are on the mean: in standard deviations.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, tuple_
 
 from agent.messages import decode
-from gateway.storage.conversation.transcript import END
-from gateway.storage.schema import conversation, message, now_s, search_row, vector, vector_progress
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import message, search_row, vector
 from gateway.storage.search.terms import searched_text
 
 TEXTS = 32
-"""Most messages of one claim, which is one request: of 8,000 bytes each at most."""
-CLAIM_S = 120.0
-"""How long who makes vectors has for them."""
+"""Most messages of one request: of 8,000 bytes each at most."""
 MOST_COMPARED = 100_000
 """Vectors that one search compares, the newest of a conversation: 26 MB of 256 numbers each."""
 KERNEL = (0.25, 0.5, 1.0, 0.5, 0.25)
 """What the messages on either side have to say for one: two steps before, one, itself, …"""
 
 
-@dataclass(frozen=True, slots=True)
-class Unembedded:
-    """The next messages of a conversation that have no vector, claimed.
+def lacking(
+    conn: Connection, space: str, after: tuple[int, int]
+) -> tuple[int, dict[int, str]] | None:
+    """Return the next messages of a conversation that have no vector, or None.
 
-    Attributes:
+    Args:
         space: What their vectors can be compared with.
-        after_seq: Up to where the conversation had them.
-        upto_seq: Up to where it has them with these.
-        texts: By seq, what the search reads of each.
-    """
+        after: Conversation and seq: only messages behind it, in the order of both.
 
-    conversation: int
-    space: str
-    after_seq: int
-    upto_seq: int
-    texts: Mapping[int, str]
+    Returns:
+        The conversation, and by seq what the search reads of each message.
+    """
+    rows = conn.execute(_LACKING, {"space": space, "after": after[0], "after_seq": after[1]}).all()
+    texts = {
+        row.seq: searched_text(decode(row.body))
+        for row in rows
+        if row.conversation == rows[0].conversation
+    }
+    return (rows[0].conversation, texts) if rows else None
+
+
+_key = (search_row.c.conversation, search_row.c.seq)
+_of_space = vector.c.space == bindparam("space")
+_LACKING = (
+    select(*_key, message.c.body)
+    .join(message, (message.c.conversation == _key[0]) & (message.c.seq == _key[1]))
+    .where(
+        tuple_(*_key) > tuple_(bindparam("after"), bindparam("after_seq")),
+        ~exists().where(vector.c.conversation == _key[0], vector.c.seq == _key[1], _of_space),
+    )
+    .order_by(*_key)
+    .limit(TEXTS)
+)
+
+
+def enter(conn: Connection, conversation_id: int, space: str, bodies: Mapping[int, bytes]) -> None:
+    """Enter vectors by seq, in the place of those of another space.
+
+    Messages that were erased meanwhile are left out.
+    """
+    conversations.hold(conn, conversation_id)
+    take_out(conn, conversation_id, bodies)
+    there = select(search_row.c.seq).where(
+        search_row.c.conversation == conversation_id, search_row.c.seq.in_(bodies)
+    )
+    known = {"conversation": conversation_id, "space": space}
+    if rows := [known | {"seq": seq, "body": bodies[seq]} for seq in conn.scalars(there)]:
+        conn.execute(insert(vector), rows)
+
+
+def take_out(conn: Connection, conversation_id: int, seqs: Collection[int]) -> None:
+    """Erase the vectors of messages."""
+    here = vector.c.conversation == conversation_id
+    conn.execute(delete(vector).where(here, vector.c.seq.in_(seqs)))
+
+
+def forget(conn: Connection, conversation_id: int, upto_seq: int) -> None:
+    """Erase the vectors of a conversation, up to one message."""
+    here = vector.c.conversation == conversation_id
+    conn.execute(delete(vector).where(here, vector.c.seq <= upto_seq))
 
 
 class Direction(NamedTuple):
@@ -57,133 +97,29 @@ class Direction(NamedTuple):
     at: float
 
 
-def claim(conn: Connection, space: str) -> Unembedded | None:
-    """Claim the next messages of a conversation that lacks vectors, or return None.
-
-    Vectors of another space go: they can be compared with nothing any more.
-    """
-    row = conn.execute(_LACKING, {"space": space}).one_or_none()
-    if row is None:
-        return None
-    here = vector_progress.c.conversation == row.id
-    after = row.upto_seq if row.space == space else 0
-    if after == 0:
-        conn.execute(delete(vector).where(vector.c.conversation == row.id))
-    conn.execute(delete(vector_progress).where(here, vector_progress.c.claimed_until < now_s()))
-    # Of two that do this at once one fails, and looks again.
-    known = {"space": space, "upto_seq": after, "claimed_until": now_s() + CLAIM_S}
-    conn.execute(insert(vector_progress).values(conversation=row.id, **known))
-    return _next(conn, row.id, space, after, row.searched_seq)
+def directions(
+    conn: Connection, conversation_id: int, last_seq: int, space: str, size: int
+) -> list[Direction]:
+    """Return a conversation's vectors of so many numbers up to a message, in their order."""
+    here = {"conversation_id": conversation_id, "last_seq": last_seq, "space": space, "size": size}
+    return [Direction(*row) for row in reversed(conn.execute(_DIRECTIONS, here).all())]
 
 
-_LACKING = (
-    select(
-        conversation.c.id,
-        conversation.c.searched_seq,
-        vector_progress.c.space,
-        vector_progress.c.upto_seq,
+_DIRECTIONS = (
+    select(vector.c.seq, vector.c.body, search_row.c.role, search_row.c.at)
+    .join(
+        search_row,
+        (vector.c.conversation == _key[0]) & (vector.c.seq == _key[1]),
     )
-    .outerjoin(vector_progress, vector_progress.c.conversation == conversation.c.id)
     .where(
-        conversation.c.searched_seq > 0,
-        or_(
-            vector_progress.c.conversation.is_(None),
-            and_(
-                vector_progress.c.claimed_until < now_s(),
-                or_(
-                    vector_progress.c.space != bindparam("space"),
-                    conversation.c.searched_seq > vector_progress.c.upto_seq,
-                ),
-            ),
-        ),
+        vector.c.conversation == bindparam("conversation_id"),
+        vector.c.seq <= bindparam("last_seq"),
+        func.length(vector.c.body) == bindparam("size"),
+        _of_space,
     )
-    .order_by(conversation.c.id.desc())
-    .limit(1)
+    .order_by(vector.c.seq.desc())
+    .limit(MOST_COMPARED)
 )
-
-
-def _next(conn: Connection, conversation_id: int, space: str, after: int, head: int) -> Unembedded:
-    rows = conn.execute(
-        select(message.c.seq, message.c.body)
-        .join(
-            search_row,
-            (search_row.c.conversation == message.c.conversation)
-            & (search_row.c.seq == message.c.seq),
-        )
-        .where(message.c.conversation == conversation_id, message.c.seq > after)
-        .order_by(message.c.seq)
-        .limit(TEXTS)
-    ).all()
-    read = {row.seq: searched_text(decode(row.body)) for row in rows}
-    texts = {seq: text for seq, text in read.items() if text.strip()}
-    upto = rows[-1].seq if len(rows) == TEXTS else head
-    return Unembedded(conversation_id, space, after, upto, texts)
-
-
-def enter(conn: Connection, made: Unembedded, bodies: Mapping[int, bytes]) -> bool:
-    """Enter vectors by seq; those of messages that were erased meanwhile are left out.
-
-    Returns:
-        Whether the claim was still there: else nothing is done.
-    """
-    mine = update(vector_progress).where(
-        vector_progress.c.conversation == made.conversation,
-        vector_progress.c.space == made.space,
-        vector_progress.c.upto_seq == made.after_seq,
-    )
-    if conn.execute(mine.values(upto_seq=made.upto_seq, claimed_until=0.0)).rowcount != 1:
-        return False
-    there = select(search_row.c.seq).where(
-        search_row.c.conversation == made.conversation, search_row.c.seq.in_(bodies)
-    )
-    rows = [
-        {"conversation": made.conversation, "seq": seq, "body": bodies[seq]}
-        for seq in conn.scalars(there).all()
-    ]
-    if rows:
-        conn.execute(insert(vector), rows)
-    return True
-
-
-def give_back(conn: Connection, claimed: Unembedded) -> None:
-    """End a claim of messages that no vectors were made for: others may try."""
-    here = vector_progress.c.conversation == claimed.conversation
-    conn.execute(update(vector_progress).where(here).values(claimed_until=0.0))
-
-
-def forget(conn: Connection, conversation_id: int, upto_seq: int) -> None:
-    """Erase the vectors of a conversation, up to one message; `END`: all that is known of it."""
-    here = vector.c.conversation == conversation_id
-    conn.execute(delete(vector).where(here, vector.c.seq <= upto_seq))
-    if upto_seq >= END:
-        here = vector_progress.c.conversation == conversation_id
-        conn.execute(delete(vector_progress).where(here))
-
-
-def take_out(conn: Connection, conversation_id: int, seqs: Iterable[int]) -> None:
-    """Erase the vectors of messages."""
-    here = vector.c.conversation == conversation_id
-    conn.execute(delete(vector).where(here, vector.c.seq.in_(list(seqs))))
-
-
-def directions(conn: Connection, conversation_id: int, last_seq: int, size: int) -> list[Direction]:
-    """Return the vectors of a conversation that have so many numbers, in order of their messages.
-
-    Args:
-        last_seq: Nothing behind it is read.
-    """
-    rows = conn.execute(
-        select(vector.c.seq, vector.c.body, search_row.c.role, search_row.c.at)
-        .join(
-            search_row,
-            (search_row.c.conversation == vector.c.conversation)
-            & (search_row.c.seq == vector.c.seq),
-        )
-        .where(vector.c.conversation == conversation_id, vector.c.seq <= last_seq)
-        .order_by(vector.c.seq.desc())
-        .limit(MOST_COMPARED)
-    )
-    return [Direction(*row) for row in reversed(rows.all()) if len(row.body) == size]
 
 
 def nearness(

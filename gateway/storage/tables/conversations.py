@@ -264,24 +264,14 @@ event.listen(
     ).execute_if(dialect="postgresql"),
 )
 
-# Directions of messages, where the search has a model of embeddings (storage/search/vectors.py):
-# eight bits for each number.
+# Vectors of messages, where the search has a model of embeddings (storage/search/vectors.py).
 vector = Table(
     "vector",
     metadata,
     conversation_column(primary_key=True, cascades=True),
     Column("seq", Whole, primary_key=True),
-    Column("body", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-)
-# Up to which seq a conversation has them; nobody else makes the next ones until `claimed_until`.
-vector_progress = Table(
-    "vector_progress",
-    metadata,
-    conversation_column(primary_key=True, cascades=True),
-    Column("space", Text, nullable=False),  # what they can be compared with: server, model, length
-    Column("upto_seq", Whole, nullable=False),
-    Column("claimed_until", Double, nullable=False),
+    Column("space", Text, nullable=False),  # what it can be compared with: server, model, length
+    Column("body", LargeBinary, nullable=False),  # eight bits for each number; none for no vector
     sqlite_with_rowid=False,
 )
 

@@ -100,9 +100,9 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
         store.run(turns.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
     feed(store)
-    claimed = store.run(vectors.claim, "space")
-    assert claimed is not None
-    store.run(vectors.enter, claimed, dict.fromkeys(claimed.texts, b"direction"))
+    lacking = store.run(vectors.lacking, "space", (0, 0))
+    assert lacking is not None
+    store.run(vectors.enter, lacking[0], "space", dict.fromkeys(lacking[1], b"direction"))
     return current.lease.conversation
 
 

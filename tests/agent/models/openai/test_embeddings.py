@@ -30,23 +30,23 @@ async def test_each_text_has_its_own_vector(
     model: EmbeddingModel, server: EmbeddingsServer
 ) -> None:
     """By its number, in whichever order they come; a byte for each number, the largest 127."""
-    done = await model.embed(["a zebra", "a horse", "a zebra"])
-    first, second, third = done.vectors
+    (first, second, third), call = await model.embed(["a zebra", "a horse", "a zebra"])
     assert first == third != second
     assert len(first) == 64
     assert max(map(abs, memoryview(first).cast("b"))) == 127
-    assert done.usage == Usage(input_tokens=6)
-    assert model.cost_usd(done.usage) == pytest.approx(6 * 0.02 / 1_000_000)
+    assert (call.purpose, call.usage) == ("embedding", Usage(input_tokens=6))
+    assert call.cost_usd == pytest.approx(6 * 0.02 / 1_000_000)
     assert server.requests[0]["dimensions"] == 64
 
 
 async def test_the_price_is_the_operators_or_unknown(server: EmbeddingsServer) -> None:
-    """What no table knows has none; nor has a request of which nothing was reported."""
+    """What no table knows has none."""
     unknown = EmbeddingModel(server.url, server.key, "other")
     priced = EmbeddingModel(server.url, server.key, "other", input_usd=1.0)
-    assert unknown.cost_usd(Usage(input_tokens=5)) is None
-    assert priced.cost_usd(Usage(input_tokens=5)) == pytest.approx(5e-6)
-    assert priced.cost_usd(None) is None
+    costs = [(await each.embed(["a b c d e"]))[1].cost_usd for each in (unknown, priced)]
+    assert costs == [None, pytest.approx(5e-6)]
+    for each in (unknown, priced):
+        await each.close()
 
 
 async def test_long_and_empty_texts_are_taken(

@@ -32,7 +32,6 @@ READ_IN_JOINS = {
     "storage/reports/history.py",
     "storage/retention.py",
     "storage/search/query.py",
-    "storage/search/vectors.py",
     "storage/sharing.py",
 }
 """They select other tables' rows by what a conversation is; a split would be a statement more."""

@@ -1,25 +1,20 @@
-"""Vectors: claimed, entered and erased with what the index holds; compared by direction."""
+"""Vectors: made, entered and erased with what the index holds; compared by direction."""
 
 from array import array
 from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import Connection, update
 
 from gateway.storage import maintenance
 from gateway.storage.conversation.transcript import END
-from gateway.storage.schema import vector, vector_progress
+from gateway.storage.schema import vector
 from gateway.storage.search import index, vectors
 from gateway.storage.search.terms import terms_of
-from gateway.storage.search.vectors import TEXTS, Direction, Unembedded
+from gateway.storage.search.vectors import TEXTS, Direction
 from tests.support.searching import chat, feed, said, talk, tell
 from tests.support.storage import Store
 
 SPACE = "server model 3"
-
-
-class Killed(Exception):
-    """The process ends here."""
 
 
 def body(*numbers: int) -> bytes:
@@ -27,100 +22,74 @@ def body(*numbers: int) -> bytes:
     return array("b", numbers).tobytes()
 
 
-def make(store: Store, space: str = SPACE) -> list[Unembedded]:
-    """Make what is missing; returns the claims."""
-    claims = []
-    while claimed := store.run(vectors.claim, space):
-        claims.append(claimed)
-        made = {seq: body(1, 2, 3) for seq, text in claimed.texts.items() if text}
-        assert store.run(vectors.enter, claimed, made)
-    return claims
+def make(store: Store, space: str = SPACE) -> list[tuple[int, dict[int, str]]]:
+    """Make what is missing; returns what was embedded together."""
+    batches, after = [], (0, 0)
+    while batch := store.run(vectors.lacking, space, after):
+        conversation, texts = batch
+        batches.append(batch)
+        made = {seq: body(1, 2, 3) if text else b"" for seq, text in texts.items()}
+        store.run(vectors.enter, conversation, space, made)
+        after = (conversation, max(texts))
+    return batches
 
 
-def kept(store: Store, conversation_id: int) -> list[int]:
+def kept(store: Store, conversation_id: int, space: str = SPACE) -> list[int]:
     """Return the seqs of what has a vector."""
-    found = store.run(vectors.directions, conversation_id, END, 3)
+    found = store.run(vectors.directions, conversation_id, END, space, 3)
     return [each.seq for each in found]
 
 
-def test_what_is_indexed_is_claimed_once(store: Store) -> None:
+def test_what_is_indexed_is_embedded_once(store: Store) -> None:
     """In order, a bounded number at a time; what nobody can find has none."""
     here = chat(store)
     store.run(tell, here, [said(f"a zebra {n}") for n in range(TEXTS)])
     store.run(tell, here, [said("go on", synthetic=True), said("a horse")])
-    assert store.run(vectors.claim, SPACE) is None
+    assert make(store) == []
     feed(store)
-    first, second = make(store)
-    assert (first.after_seq, first.upto_seq, len(first.texts)) == (0, TEXTS, TEXTS)
-    assert (second.after_seq, second.upto_seq) == (TEXTS, TEXTS + 2)
-    assert second.texts == {TEXTS + 2: "a horse"}
+    other = talk(store, "a giraffe", user="8")
+    first, second, third = make(store)
+    assert (first[0], [*first[1]]) == (here, [*range(1, TEXTS + 1)])
+    assert second == (here, {TEXTS + 2: "a horse"})
+    assert third == (other, {1: "a giraffe"})
     assert kept(store, here) == [*range(1, TEXTS + 1), TEXTS + 2]
+    assert make(store) == []
 
 
-def test_a_claim_holds_others_off_and_ends_by_itself(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who was killed with it is not waited for long; who comes late with it is not heard."""
-    talk(store, "a zebra")
-    claimed = store.run(vectors.claim, SPACE)
-    assert claimed is not None
-    assert store.run(vectors.claim, SPACE) is None
-    store.run(lambda conn: conn.execute(update(vector_progress).values(claimed_until=0.0)))
-    again = store.run(vectors.claim, SPACE)
-    assert again == claimed
-    assert store.run(vectors.enter, claimed, {1: body(1, 1, 1)})
-    assert not store.run(vectors.enter, claimed, {1: body(2, 2, 2)})
-    store.run(vectors.give_back, claimed)
-    assert store.run(vectors.claim, SPACE) is None
-
-
-def test_a_kill_in_the_middle_leaves_vectors_and_progress_one(store: Store) -> None:
-    """Both or neither."""
-    here = talk(store, "a zebra")
-    claimed = store.run(vectors.claim, SPACE)
-    assert claimed is not None
-
-    def killed(conn: Connection) -> None:
-        vectors.enter(conn, claimed, {1: body(1, 2, 3)})
-        raise Killed
-
-    with pytest.raises(Killed):
-        store.run(killed)
-    assert kept(store, here) == []
-    store.run(vectors.give_back, claimed)
-    make(store)
-    assert kept(store, here) == [1]
+def test_of_two_that_make_the_same_one_stays(store: Store) -> None:
+    """Two replicas may have read it at once."""
+    here = talk(store, "a zebra", "a horse")
+    for numbers in ((1, 1, 1), (2, 2, 2)):
+        made = dict.fromkeys([1, 2], body(*numbers))
+        store.run(vectors.enter, here, SPACE, made)
+    assert [row.body for row in store.rows(vector)] == [body(2, 2, 2)] * 2
 
 
 def test_what_was_erased_meanwhile_gets_no_vector(store: Store) -> None:
     """The provider was asked before; its answer comes behind."""
     here = talk(store, "a zebra", "a horse")
-    claimed = store.run(vectors.claim, SPACE)
-    assert claimed is not None
     store.run(index.take_out, here, {1: terms_of(said("a zebra"))})
-    store.run(vectors.enter, claimed, {1: body(1, 2, 3), 2: body(1, 2, 3)})
+    store.run(vectors.enter, here, SPACE, {1: body(1, 2, 3), 2: body(1, 2, 3)})
     assert kept(store, here) == [2]
 
 
 def test_vectors_go_with_their_messages(store: Store) -> None:
-    """Some of them, or all of a conversation with what is known of it; others stay."""
+    """Some of them, or all of a conversation; others stay."""
     gone, other = talk(store, "a zebra", "a horse"), talk(store, "a zebra", user="8")
     make(store)
     store.run(index.forget, gone, 1)
     assert kept(store, gone) == [2]
     store.run(maintenance.forget, gone)
     assert {row.conversation for row in store.rows(vector)} == {other}
-    assert {row.conversation for row in store.rows(vector_progress)} == {other}
 
 
 def test_another_model_begins_anew(store: Store) -> None:
-    """Its vectors cannot be compared with those of the one before."""
+    """Its vectors cannot be compared with those of the one before, and take their place."""
     here = talk(store, "a zebra")
     make(store)
-    (claimed,) = make(store, "another")
-    assert claimed.after_seq == 0
-    assert kept(store, here) == [1]
-    assert [row.space for row in store.rows(vector_progress)] == ["another"]
+    assert kept(store, here, "another") == []
+    assert make(store, "another") == [(here, {1: "a zebra"})]
+    assert (kept(store, here), kept(store, here, "another")) == ([], [1])
 
 
 def rows(*bodies: bytes) -> Sequence[Direction]:
