@@ -163,8 +163,7 @@ class ConversationSearcher(Searcher):
             self._nearness(scope, query.text, only),
         )
         matches = await asyncio.to_thread(search.best, gathered, query.limit, nearness)
-        rows = await self.database.read(search.around, matches, query.neighbours)
-        texts = await asyncio.to_thread(search.messages, rows)
+        texts = await self.database.read(search.around, matches, query.neighbours)
         hits = (
             Hit(
                 conversation=match.conversation,

@@ -65,9 +65,7 @@ def _found(
 ) -> list[tuple[Match, PastMessage]]:
     """Return the matches from one rank on, up to the one before another, with their texts."""
     matches = query_module.find(conn, conversations, query, limit=ranks[1])[ranks[0] :]
-    texts: dict[int, list[PastMessage]] = query_module.messages(
-        query_module.around(conn, matches, 0)
-    )
+    texts: dict[int, list[PastMessage]] = query_module.around(conn, matches, 0)
     return [(matches[n], past) for n in sorted(texts) for past in texts[n]]
 
 

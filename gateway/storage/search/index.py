@@ -207,24 +207,12 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
     Their words stay in the older pages of the index until `merge_some` has written these together.
     An index of another version cannot be told what to take out: all of it goes, to be fed anew.
     """
-    vectors.forget(conn, conversation_id, upto_seq)
     if not is_current(conn):
         clear(conn)
         return
-    rows = conn.execute(
-        select(message.c.seq, message.c.body)
-        .join(
-            search_row,
-            (search_row.c.conversation == message.c.conversation)
-            & (search_row.c.seq == message.c.seq),
-        )
-        .where(message.c.conversation == conversation_id, message.c.seq <= upto_seq)
-        .order_by(message.c.seq)
-    )
-    for seq, body in rows.all():
-        _take_out(conn, conversation_id, seq, terms_of(decode(body)))
-    known = (search_row.c.conversation == conversation_id, search_row.c.seq <= upto_seq)
-    conn.execute(delete(search_row).where(*known))
+    here = (message.c.conversation == conversation_id, message.c.seq <= upto_seq)
+    rows = conn.execute(select(message.c.seq, message.c.body).where(*here))
+    take_out(conn, conversation_id, {seq: terms_of(decode(body)) for seq, body in rows.all()})
 
 
 def merge_some(conn: Connection, *, is_first: bool) -> bool:

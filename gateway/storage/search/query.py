@@ -15,7 +15,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from sqlalchemy import (
@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from agent.messages import decode, full_text
-from agent.ports import Origin, PastMessage
+from agent.ports import PastMessage
 from gateway.session_keys import is_direct
 from gateway.storage.conversation import sessions
 from gateway.storage.conversation.transcript import END
@@ -50,8 +50,6 @@ NEAR = 0.5
 """What a word of the same beginning is worth, in parts of what its frequency says."""
 CANDIDATES = 60
 """Messages with the best terms of their own, whose neighbourhoods are compared."""
-ROWS_AT_ONCE = 500
-"""Messages that are looked up together."""
 REACH = 2
 """Messages on either side that count."""
 AFTER = 0.6
@@ -96,11 +94,6 @@ class SearchLimits:
             and (self.until_s is None or at < self.until_s)
         )
 
-    @property
-    def by_row(self) -> bool:
-        """Whether the index alone cannot tell which messages may be found."""
-        return not (self.role is None and self.since_s is None and self.until_s is None)
-
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -116,19 +109,9 @@ class Match:
     holds: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """What a search read.
-
-    Attributes:
-        words: For each word of the question what messages say with it, by id of the index.
-        admitted: Ids of the messages that may be found.
-    """
-
-    words: Sequence[Mapping[int, float]] = ()
-    admitted: Sequence[int] = ()
-
-
+Gathered = tuple[Sequence[Mapping[int, float]], Sequence[int]]
+"""For each word of a question what messages say with it, by id of the index; and the ids of the
+messages that may be found."""
 EVERYTHING = SearchLimits()
 Span = tuple[int, int]
 """Ids of the index, both ends included."""
@@ -158,10 +141,10 @@ def gather(
     question: str,
     only: SearchLimits = EVERYTHING,
 ) -> Gathered:
-    """Read what the index has for a question."""
+    """Read what the index has for a question, for `best`."""
     words, spans = asked_words(question), _spans(conn, conversations, only)
     if not words or not spans:
-        return Gathered()
+        return (), ()
     size = _size(conn, conversations)
     terms = [each.term for each in words] + [each.near for each in words if each.near]
     held = dict(zip(terms, _held(conn, terms, spans), strict=True))
@@ -185,7 +168,7 @@ def gather(
         {id_: worth * brevity[id_] for id_, worth in of_word.items() if id_ in brevity}
         for of_word in worths
     ]
-    return Gathered(said, admitted)
+    return said, admitted
 
 
 def _spans(conn: Connection, conversations: Sequence[int] | None, only: SearchLimits) -> list[Span]:
@@ -283,12 +266,10 @@ def _worth(size: int, messages: int) -> float:
 
 def _candidates(conn: Connection, own: Mapping[int, float], only: SearchLimits) -> list[int]:
     """Return those with the best terms of their own that may be found, of equal ones the newest."""
-    if not only.by_row:
-        return heapq.nlargest(CANDIDATES, own, key=lambda id_: (own[id_], id_))
     ordered = sorted(own, key=lambda id_: (own[id_], id_), reverse=True)
     chosen: list[int] = []
-    for start in range(0, len(ordered), ROWS_AT_ONCE):
-        some = ordered[start : start + ROWS_AT_ONCE]
+    for start in range(0, len(ordered), CANDIDATES):
+        some = ordered[start : start + CANDIDATES]
         rows = _rows(conn, some)
         chosen += [
             each
@@ -330,22 +311,22 @@ def best(
         nearness: By conversation and seq, of messages that may be found: what their meaning says,
             in parts of what the words of the best one say (vectors.py).
     """
-    scores = _mixed(_scores(gathered), nearness) if nearness else _scores(gathered)
+    words, admitted = gathered
+    scores = _scores(words, admitted)
+    if nearness:
+        scores = _mixed(scores, nearness)
     return [
-        Match(id_ >> SEQ_BITS, id_ & SEQ_MASK, score, any(id_ in said for said in gathered.words))
+        Match(id_ >> SEQ_BITS, id_ & SEQ_MASK, score, any(id_ in said for said in words))
         for score, id_ in heapq.nlargest(limit, ((score, id_) for id_, score in scores.items()))
     ]
 
 
-def _scores(gathered: Gathered) -> dict[int, float]:
+def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> dict[int, float]:
     """Return what messages and those around them say: each word once, where it is strongest."""
     steps = [(step, (AFTER if step > 0 else BEFORE) ** abs(step)) for step in _STEPS]
     scores = {
-        id_: sum(
-            max(share * said.get(id_ - step, 0.0) for step, share in steps)
-            for said in gathered.words
-        )
-        for id_ in gathered.admitted
+        id_: sum(max(share * said.get(id_ - step, 0.0) for step, share in steps) for said in words)
+        for id_ in admitted
     }
     return {id_: score for id_, score in scores.items() if score}
 
@@ -404,25 +385,15 @@ def _with_keys(*where: ColumnElement[bool]) -> Any:
     return select(conversation, alias.c.session_key).outerjoin(alias, keys).where(*where)
 
 
-class FoundRow(NamedTuple):
-    """A message that was found, or stands next to one; `match` is the number of that.
+def around(
+    conn: Connection, matches: Sequence[Match], neighbours: int
+) -> dict[int, list[PastMessage]]:
+    """Return matches and what stands next to them, by the number of the match.
 
-    Attributes:
-        origins: What its lineage has read, and whose words it holds.
+    Left out is what nobody has said: what stands in a prompt, or Parley wrote itself.
     """
-
-    match: int
-    seq: int
-    role: str
-    body: str
-    at: float
-    origins: tuple[Origin, ...]
-
-
-def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[FoundRow]:
-    """Return matches and what stands next to them, by the number of the match."""
     rows = [
-        (n, *row)
+        (n, row)
         for n, each in enumerate(matches)
         for row in conn.execute(
             _AROUND,
@@ -433,8 +404,15 @@ def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[
             },
         )
     ]
-    held = sessions.held_by(conn, ((row[5], row[6]) for row in rows))
-    return [FoundRow(*row[:5], held[row[5], row[6]]) for row in rows]
+    held = sessions.held_by(conn, ((row.conversation, row.session_id) for _, row in rows))
+    found: dict[int, list[PastMessage]] = {}
+    for n, row in rows:
+        said = decode(row.body)
+        if row.role != "system" and not said.get("synthetic"):
+            origins = held[row.conversation, row.session_id]
+            past = PastMessage(row.seq, row.role, full_text(said), iso_time(row.at), origins)
+            found.setdefault(n, []).append(past)
+    return found
 
 
 _AROUND = (
@@ -452,16 +430,3 @@ _AROUND = (
     )
     .order_by(message.c.seq)
 )
-
-
-def messages(rows: Sequence[FoundRow]) -> dict[int, list[PastMessage]]:
-    """Return what `around` read as texts, without what Parley wrote itself, by match."""
-    found: dict[int, list[PastMessage]] = {}
-    for row in rows:
-        said = decode(row.body)
-        # Nobody has said what stands in a prompt, or what Parley wrote itself.
-        if row.role != "system" and not said.get("synthetic"):
-            text = full_text(said)
-            past = PastMessage(row.seq, row.role, text, iso_time(row.at), row.origins)
-            found.setdefault(row.match, []).append(past)
-    return found

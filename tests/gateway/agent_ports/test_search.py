@@ -166,7 +166,7 @@ def test_a_forgotten_conversation_sees_nothing(store: Store) -> None:
     here = talk(store, "a zebra")
     store.run(maintenance.forget, here)
     assert store.run(query.of, here) == query.Scope({here: ""}, is_direct=False)
-    assert store.run(query.around, [], 1) == []
+    assert store.run(query.around, [], 1) == {}
 
 
 KINDS = st.sampled_from(["dm", "group", "thread"])

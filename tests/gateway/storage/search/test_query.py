@@ -147,7 +147,6 @@ def test_of_common_words_the_newest_are_read(store: Store, monkeypatch: pytest.M
 def test_a_role_is_found_behind_many_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many messages of other roles say more."""
     monkeypatch.setattr(query, "CANDIDATES", 2)
-    monkeypatch.setattr(query, "ROWS_AT_ONCE", 3)
     here = talk(store, *["a zebra", "so"] * 10, "a zebra", "zebra and a long answer about it")
     assert found(store, [here], "zebra", only=SearchLimits(role="assistant"))[0] == 22
 
