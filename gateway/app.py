@@ -31,7 +31,7 @@ from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.embeddings import build_embedder
+from gateway.agent_ports.embeddings import Embedder
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
@@ -443,12 +443,13 @@ async def assembled(
     await _tell_at_the_start(database, adapters, intake)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
+    embedder = None if settings.search.embeddings == "off" else Embedder(database, settings)
     reader = build_memory_reader(settings, mind.agent, mind.readers, database, budgets, note_chats)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
-        Indexer(database, build_embedder(settings, database)),
+        Indexer(database, embedder),
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, origin.plugins, access, reader),
         ReactionQueue(adapters),

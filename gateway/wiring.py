@@ -52,7 +52,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.access.oidc import provider_of
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.embeddings import embedding_model
+from gateway.agent_ports.embeddings import require_server
 from gateway.agent_ports.told_notes import NoteChats
 from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
@@ -631,8 +631,7 @@ async def _build(settings: Settings, plugins: Plugins) -> None:
     try:
         refuse_unpriced(settings.budget, models)
         build_agent(settings, line, plugins)
-        if (searching := embedding_model(settings)) is not None:
-            await searching.close()
+        require_server(settings)
     finally:
         for model in models:
             await model.close()

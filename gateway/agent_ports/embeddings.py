@@ -1,21 +1,28 @@
-"""Makes the vectors of messages in the background, and compares them with questions.
+"""Vectors of messages and questions, from a provider that has OpenAI's `/embeddings`.
 
 Never on the path of an answer: what the search index has taken is embedded behind it. A question is
 embedded while its words are looked for; where that takes too long, or fails, the words decide
 alone. Each request is booked as what it costs.
+
+Source: https://platform.openai.com/docs/api-reference/embeddings/create (at most 8,192 tokens of a
+text, 300,000 tokens of a request).
 """
 
 import asyncio
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 
+import orjson
 import structlog
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, RateLimited
+from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, ModelUnreachable
 from agent.models.base import can_be_key
 from agent.models.factory import resolve_provider
-from agent.models.openai.client import base_url_of
-from agent.models.openai.embeddings import EmbeddingModel
-from agent.safety.redaction import Redactor
+from agent.models.openai.client import base_url_of, openai_errors
+from agent.models.openai.transport import JsonServer
+from agent.ports import ModelCall
+from agent.usage import Usage
 from gateway.errors import SettingsError, StorageError
 from gateway.settings.loading import redactor_of
 from gateway.settings.tree import Settings
@@ -27,64 +34,78 @@ from gateway.storage.search.query import SearchLimits
 log = structlog.get_logger()
 
 POLL_S = 300.0
-"""How long an indexed message stays without a vector at most."""
-REST_S = 60.0
-"""How long the provider is left alone after a failure, unless it says longer."""
+"""How long an indexed message stays without a vector at most, and a provider alone that fails."""
 QUESTION_S = 2.0
 """How long a search waits for the vector of its question."""
+TEXT_BYTES = 8_000
+"""Of a text; no tokenizer makes more than a token of a byte, so it has at most 8,192."""
+PRICES = {"text-embedding-3-small": 0.02, "text-embedding-3-large": 0.13}
+"""US dollars for a million tokens. Source: https://openai.com/api/pricing"""
+TOP = 127
+"""The largest number of a vector as it is kept: eight bits, of which the length is left out."""
 SPEAK_OPENAI = frozenset({"openai", "openrouter", "nous"})
 
 
+class _Vector(BaseModel):
+    index: int
+    embedding: list[FiniteFloat] = Field(min_length=1)
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int = 0
+
+
+class _Answer(BaseModel):
+    data: list[_Vector]
+    usage: _Usage = _Usage()
+
+
 class Embedder:
-    """Keeps vectors up with the search index.
+    """Keeps vectors up with the search index, and compares them with questions."""
 
-    Attributes:
-        weight: What a standard deviation of nearness is worth, in parts of the words' best score.
-    """
+    def __init__(self, database: Database, settings: Settings) -> None:
+        """Prepare the client; nothing is asked yet.
 
-    def __init__(
-        self, database: Database, model: EmbeddingModel, redactor: Redactor, weight: float
-    ) -> None:
-        """Make nothing yet; `redactor` takes configured secrets out of what the provider gets."""
-        self.weight = weight
+        Raises:
+            SettingsError: There is no server, or the key cannot be used.
+        """
         self._database = database
-        self._model = model
-        self._redactor = redactor
+        self._chosen = chosen = settings.search
+        self._redactor = redactor_of(settings)
+        base_url, self._key = _server_of(settings)
+        self._server = JsonServer(base_url, self._key, 30.0)
+        self._space = f"{base_url} {chosen.model} {chosen.dimensions or ''}".rstrip()
 
     async def run(self) -> None:
         """Make what is missing until cancelled."""
         try:
             while True:
-                rest_s = await self._step()
-                await asyncio.sleep(rest_s)
+                try:
+                    await self.make_all()
+                except (StorageError, ModelError) as exc:
+                    log.warning("embeddings_not_made", error=str(exc))
+                except Exception:
+                    log.exception("embedding_failed")
+                await asyncio.sleep(POLL_S)
         finally:
-            await self._model.close()
+            await self.close()
 
-    async def _step(self) -> float:
-        """Make all that is missing; returns how long to rest."""
-        try:
-            await self.make_all()
-        except (StorageError, ModelError) as exc:
-            log.warning("embeddings_not_made", error=str(exc))
-            return max(REST_S, (exc.retry_after_s or 0.0) if isinstance(exc, RateLimited) else 0.0)
-        except Exception:
-            log.exception("embedding_failed")
-            return REST_S
-        return POLL_S
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._server.close()
 
     async def make_all(self) -> int:
-        """Make what is missing now; returns how many messages were looked at.
+        """Make what is missing now; returns how many messages were embedded.
 
         Raises:
             ModelError: The provider cannot be asked now.
         """
         made, after = 0, (0, 0)
-        space, search = self._model.space, self._database.search
-        while found := await search(vectors.lacking, space, after):
+        while found := await self._database.search(vectors.lacking, self._space, after):
             conversation, texts = found
             said = {seq: text for seq, text in texts.items() if text.strip()}
             bodies = dict.fromkeys(texts, b"") | await self._vectors(said, conversation)
-            await self._database.write(vectors.enter, conversation, space, bodies)
+            await self._database.write(vectors.enter, conversation, self._space, bodies)
             made, after = made + len(said), (conversation, max(texts))
         return made
 
@@ -117,46 +138,79 @@ class Embedder:
         except (ModelError, StorageError, TimeoutError) as exc:
             log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
             return {}
-        known = (self._model.space, len(asked))
+        known = (self._space, len(asked))
         found = {
             each: await self._database.search(vectors.directions, each, only.ends(each), *known)
             for each in conversations
         }
         near = await asyncio.to_thread(vectors.nearness, found, asked)
         return {
-            (each, row.seq): self.weight * near[each, row.seq]
+            (each, row.seq): self._chosen.weight * near[each, row.seq]
             for each, rows in (found.items() if near else ())
             for row in rows
             if only.admits(row.seq, row.role, row.at)
         }
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> list[bytes]:
-        """Make one request, which is booked."""
-        made, call = await self._model.embed([self._redactor.text(each) for each in texts])
+        """Return the vectors of texts, by one request, which is booked.
+
+        Raises:
+            ModelError: The provider cannot be asked now, or refuses.
+        """
+        chosen, inputs = self._chosen, [shortened(self._redactor.text(each)) for each in texts]
+        asked: dict[str, object] = {"model": chosen.model, "input": inputs}
+        if chosen.dimensions is not None:
+            asked["dimensions"] = chosen.dimensions
+        with openai_errors(self._key):
+            said = await self._server.post("/embeddings", orjson.dumps(asked))
+        try:
+            answer = _Answer.model_validate(said)
+        except ValidationError as exc:
+            raise ModelUnreachable("OpenAI API: the answer holds no vectors") from exc
+        await self._book(answer.usage.prompt_tokens, conversation)
+        # By their numbers: a server may answer in another order.
+        found = sorted(answer.data, key=lambda each: each.index)
+        lengths = {len(each.embedding) for each in found}
+        is_length = lengths == {chosen.dimensions} if chosen.dimensions else len(lengths) == 1
+        if [each.index for each in found] != [*range(len(texts))] or not is_length:
+            raise ModelUnreachable("OpenAI API: other vectors came: check search.dimensions")
+        return [_packed(each.embedding) for each in found]
+
+    async def _book(self, tokens: int, conversation: int) -> None:
+        """Book a request; a usage that the server does not report is unknown."""
+        name, price = self._chosen.model, self._chosen.input_usd
+        price = PRICES.get(name) if price is None else price
+        cost = tokens * price / 1e6 if tokens and price is not None else None
+        usage = Usage(input_tokens=tokens) if tokens else None
+        call = ModelCall("embeddings", name, usage, cost, purpose="embedding")
         await self._database.write(ledger.book, conversation, None, "", [call])
-        return made
 
 
-def build_embedder(settings: Settings, database: Database) -> Embedder | None:
-    """Return who makes vectors; None where only words are compared.
-
-    Raises:
-        SettingsError: As for `embedding_model`.
-    """
-    if (model := embedding_model(settings)) is None:
-        return None
-    return Embedder(database, model, redactor_of(settings), settings.search.weight)
+def shortened(text: str) -> str:
+    """Return a text as it is sent: its head if it is longer than a model reads; never empty."""
+    return text.encode()[:TEXT_BYTES].decode(errors="ignore").strip() or "."
 
 
-def embedding_model(settings: Settings) -> EmbeddingModel | None:
-    """Return the model for the server and the key in the settings; None where it is switched off.
+def _packed(numbers: Sequence[float]) -> bytes:
+    """Return a vector by its direction: eight bits for each number."""
+    if not (largest := max(map(abs, numbers))):
+        raise ModelUnreachable("OpenAI API: a vector has no direction")
+    return array("b", [round(each / largest * TOP) for each in numbers]).tobytes()
+
+
+def require_server(settings: Settings) -> None:
+    """Check the server and the key of the search's settings.
 
     Raises:
         SettingsError: There is no server, or the key cannot be used.
     """
+    if settings.search.embeddings != "off":
+        _server_of(settings)
+
+
+def _server_of(settings: Settings) -> tuple[str, str]:
+    """Return the address and the key, which is empty for a server that needs none."""
     chosen = settings.search
-    if chosen.embeddings == "off":
-        return None
     main = settings.model.model_copy(update={"provider": resolve_provider(settings.model)})
     if chosen.base_url is None and main.provider not in SPEAK_OPENAI:
         raise SettingsError("search.base_url: the server of `model` has no /embeddings, name one")
@@ -165,10 +219,4 @@ def embedding_model(settings: Settings) -> EmbeddingModel | None:
     text = key.get_secret_value().strip() if key else ""
     if not can_be_key(text):
         raise SettingsError("search.api_key: it holds characters that no key can have")
-    return EmbeddingModel(
-        chosen.base_url or base_url_of(main),
-        text,
-        chosen.model,
-        dimensions=chosen.dimensions,
-        input_usd=chosen.input_usd,
-    )
+    return chosen.base_url or base_url_of(main), text

@@ -6,22 +6,22 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from agent.errors import CredentialsRefused, RateLimited
+from agent.errors import CredentialsRefused, ModelUnreachable, RateLimited
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.openai.embeddings import EmbeddingModel
-from agent.safety.redaction import Redactor
 from agent.tools.builtin.history import SESSION_SEARCH
 from agent.tools.context import SearchQuery
 from gateway.agent_ports import embeddings
-from gateway.agent_ports.embeddings import Embedder, build_embedder
+from gateway.agent_ports.embeddings import TEXT_BYTES, Embedder, shortened
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError
 from gateway.settings.loading import load_settings
+from gateway.settings.tree import Settings
 from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
@@ -47,9 +47,16 @@ async def server() -> AsyncIterator[EmbeddingsServer]:
 @pytest.fixture
 async def embedder(server: EmbeddingsServer, database: Database) -> AsyncIterator[Embedder]:
     """Its model at work on the test's database."""
-    model = EmbeddingModel(server.url, server.key, "text-embedding-3-small", dimensions=256)
-    yield Embedder(database, model, Redactor(["hunter2hunter2"]), 0.2)
-    await model.close()
+    made = embedder_of(database, server, weight=0.2)
+    yield made
+    await made.close()
+
+
+def embedder_of(database: Database, server: EmbeddingsServer, **chosen: Any) -> Embedder:
+    """Return who makes vectors by this server."""
+    known = {"base_url": server.url, "api_key": server.key, "embeddings": "provider"}
+    told = {"home": Path("/nowhere"), "search": known | chosen, "web": {"token": "hunter2hunter2"}}
+    return Embedder(database, Settings.model_validate(told))
 
 
 async def found(database: Database, here: int, text: str, embedder: Embedder) -> list[int]:
@@ -146,7 +153,6 @@ async def test_it_goes_on_with_what_is_indexed(
 ) -> None:
     """Also after a failure, when it has rested."""
     monkeypatch.setattr(embeddings, "POLL_S", 0.01)
-    monkeypatch.setattr(embeddings, "REST_S", 0.0)
     server.refusals.append((500, {}, {"message": "broken"}))
     talk(store, "a zebra")
     with capture_logs() as logs:
@@ -194,9 +200,8 @@ async def test_the_agents_search_compares_meanings(
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from agent.models.openai.embeddings import EmbeddingModel
-from agent.safety.redaction import Redactor
 from gateway.agent_ports.embeddings import Embedder
+from gateway.settings.tree import SearchSettings, Settings
 from gateway.storage.migrations import open_database
 from gateway.storage.database import DatabaseServer
 from pydantic import SecretStr
@@ -204,8 +209,9 @@ from pydantic import SecretStr
 async def main(place, url, key):
     location = Path(place) if place.startswith("/") else DatabaseServer(SecretStr(place))
     async with open_database(location) as database:
-        model = EmbeddingModel(url, key, "text-embedding-3-small", dimensions=256)
-        await Embedder(database, model, Redactor([]), 0.1).make_all()
+        chosen = SearchSettings(embeddings="provider", base_url=url, api_key=SecretStr(key))
+        settings = Settings(home=Path("/nowhere"), search=chosen)
+        await Embedder(database, settings).make_all()
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -227,11 +233,113 @@ async def test_who_is_killed_is_followed_by_another(
     await child.wait()
     before = len(store.rows(vector))
     async with open_database(location) as database:
-        model = EmbeddingModel(server.url, server.key, "text-embedding-3-small", dimensions=256)
-        await Embedder(database, model, Redactor([]), 0.1).make_all()
-        await model.close()
+        after = embedder_of(database, server)
+        await after.make_all()
+        await after.close()
     assert before < 200
     assert [row.seq for row in store.rows(vector)] == list(range(1, 201))
+
+
+# What goes to a provider, what comes back, and what is none
+
+
+async def test_each_text_has_its_own_vector(
+    store: Store, database: Database, server: EmbeddingsServer
+) -> None:
+    """By its number, in whichever order they come; a byte for each number, the largest 127."""
+    talk(store, "a zebra", "a horse", "a zebra")
+    embedder = embedder_of(database, server, dimensions=64)
+    await embedder.make_all()
+    await embedder.close()
+    first, second, third = (row.body for row in store.rows(vector))
+    assert first == third != second
+    assert len(first) == 64
+    assert max(map(abs, memoryview(first).cast("b"))) == 127
+    assert server.requests[0]["dimensions"] == 64
+
+
+@pytest.mark.parametrize(("input_usd", "cost"), [(None, None), (1.0, 2e-6)])
+async def test_the_price_is_the_operators_or_unknown(
+    store: Store,
+    database: Database,
+    server: EmbeddingsServer,
+    input_usd: float | None,
+    cost: float | None,
+) -> None:
+    """What no table knows has none."""
+    talk(store, "a zebra")
+    embedder = embedder_of(database, server, model="other", input_usd=input_usd)
+    await embedder.make_all()
+    await embedder.close()
+    [booked] = store.rows(ledger)
+    assert booked.usd == (None if cost is None else pytest.approx(cost))
+
+
+def test_long_and_empty_texts_are_taken() -> None:
+    """A long one by its head, never beyond what a model reads; an empty one as a dot."""
+    assert len(shortened("ü" * 20_000).encode()) <= TEXT_BYTES
+    assert shortened(" ") == "."
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "raised"),
+    [
+        (401, {"message": "no", "code": "invalid_api_key"}, CredentialsRefused),
+        (429, {"message": "slow", "code": "rate_limit_exceeded"}, RateLimited),
+        (500, {"message": "broken"}, ModelUnreachable),
+    ],
+)
+async def test_a_refusal_is_a_model_error(
+    store: Store,
+    embedder: Embedder,
+    server: EmbeddingsServer,
+    status: int,
+    error: dict[str, Any],
+    raised: type[Exception],
+) -> None:
+    """As for answers."""
+    talk(store, "a zebra")
+    server.refusals.append((status, {}, error))
+    with pytest.raises(raised):
+        await embedder.make_all()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"data": []},
+        {"data": "no"},
+        [1],
+        {"data": [{"index": 1, "embedding": [0.5] * 256}]},
+        {"data": [{"index": 0, "embedding": []}]},
+        {"data": [{"index": 0, "embedding": [0.0] * 256}]},
+        {"data": [{"index": 0, "embedding": ["x"] * 256}]},
+        {"data": [{"index": 0, "embedding": [0.5] * 255}]},
+        {"data": [{"index": 0, "embedding": "AAAA"}]},
+    ],
+)
+async def test_what_is_no_vector_is_refused(
+    store: Store, embedder: Embedder, server: EmbeddingsServer, answer: object
+) -> None:
+    """An answer that does not fit the request is none."""
+    talk(store, "a zebra")
+    server.answer = answer
+    with pytest.raises(ModelUnreachable):
+        await embedder.make_all()
+    assert store.rows(vector) == []
+
+
+async def test_a_server_that_is_gone(
+    store: Store, database: Database, server: EmbeddingsServer
+) -> None:
+    """Its key stands in no error."""
+    talk(store, "a zebra")
+    gone = embedder_of(database, server, base_url="http://127.0.0.1:1/v1", api_key="sk-secret")
+    with pytest.raises(ModelUnreachable) as caught:
+        await gone.make_all()
+    assert "sk-secret" not in str(caught.value)
+    await gone.close()
 
 
 @pytest.mark.parametrize(
@@ -251,4 +359,4 @@ async def test_settings_that_cannot_work_are_told(
     (tmp_path / "parley.yaml").write_text(sections)
     settings = load_settings(environ={"PARLEY_HOME": str(tmp_path)}).settings
     with pytest.raises(SettingsError, match=told):
-        build_embedder(settings, database)
+        Embedder(database, settings)
