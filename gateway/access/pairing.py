@@ -27,6 +27,7 @@ from gateway.session_keys import address_key
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
+from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people import members
@@ -185,7 +186,7 @@ class Pairing:
         """
         told = set()
         for request in members.approved(conn):
-            place = members.place_of(conn, request)
+            place = conversations.get(conn, request.conversation)
             key = f"pairing:{request.id}:approved"
             can_tell = (place.platform, place.account) in self.renderers
             if can_tell and not _is_said(conn, key):

@@ -104,11 +104,10 @@ class TurnNotebook:
 
     def _change(self, conn: Connection, change: Change) -> list[str]:
         """Change the notes; the chat sees a removal at once, a new note at the turn's end."""
-        changed = notebook.change_notes(conn, self.turn, change)
-        if changed.removed is not None and change.add is None:
-            told = removal_of(self.render, changed.removed)
-            turn_journal.notify(conn, self.turn, told)
-        return changed.notes
+        notes, removed = notebook.change_notes(conn, self.turn, change)
+        if removed is not None and change.add is None:
+            turn_journal.notify(conn, self.turn, removal_of(self.render, removed))
+        return notes
 
     def _require_harmless(self, text: str) -> None:
         """Refuse what would instruct every later prompt that holds it."""

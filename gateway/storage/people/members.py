@@ -356,11 +356,6 @@ def _request(row: Row[Any]) -> PairingRequest:
     )
 
 
-def place_of(conn: Connection, request: PairingRequest) -> Conversation:
-    """Return the conversation of whoever asked."""
-    return conversations.get(conn, request.conversation)
-
-
 def decide(conn: Connection, request_id: int, state: RequestState) -> None:
     """Approve or deny a request."""
     conn.execute(

@@ -160,16 +160,8 @@ class Change:
     max_chars: int
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """Result of a change: all notes of its target, and the removed one, if any."""
-
-    notes: list[str]
-    removed: Note | None = None
-
-
-def change_notes(conn: Connection, current: Turn, change: Change) -> Changed:
-    """Change the notes of a scope in a turn.
+def change_notes(conn: Connection, current: Turn, change: Change) -> tuple[list[str], Note | None]:
+    """Change the notes of a scope in a turn; returns all of its target, and the removed one.
 
     A note that replaces another has a new id, and records the text of the other.
 
@@ -187,17 +179,17 @@ def change_notes(conn: Connection, current: Turn, change: Change) -> Changed:
     if new:
         before = gone[0].text if gone else None
         added = _insert(conn, change.scope, change.target, new[0], value=before, turn_id=current.id)
-        _put_on_record(conn, "memory_kept", by, change.scope, place, note=added, turn=current.id)
+        _put_on_record(conn, "memory_kept", by, change.scope, place, note=added.id, turn=current.id)
     elif gone:
         _put_on_record(conn, "memory_removed", by, change.scope, place, notes=1, turn=current.id)
     if gone:
         _repin(conn, change.scope)
-    return Changed(after, gone[0] if gone else None)
+    return after, gone[0] if gone else None
 
 
-def _insert(conn: Connection, scope: str, target: str, text: str, **more: Any) -> int:
+def _insert(conn: Connection, scope: str, target: str, text: str, **more: Any) -> Note:
     values = {"scope": scope, "target": target, "text": text, "at": now_s(), **more}
-    return int(conn.execute(memory.insert().values(values).returning(memory.c.id)).scalar_one())
+    return _note(conn.execute(memory.insert().values(values).returning(memory)).one())
 
 
 def _put_on_record(
@@ -260,9 +252,9 @@ def keep_found(
         whose = {"said_by": words.said_by, "conversation": conversation_id, "seq": words.seq}
         target = OFFER if words.offered else "user"
         row = _insert(conn, scope, target, words.text, **whose)
-        rows += [note for note in of_scope(conn, scope) if note.id == row]
+        rows.append(row)
         if not words.offered:
-            _put_on_record(conn, "memory_kept", words.said_by, scope, conversation_id, note=row)
+            _put_on_record(conn, "memory_kept", words.said_by, scope, conversation_id, note=row.id)
     return rows
 
 

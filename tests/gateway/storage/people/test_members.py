@@ -233,11 +233,3 @@ def test_an_account_that_is_off_has_no_chat(store: Store) -> None:
     found = newest(store, "slack")
     assert found is not None
     assert found.id == here
-
-
-def test_the_place_of_a_request(store: Store) -> None:
-    """It is where the stranger wrote."""
-    ask(store)
-    [request] = store.run(members.pending)
-    place = store.run(members.place_of, request)
-    assert (place.id, place.platform, place.chat) == (request.conversation, "telegram", "7")

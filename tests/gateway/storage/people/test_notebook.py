@@ -87,8 +87,9 @@ def test_notes_are_added_replaced_and_removed(store: Store) -> None:
     """A new one comes last; letter case does not count."""
     turn = noted(store, "likes tea", "has a cat", target="user")
     for _ in range(2):
-        after = store.run(notebook.change_notes, turn, change("TEA", "likes coffee", target="user"))
-        assert after.notes == ["has a cat", "likes coffee"]
+        change_ = change("TEA", "likes coffee", target="user")
+        notes, _ = store.run(notebook.change_notes, turn, change_)
+        assert notes == ["has a cat", "likes coffee"]
     store.run(notebook.change_notes, turn, change("a cat", target="user"))
     assert store.run(notebook.notes_of, "telegram:42", "user") == ["likes coffee"]
     assert store.run(notebook.notes_of, "telegram:42", "memory") == []
