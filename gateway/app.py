@@ -538,7 +538,6 @@ def _listen(
     wakeups.ready.listen(worker.wake)
     wakeups.stop.listen(stops.stop)
     wakeups.files.listen(beside.files.notify)
-    wakeups.transcript.listen(beside.indexer.notify)
     wakeups.outbox.listen(delivery.notify)
     wakeups.reaction.listen(beside.reactions.show)
     wakeups.forgotten.listen(context.views.clear)

@@ -47,8 +47,6 @@ class Wakeups:
     """A conversation's turns up to this inbox seq are cancelled."""
     reaction: Hint[MessageRef, Reaction] = field(default_factory=Hint)
     """A message of a person is to be marked."""
-    transcript: Hint[int] = field(default_factory=Hint)
-    """A conversation's transcript has grown."""
     outbox: Hint[int] = field(default_factory=Hint)
     """A conversation's outbox has something new."""
     forgotten: Hint[[]] = field(default_factory=Hint)

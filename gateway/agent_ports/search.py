@@ -1,14 +1,12 @@
 """Searches for one turn (`agent.tools.context.Searcher`), and feeds the index that they read.
 
 A search is limited to what the turn's conversation may see (gateway/storage/search/query.py). The
-index is fed in the background from what turns have committed. Rows are the truth: what is missing
-is read from the transcript, so a lost hint costs seconds and a kill nothing. Messages go first: the
-feeder waits for a quiet moment, its steps are short (gateway/storage/search/index.py), and between
-two of them it pauses. A search does not wait for that: it feeds what it needs itself.
+index is fed in the background from what turns have committed: what is missing is read from the
+transcript, so a kill costs nothing. Its steps are short (gateway/storage/search/index.py). A search
+does not wait for that: it feeds what it needs itself.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,14 +30,8 @@ from gateway.storage.search.terms import VERSION
 
 log = structlog.get_logger()
 
-POLL_S = 30.0
-"""How long a message whose hint was lost stays out of the index."""
-GATHER_S = 0.5
-"""A hint is followed by others: what is written within this time is fed together."""
-GATHERINGS = 10
-"""While hints go on the feeder waits so often: not longer, since they may never end."""
-PAUSE = 3.0
-"""How long it pauses behind a step, in parts of what the step took: messages have the time."""
+FEED_EVERY_S = 5.0
+"""How long a message stays out of the index, if nobody searches meanwhile."""
 AT_ONCE = 50
 """Conversations that are looked up together."""
 CATCH_UP_S = 2.0
@@ -58,42 +50,20 @@ class Indexer:
         self.meanings = meanings
         self._database = database
         self._broken: set[int] = set()
-        self._hinted = asyncio.Event()
-        # What an earlier process left is fed at once.
-        self._hinted.set()
-
-    def notify(self, _conversation: int = 0) -> None:
-        """Take the hint that a transcript has grown; returns at once."""
-        self._hinted.set()
 
     async def run(self) -> None:
         """Feed until cancelled; an index of another version is built anew first."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._hinted.wait()
-            await self._until_quiet()
+            await asyncio.sleep(FEED_EVERY_S)
             try:
-                await self.feed_all(PAUSE)
+                await self.feed_all()
             except StorageError as exc:
                 log.warning("search_index_not_fed", error=str(exc))
             except Exception:
                 log.exception("search_index_feeding_failed")
 
-    async def _until_quiet(self) -> None:
-        for _ in range(GATHERINGS):
-            self._hinted.clear()
-            await asyncio.sleep(GATHER_S)
-            if not self._hinted.is_set():
-                return
-        self._hinted.clear()
-
-    async def feed_all(self, pause: float = 0.0) -> int:
-        """Feed what is missing; returns how many messages were looked at.
-
-        Args:
-            pause: As `PAUSE`.
-        """
+    async def feed_all(self) -> int:
+        """Feed what is missing; returns how many messages were looked at."""
         if not await self._database.read(index.is_current) and await self._database.write(
             index.clear
         ):
@@ -101,26 +71,25 @@ class Indexer:
         self._broken.clear()
         fed = 0
         while here := await self._database.read(conversations.unsearched, AT_ONCE, self._broken):
-            fed += await self._feed(here, pause)
+            fed += await self._feed(here)
         return fed
 
     async def catch_up(self, conversations: Sequence[int]) -> int:
         """Feed what these conversations lack now; returns how many messages were looked at."""
         return await self._feed(conversations)
 
-    async def _feed(self, conversation_ids: Sequence[int], pause: float = 0.0) -> int:
+    async def _feed(self, conversation_ids: Sequence[int]) -> int:
         """Feed conversations, a step a transaction; one that cannot be fed holds up no other."""
         fed = 0
         for each in conversation_ids:
             while each not in self._broken and (
                 found := await self._database.read(index.waiting, each)
             ):
-                fed += await self._enter(found, pause)
+                fed += await self._enter(found)
         return fed
 
-    async def _enter(self, found: Unindexed, pause: float) -> int:
+    async def _enter(self, found: Unindexed) -> int:
         """Enter the messages of a step; returns how many, none where another feeder was first."""
-        began = time.monotonic()
         try:
             batch = await asyncio.to_thread(index.prepared, found)
             entered = await self._database.write(index.feed, batch)
@@ -130,7 +99,6 @@ class Indexer:
             log.exception("conversation_not_indexed", conversation=found.conversation)
             self._broken.add(found.conversation)
             return 0
-        await asyncio.sleep((time.monotonic() - began) * pause)
         return len(found.rows) if entered else 0
 
 

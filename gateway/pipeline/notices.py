@@ -177,7 +177,6 @@ class TurnChat:
         """Wake who waits for the committed end."""
         conversation = self.turn.lease.conversation
         self.wakeups.outbox(conversation)
-        self.wakeups.transcript(conversation)
         self.wakeups.mark(self.turn, reaction)
 
     async def tell_of_hygiene(self) -> None:

@@ -55,7 +55,7 @@ async def talk(tab: Page, parley: ParleyProcess) -> None:
 
 
 async def until_searchable(parley: ParleyProcess) -> None:
-    """Wait until what was said is in the search index, half a second behind the answer."""
+    """Wait until what was said is in the search index, seconds behind the answer."""
     unread = "SELECT 1 FROM conversation WHERE searched_seq < message_head"
     async with asyncio.timeout(WAIT_S):
         while parley.rows(unread):  # noqa: ASYNC110 - nobody tells

@@ -19,8 +19,8 @@ MESSAGES = 6
 
 _NEVER_S = 3600.0
 _ALONE = {
-    # The index of the search is fed beside the path, half a second behind it.
-    "gateway.agent_ports.search.GATHER_S": _NEVER_S,
+    # The index of the search is fed beside the path, seconds behind it.
+    "gateway.agent_ports.search.FEED_EVERY_S": _NEVER_S,
     # What is due to time, not to the message.
     "gateway.pipeline.worker.POLL_S": _NEVER_S,
     "gateway.pipeline.delivery.SWEEP_S": _NEVER_S,

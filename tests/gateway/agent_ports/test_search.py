@@ -222,35 +222,22 @@ async def until_fed(database: Database) -> None:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.agent_ports.search.GATHER_S", 0)
     # However slow the machine is, a search finds what was said before it.
     monkeypatch.setattr("gateway.agent_ports.search.CATCH_UP_S", WAIT_S)
 
 
-async def test_what_waits_is_fed_at_the_start_and_after_a_hint(
-    store: Store, database: Database
-) -> None:
-    """The hint names no rows: they are read."""
-    here, indexer = chat(store), Indexer(database)
-    store.run(tell, here, [said("a zebra")])
-    async with feeding(indexer):
-        await until_fed(database)
-        store.run(tell, here, [said("a horse")])
-        indexer.notify(here)
-        await until_fed(database)
-    assert [found(store, None, word)[0] for word in ("zebra", "horse")] == [1, 2]
-
-
-async def test_a_lost_hint_costs_a_while(
+async def test_what_waits_is_fed_at_the_start_and_later(
     store: Store, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked for again all the same."""
-    monkeypatch.setattr("gateway.agent_ports.search.POLL_S", 0.01)
+    """Nobody tells the feeder of it."""
+    monkeypatch.setattr("gateway.agent_ports.search.FEED_EVERY_S", 0.01)
+    here = chat(store)
+    store.run(tell, here, [said("a zebra")])
     async with feeding(Indexer(database)):
         await until_fed(database)
-        store.run(tell, chat(store), [said("a zebra")])
+        store.run(tell, here, [said("a horse")])
         await until_fed(database)
-    assert len(found(store, None, "zebra")) == 1
+    assert [found(store, None, word)[0] for word in ("zebra", "horse")] == [1, 2]
 
 
 @pytest.mark.usefixtures("sqlite_alone")
@@ -311,43 +298,6 @@ async def test_a_message_that_breaks_the_feeder_holds_up_nobody_else(
     assert store.run(conversations.unsearched, 9) == [broken]
 
 
-async def test_hints_that_never_end_are_fed_in_the_end(store: Store, database: Database) -> None:
-    """The feeder waits for a quiet moment, but not for ever."""
-    store.run(tell, chat(store), [said("a zebra")])
-    indexer = Indexer(database)
-
-    async def hinting() -> None:
-        while True:
-            indexer.notify()
-            await asyncio.sleep(0)
-
-    async with feeding(indexer):
-        hints = asyncio.create_task(hinting())
-        await until_fed(database)
-        hints.cancel()
-    assert len(found(store, None, "zebra")) == 1
-
-
-async def test_messages_have_time_between_two_steps(
-    store: Store, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who feeds in the background pauses behind each; a search that waits does not."""
-    monkeypatch.setattr(index, "BATCH_ROWS", 1)
-    pauses: list[float] = []
-    sleep = asyncio.sleep
-
-    async def noted(delay: float) -> None:
-        pauses.append(delay)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", noted)
-    here, indexer = chat(store), Indexer(database)
-    for pause in (2.0, 0.0):
-        store.run(tell, here, [said("a zebra"), said("a horse")])
-        assert await indexer.feed_all(pause) == 2
-    assert [delay > 0 for delay in pauses] == [True, True, False, False]
-
-
 @pytest.mark.parametrize(
     ("trouble", "event"),
     [
@@ -363,14 +313,14 @@ async def test_trouble_is_logged_and_passes(
     event: str,
 ) -> None:
     """The feeder lives on and tries again later."""
-    monkeypatch.setattr("gateway.agent_ports.search.POLL_S", 0.01)
+    monkeypatch.setattr("gateway.agent_ports.search.FEED_EVERY_S", 0.01)
     store.run(tell, chat(store), [said("a zebra")])
     feed_all, failures = Indexer.feed_all, [trouble]
 
-    async def failing(indexer: Indexer, pause: float) -> int:
+    async def failing(indexer: Indexer) -> int:
         if failures:
             raise failures.pop()
-        return await feed_all(indexer, pause)
+        return await feed_all(indexer)
 
     monkeypatch.setattr(Indexer, "feed_all", failing)
     with capture_logs() as logs:

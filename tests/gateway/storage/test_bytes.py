@@ -66,7 +66,7 @@ def _fed_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     How many messages are fed together decides about the pages of the index, by 14 bytes of each
     message: that must not depend on how busy the machine is.
     """
-    monkeypatch.setattr(search, "GATHER_S", 3_600.0)
+    monkeypatch.setattr(search, "FEED_EVERY_S", 3_600.0)
 
 
 async def grown(home: Path, chars: int, chats: Sequence[int], turns: int, *, first: int) -> int:
