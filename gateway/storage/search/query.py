@@ -212,9 +212,9 @@ _HELD = {
     "sqlite": "SELECT {n} AS n, (SELECT json_group_array(id) FROM (SELECT rowid AS id FROM"
     " search_index WHERE search_index MATCH :term{n} AND rowid BETWEEN :first{n} AND :last{n}"
     " ORDER BY rowid DESC LIMIT {most}) AS newest) AS ids",
-    "postgresql": "SELECT {n} AS n, ARRAY(SELECT id FROM search_index WHERE terms @@"
-    " CAST(:term{n} AS tsquery) AND id BETWEEN :first{n} AND :last{n}"
-    " ORDER BY id DESC LIMIT {most}) AS ids",
+    "postgresql": "SELECT {n} AS n, CAST(array_to_json(ARRAY(SELECT id FROM search_index WHERE"
+    " terms @@ CAST(:term{n} AS tsquery) AND id BETWEEN :first{n} AND :last{n}"
+    " ORDER BY id DESC LIMIT {most})) AS text) AS ids",
 }
 """What reads the newest messages that hold a term, as part of a union."""
 
@@ -234,7 +234,7 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
     arms = (arm.format(n=n, most=NEWEST) for n in range(len(looks)))
     held: list[list[int]] = [[] for _ in terms]
     for n, ids in conn.execute(text(" UNION ALL ".join(arms)), values):
-        held[looks[n][0]] += orjson.loads(ids) if isinstance(ids, str) else ids
+        held[looks[n][0]] += orjson.loads(ids)
     return held
 
 
