@@ -37,6 +37,8 @@ POLL_S = 300.0
 """How long an indexed message stays without a vector at most, and a provider alone that fails."""
 QUESTION_S = 2.0
 """How long a search waits for the vector of its question."""
+WEIGHT = 0.1
+"""What a standard deviation of nearness is worth, in parts of the words' best score."""
 TEXT_BYTES = 8_000
 """Of a text; no tokenizer makes more than a token of a byte, so it has at most 8,192."""
 PRICES = {"text-embedding-3-small": 0.02, "text-embedding-3-large": 0.13}
@@ -145,7 +147,7 @@ class Embedder:
         }
         near = await asyncio.to_thread(vectors.nearness, found, asked)
         return {
-            (each, row.seq): self._chosen.weight * near[each, row.seq]
+            (each, row.seq): WEIGHT * near[each, row.seq]
             for each, rows in (found.items() if near else ())
             for row in rows
             if only.admits(row.seq, row.role, row.at)

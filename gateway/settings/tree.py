@@ -275,9 +275,7 @@ class SearchSettings(Section):
 
     `provider` asks `/embeddings` of a server that speaks OpenAI's API: the main model's, with its
     key, where `base_url` is null. `dimensions`: how many numbers a vector has; null for a model
-    that has one length only. `weight`: what a standard deviation of nearness is worth, in parts of
-    what the words of the best message say. `input_usd`: US dollars for a million tokens, null for
-    what is known.
+    that has one length only. `input_usd`: US dollars for a million tokens, null for what is known.
     """
 
     embeddings: Literal["off", "provider"] = "off"
@@ -285,7 +283,6 @@ class SearchSettings(Section):
     base_url: str | None = None
     api_key: SecretStr | None = None
     dimensions: int | None = Field(default=256, ge=16, le=4096)
-    weight: float = Field(default=0.1, ge=0, le=1)
     input_usd: float | None = Field(default=None, ge=0)
 
     @field_validator("embeddings", mode="before")

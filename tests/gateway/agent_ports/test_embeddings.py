@@ -45,9 +45,12 @@ async def server() -> AsyncIterator[EmbeddingsServer]:
 
 
 @pytest.fixture
-async def embedder(server: EmbeddingsServer, database: Database) -> AsyncIterator[Embedder]:
-    """Its model at work on the test's database."""
-    made = embedder_of(database, server, weight=0.2)
+async def embedder(
+    server: EmbeddingsServer, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Embedder]:
+    """Its model at work on the test's database, with more weight than usual."""
+    monkeypatch.setattr(embeddings, "WEIGHT", 0.2)
+    made = embedder_of(database, server)
     yield made
     await made.close()
 
@@ -170,9 +173,10 @@ async def test_it_goes_on_with_what_is_indexed(
 
 
 async def test_the_agents_search_compares_meanings(
-    tmp_path: Path, server: EmbeddingsServer
+    tmp_path: Path, server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a gateway that is told to."""
+    monkeypatch.setattr(embeddings, "WEIGHT", 0.5)
 
     def script(request: ModelRequest) -> Step:
         newest = request.messages[-1]
@@ -184,7 +188,7 @@ async def test_the_agents_search_compares_meanings(
 
     agent = agent_of(RecordingModel(script), tools=[SESSION_SEARCH])
     chosen = {"embeddings": "provider", "base_url": server.url, "api_key": server.key}
-    async with running(tmp_path, agent, search={**chosen, "weight": 0.5}) as chat:
+    async with running(tmp_path, agent, search=chosen) as chat:
         for text in (*NOISE, "labrador", *NOISE):
             await chat.ask(text)
         indexer = chat.gateway.beside.indexer
