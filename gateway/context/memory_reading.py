@@ -108,7 +108,7 @@ def _own_words(entry: InboxEntry, *, alone: bool) -> str:
     text = entry.text if entry.kind == "message" else ""
     if entry.command == BEGINS_ANEW:
         text = entry.argument
-    return own_words(text, alone=alone).strip()
+    return _edges(own_words(text, alone=alone).strip(), MOST_CHARS)
 
 
 def prompt_of(said: Sequence[OwnWords], room_chars: int = MOST_TOTAL_CHARS) -> str:
