@@ -90,7 +90,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decided:
     """What became of a request, or of a member.
 
     Attributes:
@@ -361,7 +361,7 @@ def same_code(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def approve(conn: Connection, code: str, by: str) -> Decision:
+def approve(conn: Connection, code: str, by: str) -> Decided:
     """Let the sender of a request in; doing it twice changes nothing.
 
     Raises:
@@ -369,17 +369,17 @@ def approve(conn: Connection, code: str, by: str) -> Decision:
     """
     request = _request_of(conn, code)
     if request.state == "approved":
-        return Decision(f"{who(request)} already has access.", request)
+        return Decided(f"{who(request)} already has access.", request)
     members.let_in(
         conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
     )
     members.decide(conn, request.id, "approved")
     _put_on_record(conn, "pairing_approved", by, request.platform, request.sender)
     happened = Happening("approved", request.platform, request.sender, by)
-    return Decision(f"{who(request)} may write to me now.", request, happened)
+    return Decided(f"{who(request)} may write to me now.", request, happened)
 
 
-def deny(conn: Connection, code: str, by: str) -> Decision:
+def deny(conn: Connection, code: str, by: str) -> Decided:
     """Refuse a request: its sender cannot ask again for a day.
 
     Raises:
@@ -389,13 +389,13 @@ def deny(conn: Connection, code: str, by: str) -> Decision:
     if request.state == "approved":
         remedy = f"`pair revoke {request.platform}:{request.sender}` takes that back"
         text = f"{who(request)} already has access; {remedy}."
-        return Decision(text, request)
+        return Decided(text, request)
     if request.state == "denied":
-        return Decision(f"{who(request)} was already denied.", request)
+        return Decided(f"{who(request)} was already denied.", request)
     members.decide(conn, request.id, "denied")
     _put_on_record(conn, "pairing_denied", by, request.platform, request.sender)
     happened = Happening("denied", request.platform, request.sender, by)
-    return Decision(f"{who(request)} is denied, and cannot ask again for a day.", request, happened)
+    return Decided(f"{who(request)} is denied, and cannot ask again for a day.", request, happened)
 
 
 def _request_of(conn: Connection, code: str) -> PairingRequest:
@@ -407,7 +407,7 @@ def _request_of(conn: Connection, code: str) -> PairingRequest:
     return found[0]
 
 
-def revoke(conn: Connection, target: str, by: str) -> Decision:
+def revoke(conn: Connection, target: str, by: str) -> Decided:
     """Take back that somebody ("platform:sender id") was let in.
 
     Raises:
@@ -420,10 +420,10 @@ def revoke(conn: Connection, target: str, by: str) -> Decision:
     members.drop_requests(conn, platform, sender)
     _put_on_record(conn, "member_revoked", by, platform, sender)
     happened = Happening("revoked", platform, sender, by)
-    return Decision(f"{platform} {sender} may no longer write to me.", happened=happened)
+    return Decided(f"{platform} {sender} may no longer write to me.", happened=happened)
 
 
-def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Decision:
+def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Decided:
     """Make somebody ("platform:sender id") who was let in an owner, or a member again.
 
     Raises:
@@ -436,14 +436,14 @@ def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Deci
         raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
     named = f"{platform} {sender}"
     if before == role:
-        return Decision(f"{named} is {_A[role]} already.")
+        return Decided(f"{named} is {_A[role]} already.")
     members.set_role(conn, platform, sender, role, granted_by=by)
     entry = AuditEntry(
         "member_role_changed", by=by, subject=f"{platform}:{sender}", detail={"role": role}
     )
     audit_log.append(conn, entry)
     happened = Happening("promoted", platform, sender, by)
-    return Decision(f"{named} is {_A[role]} now.", happened=happened)
+    return Decided(f"{named} is {_A[role]} now.", happened=happened)
 
 
 _A: Mapping[members.Role, str] = {"owner": "an owner", "member": "a member"}

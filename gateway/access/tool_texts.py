@@ -13,7 +13,7 @@ from adapters.messages import Choice
 from agent import messages
 from agent.safety.threats import revealed
 from agent.tools.registry import HeldTool
-from gateway.access.pairing import Decision, Happening
+from gateway.access.pairing import Decided, Happening
 from gateway.access.policy import Owners
 from gateway.storage.people import mcp
 from gateway.storage.people.mcp import ToolText, Verdict
@@ -50,7 +50,7 @@ def _waits(text: ToolText) -> bool:
     return text.state == "asked" and not text.told
 
 
-def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decision:
+def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decided:
     """Record an owner's decision about a text.
 
     Raises:
@@ -59,7 +59,7 @@ def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decision:
     text = mcp.decide(conn, name, verdict, by)
     is_offered = "is offered from now on" if verdict == "agreed" else "is not offered"
     happened = Happening("tool", text.held.server, text.held.tool, by)
-    return Decision(f"{_named(text)} {is_offered}.", happened=happened)
+    return Decided(f"{_named(text)} {is_offered}.", happened=happened)
 
 
 def notice(text: ToolText) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 from adapters.door import OWNER
 from adapters.registry import BUILT_IN
 from gateway.access import pairing, web_door
-from gateway.access.pairing import Decision, Happening, Kind, who
+from gateway.access.pairing import Decided, Happening, Kind, who
 from gateway.commands.registry import (
     DIRECT_ONLY,
     IMMEDIATE,
@@ -60,7 +60,7 @@ def decide_requests(context: CommandContext) -> CommandResult:
     return CommandResult(decision.text, happened=decision.happened, wake=frozenset(told))
 
 
-def _decide(context: CommandContext) -> Decision:
+def _decide(context: CommandContext) -> Decided:
     """Do what stands behind the command."""
     conn, by = context.conn, context.sender
     verb, *target = context.argument.split(maxsplit=1) or [""]
@@ -68,23 +68,23 @@ def _decide(context: CommandContext) -> Decision:
         match verb.lower(), *target:
             case ("list",):
                 text = list_text(members.pending(conn), members.everybody(conn))
-                return Decision(text)
+                return Decided(text)
             case ("approve" | "deny" | "revoke") as which, whom:
                 return DECISIONS[which](conn, whom, by)
             case "invite", whom:
                 return _invite(context, *whom.split())
     except GatewayError as exc:
-        return Decision(str(exc))
-    return Decision(USAGE)
+        return Decided(str(exc))
+    return Decided(USAGE)
 
 
-def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> Decision:
+def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> Decided:
     """Make a link that signs somebody in: a new user as member, or one who is there already."""
     conn, web = context.conn, context.services.pairing.access.web
     if rest or role not in {"", *ROLES}:
-        return Decision(USAGE)
+        return Decided(USAGE)
     if not web.enabled:
-        return Decision(SWITCHED_OFF)
+        return Decided(SWITCHED_OFF)
     kind: Kind = "invited"
     link, secret = ChatLinks(web.token).new(web.page(web.port), context.conversation)
     user = web_users.user(conn, name)
@@ -97,7 +97,7 @@ def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> D
         made = web_door.invite(conn, name, entered, by=by, secret=secret)
     life = "a day" if kind == "invited" else f"{made.life_s / 60:.0f} minutes"
     happened = Happening(kind, BUILT_IN, made.name, context.sender)
-    return Decision(INVITED.format(name=made.name, life=life, link=link), happened=happened)
+    return Decided(INVITED.format(name=made.name, life=life, link=link), happened=happened)
 
 
 def list_text(pending: Sequence[PairingRequest], everybody: Sequence[Member]) -> str:

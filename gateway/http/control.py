@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from adapters.messages import InboundMessage
 from agent.settings import Section
 from gateway.access import pairing, tool_texts, web_door
-from gateway.access.pairing import COMMAND_LINE, Decision
+from gateway.access.pairing import COMMAND_LINE, Decided
 from gateway.access.web_door import NewLink, SignedOut, WebDoor
 from gateway.agent_ports.search import Indexer
 from gateway.commands.approvals import ReplyOutcome
@@ -190,7 +190,7 @@ class Operator:
         if isinstance(result, dead_letters.DeadLetter):
             self.wakeups.work(result.conversation)
             self.wakeups.outbox(result.conversation)
-        if isinstance(result, Decision) and result.happened is not None:
+        if isinstance(result, Decided) and result.happened is not None:
             pairing.report(result.happened)
             self.settings.notify()
             self.door.forget()
@@ -200,7 +200,7 @@ class Operator:
             web_door.report(result, invited=action is _invite)
         return result
 
-    async def decide_tool(self, name: str, verdict: Verdict, by: str) -> Decision:
+    async def decide_tool(self, name: str, verdict: Verdict, by: str) -> Decided:
         """Carry out what an owner says of a tool's text; no socket leads here.
 
         Raises:
