@@ -1,12 +1,11 @@
 """What both databases are to the rest of the gateway, and where the settings say that ours is.
 
 A file of SQLite belongs to one process; a server of PostgreSQL is shared by several replicas. Both
-run the same transaction functions, on threads of their own, which hand their `Results` back to the
-loop. `open_database` (migrations.py) opens either by its location.
+run the same transaction functions, on threads of their own, and hand the results back to the loop.
+`open_database` (migrations.py) opens either by its location.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,36 +137,16 @@ class JobResult(NamedTuple):
     error: BaseException | None
 
 
-class Results:
-    """Hands results to those who wait for them; what comes at once wakes the loop once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._done: deque[JobResult] = deque()
-        self._is_called = False
-
-    def add(self, done: Iterable[JobResult]) -> None:
-        """Hand these over; called on any thread.
-
-        They are in the queue before `_is_called` is read, and `_report` clears it before it reads
-        the queue: whoever sees it set is seen.
-        """
-        self._done.extend(done)
-        if not self._is_called:
-            self._is_called = True
-            self._loop.call_soon_threadsafe(self._report)
-
-    def _report(self) -> None:
-        self._is_called = False
-        while self._done:
-            job, value, error = self._done.popleft()
-            if job.future.done():
-                continue
-            if error is None:
-                job.future.set_result(value)
-            else:
-                job.future.set_exception(error)
-                retrieve(job.future)
+def report(done: Iterable[JobResult]) -> None:
+    """Hand results to those who wait for them; on the loop."""
+    for job, value, error in done:
+        if job.future.done():
+            continue
+        if error is None:
+            job.future.set_result(value)
+        else:
+            job.future.set_exception(error)
+            retrieve(job.future)
 
 
 class Search:

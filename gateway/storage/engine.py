@@ -37,7 +37,7 @@ from sqlalchemy.exc import DBAPIError
 
 from agent.processes.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
-from gateway.storage.database import Job, JobResult, Results, Search, retrieve
+from gateway.storage.database import Job, JobResult, Search, report, retrieve
 from gateway.storage.identity import FileWatch
 from gateway.storage.scrubbing import Scrubber, empty_log
 
@@ -81,7 +81,6 @@ class SqliteDatabase:
         self._raw = cast("sqlite3.Connection", connection.connection.driver_connection)
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._results = Results(self._loop)
         self._closed = False
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
@@ -224,7 +223,7 @@ class SqliteDatabase:
         while batch := self._next_batch():
             done = self._commit([job for job in batch if not job.apart])
             done += [self._run_apart(job) for job in batch if job.apart]
-            self._results.add(done)
+            self._loop.call_soon_threadsafe(report, done)
 
     def _next_batch(self) -> list[Job]:
         """Return at least one job, or an empty list when the database closes."""
