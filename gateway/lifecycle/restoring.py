@@ -17,7 +17,7 @@ from gateway.lifecycle.backups import DATABASE, DUMP, HOME, MANIFEST, WORKSPACES
 from gateway.lifecycle.copying import flush, flush_one
 from gateway.lifecycle.home import LOCKED, RESTORING, prepare_home
 from gateway.lifecycle.inventory import would_run
-from gateway.storage import maintenance, migrations, schema
+from gateway.storage import maintenance, schema
 from gateway.storage.database import DatabaseServer
 from gateway.storage.engine import lock_database
 
@@ -87,8 +87,6 @@ def plan_of(
     if told.get("database") not in {DATABASE, DUMP}:
         raise StorageUnavailable(f"{path} is no backup: {MANIFEST} names no copy of a database")
     backups.verify(path, told)
-    if told["revision"] == migrations.UNFINISHED:
-        raise StorageUnavailable(f"{path}: {migrations.unfinished(None)}")
     if told["revision"] is None or told["revision"] > schema.REVISION:
         raise DatabaseTooNew(
             f"{path} has schema revision {told['revision']}, this version knows {schema.REVISION}:"

@@ -49,11 +49,6 @@ _ALONE = (
 )
 OF_DEVELOPMENT = "0034"
 """The last revision of main before what 0.6 adds became one migration."""
-UNFINISHED = "unfinished copy"
-"""The revision of a database into which `parley db copy` has not copied everything yet: no version
-of Parley knows it, so none starts on it."""
-COPIED_BY = "command"
-"""Names the row of `copy_progress` with the command that goes on with an unfinished copy."""
 
 
 @asynccontextmanager
@@ -230,7 +225,7 @@ def _is_served(conn: Connection, revision: str | None) -> bool:
     During a rolling upgrade the older replicas run on beside the newer ones. A file has one process
     only: an older version gets a backup of its own.
     """
-    if conn.dialect.name != "postgresql" or revision in {None, UNFINISHED, *known_revisions()}:
+    if conn.dialect.name != "postgresql" or revision in {None, *known_revisions()}:
         return False
     floor = conn.exec_driver_sql("SELECT obj_description('alembic_version'::regclass)").scalar()
     return floor is not None and str(floor) <= REVISION
@@ -284,13 +279,9 @@ def refuse_newer(conn: Connection) -> None:
 
     Raises:
         DatabaseTooNew: A newer version wrote it.
-        StorageUnavailable: It is a copy that is not whole, or one of the unreleased 0.6.
+        StorageUnavailable: It is one of the unreleased 0.6.
     """
     revision = schema_revision(conn)
-    if revision == UNFINISHED:
-        command = table("copy_progress", sql_column("part"), sql_column("position"))
-        begun = select(command.c.position).where(command.c.part == COPIED_BY)
-        raise StorageUnavailable(unfinished(conn.scalar(begun)))
     if revision == OF_DEVELOPMENT:
         raise StorageUnavailable(
             f"the database has schema revision {revision} of the unreleased 0.6: stop its gateway"
@@ -302,16 +293,6 @@ def refuse_newer(conn: Connection) -> None:
             f"the database has schema revision {revision}, which this version of Parley does not"
             f" know (newest here: {head()}); install the version that wrote it, or restore a backup"
         )
-
-
-def unfinished(command: str | None) -> str:
-    """Say how an unfinished copy goes on.
-
-    Args:
-        command: As it was given; None if the copy has not recorded it.
-    """
-    how = command or "parley db copy SOURCE TARGET"
-    return f"the database holds a copy that is not whole: go on with `{how}`, or empty it"
 
 
 def differences(conn: Connection) -> list[str]:

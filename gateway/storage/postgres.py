@@ -92,7 +92,7 @@ def _plain(number: Any) -> int | float:
     return int(number) if number == number.to_integral_value() else float(number)
 
 
-class _Session(psycopg.Connection[Any]):
+class Session(psycopg.Connection[Any]):
     """A session that ends where the server does not answer in time.
 
     Nothing else would tell: the other end may be there for the kernel, as that of a balancer is.
@@ -147,9 +147,9 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> Connection:
         raise StorageUnavailable(f"cannot reach the database: {reason(exc)}") from None
 
 
-def driver_of(conn: Connection) -> "psycopg.Connection[Any]":
+def driver_of(conn: Connection) -> "Session":
     """Return the driver's connection."""
-    return cast("psycopg.Connection[Any]", conn.connection.driver_connection)
+    return cast("Session", conn.connection.driver_connection)
 
 
 def _note_loss(context: ExceptionContext) -> None:
@@ -188,11 +188,11 @@ def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
         raise StorageUnavailable(f"cannot reach the database: {_first_line(exc)}") from None
 
 
-def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> _Session:
+def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> Session:
     limits = [KEPT_ALIVE, *(f"-c {name}={value}" for name, value in _SESSION.items())]
     try:
         # What is prepared is in one session, and behind a pooler the next transaction has another.
-        driver = _Session.connect(
+        driver = Session.connect(
             conninfo(url, "" if pooled else " ".join(limits)),
             prepare_threshold=5 if prepares and not pooled else None,
         )
@@ -242,9 +242,9 @@ def told_as_unavailable(what: str) -> Iterator[None]:
         raise StorageUnavailable(f"cannot {what} the database: {reason(exc)}") from exc
 
 
-def reason(exc: DBAPIError) -> str:
+def reason(exc: DBAPIError | psycopg.Error) -> str:
     """Return what the server says, in its first line: those below may quote what people wrote."""
-    return _first_line(exc.orig)
+    return _first_line(exc.orig if isinstance(exc, DBAPIError) else exc)
 
 
 def _first_line(error: BaseException | None) -> str:

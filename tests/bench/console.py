@@ -22,9 +22,7 @@ from psycopg.errors import DuplicateDatabase
 
 from gateway.console import site
 from gateway.console.register import REGISTER
-from gateway.storage import maintenance
-from gateway.storage.bulk import postgres_side, sqlite_source
-from gateway.storage.copying import Copy
+from gateway.storage import copying, maintenance
 from tests.bench.aged_database import Size, make
 from tests.bench.figures import Figure
 from tests.support.door import AUTHORIZED
@@ -76,13 +74,12 @@ def _measure(folder: Path, size: Size, kept: Path | None) -> Iterator[Figure]:
 
 
 def _copied(path: Path, server: PostgresServer) -> str:
-    """Return where the copy of a file is; it is made once, and gone on with where it was ended."""
+    """Return where the copy of a file is; it is made once."""
     whole, url = server.folder / "whole", server.url("aged")
     if not whole.exists():
         with suppress(DuplicateDatabase):
             server.run("CREATE DATABASE aged")
-        with sqlite_source(path) as source, postgres_side(url, write=True) as target:
-            Copy(source, target, lambda _: None).run()
+        copying.copy(path, copying.server_of(url), lambda *_: None)
         with psycopg.connect(url, autocommit=True) as admin:
             # As autovacuum does in service; the tests' servers have none.
             admin.execute("VACUUM ANALYZE")

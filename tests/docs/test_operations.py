@@ -6,14 +6,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from gateway.storage import maintenance
-from gateway.storage.bulk import target_of
+from gateway.storage import maintenance, postgres
 from tests.support.confined import NOBODY
 from tests.support.every_table import everything, fill
 from tests.support.postgres import PostgresServer, _owner, postgres_server, server_at
@@ -54,8 +54,8 @@ def filled(server: PostgresServer) -> str:
     """Return the URL of a database with rows in all tables."""
     url = server.url(server.create())
     maintenance.upgrade(server_at(url))
-    with target_of(url) as opened, opened.transaction():
-        fill(opened.conn)
+    with closing(postgres.connect(server_at(url))) as conn, conn.begin():
+        fill(conn)
     return url
 
 

@@ -1,4 +1,4 @@
-"""A process that copies a database in small batches, to be killed behind any of them.
+"""A process that copies a database, to be killed behind any report of how far it is.
 
 It is forked from one that has imported everything.
 """
@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from gateway.storage import bulk, copying, postgres, presence
+from gateway.storage import copying, postgres, presence
 from tests.support.postgres import server_at
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -16,20 +16,18 @@ _FORKS.set_forkserver_preload(["tests.support.copy_process"])
 WHOLE = "whole"
 
 
-def copy(source: str, target: str, batch_bytes: int, tell: Connection) -> None:
-    """Copy, and say the part of each batch."""
-    copying.INDEXED_ROWS = 3
-    with bulk.source_of(source, Path()) as one, bulk.target_of(target) as other:
-        copying.Copy(one, other, lambda step: tell.send(step.part), batch_bytes).run()
+def copy(source: str, target: str, tell: Connection) -> None:
+    """Copy, and say the part of each report."""
+    copying.INDEXED_ROWS = copying.TOLD_EVERY = 3
+    file, server = copying.file_of(source, Path()), copying.server_of(target)
+    copying.copy(file, server, lambda part, *_: tell.send(part))
     tell.send(WHOLE)
 
 
-def copy_and_kill(
-    source: str, target: str, batch_bytes: int, after: int, delay_s: float
-) -> list[str]:
-    """Have a process copy; kill it so long behind so many batches. Returns the parts of those."""
+def copy_and_kill(source: str, target: str, after: int, delay_s: float) -> list[str]:
+    """Have a process copy; kill it so long behind so many reports. Returns the parts of those."""
     told, tell = _FORKS.Pipe(duplex=False)
-    process = _FORKS.Process(target=copy, args=(source, target, batch_bytes, tell))
+    process = _FORKS.Process(target=copy, args=(source, target, tell))
     process.start()
     tell.close()
     said: list[str] = []
@@ -39,9 +37,7 @@ def copy_and_kill(
     process.kill()
     process.join()
     told.close()
-    for url in (source, target):
-        if url.startswith("postgresql"):
-            _wait_until_noticed(url)
+    _wait_until_noticed(target)
     return said
 
 

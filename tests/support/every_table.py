@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from agent.messages import encode, user_message
-from gateway.storage import bulk
+from gateway.storage.copying import LEFT_OUT
 from gateway.storage.schema import conversation, message, metadata, spent_slot
 from gateway.storage.search import index
 
@@ -71,7 +71,7 @@ def everything(conn: Connection) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of all tables, in an order that does not depend on the engine."""
     found = {}
     for table in metadata.sorted_tables:
-        if table.name not in bulk.LEFT_OUT:
+        if table.name not in LEFT_OUT:
             rows = [tuple(map(_plain, row)) for row in conn.execute(select(table))]
             found[table.name] = sorted(rows, key=repr)
     return found

@@ -137,30 +137,27 @@ def db_copy(
     *,
     json: AsJson = False,
 ) -> None:
-    """Copy a SQLite file into an empty database of PostgreSQL; what was begun goes on.
+    """Copy a SQLite file into an empty database of PostgreSQL, all of it or nothing.
 
     URLs are sqlite:///FILE and postgresql://USER@HOST/NAME, or refer to a secret that is one
     (env:NAME, file:PATH). No gateway may run on either of them.
     """
     # What copies is imported for no other command.
-    from gateway.storage import bulk, copying  # noqa: PLC0415
+    from gateway.storage import copying  # noqa: PLC0415
 
     step_back()
     home = home_of(context.find_root().params.get("home"))
     progress = Progress()
-    with (
-        bulk.source_of(argument(source), home) as one,
-        bulk.target_of(argument(target)) as other,
-    ):
-        digests = copying.Copy(one, other, progress.tell).run()
-        progress.end()
-        copied = f"{other.name} equals {one.name}: {sum(each.rows for each in digests):,} rows"
+    file, server = copying.file_of(argument(source), home), copying.server_of(argument(target))
+    digests = copying.copy(file, server, progress.tell)
+    progress.end()
     if json:
         show_json([each._asdict() for each in digests])
         return
     rows = [[each.table, f"{each.rows:,}", each.sha256[:16]] for each in digests if each.rows]
     show_table(["table", Column("rows", justify="right"), "sha256"], rows, "there was nothing")
-    say(copied)
+    count = sum(each.rows for each in digests)
+    say(f"{copying.shown(server)} equals {file}: {count:,} rows")
 
 
 class Progress:
@@ -171,9 +168,8 @@ class Progress:
         self._is_terminal = sys.stderr.isatty()
         self._begun = self._told = time.monotonic()
 
-    def tell(self, step: tuple[str, int, int]) -> None:
+    def tell(self, part: str, rows: int, total: int) -> None:
         """Say how far a copy is: the part, rows of it, all of them."""
-        part, rows, total = step
         now = time.monotonic()
         if now - self._told < (REWRITTEN_EVERY_S if self._is_terminal else TOLD_EVERY_S):
             return

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,13 @@ from typer.main import get_command, get_group
 
 from adapters.errors import SendRejected
 from gateway.cli import main
-from gateway.storage import bulk
+from gateway.storage import copying, postgres
 from gateway.storage.audit_log import AuditEntry, append
-from gateway.storage.copying import Copy
 from gateway.storage.people import members
 from gateway.storage.schema import REVISION, memory
 from tests.support.command_line import Result, Run, one_line, own_environment, runner
 from tests.support.gateway import running
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.postgres import PostgresServer, postgres_server, server_at
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.searching import feed
 from tests.support.storage import Store, admit, inbound
@@ -155,11 +155,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory, server: PostgresServer) -> t
     feed(store)
     store.close()
     name = server.create()
-    with (
-        bulk.source_of("sqlite:///parley.db", home) as one,
-        bulk.target_of(server.url(name)) as other,
-    ):
-        Copy(one, other, lambda _: None).run()
+    copying.copy(home / "parley.db", server_at(server.url(name)), lambda *_: None)
     return home / "parley.db", name
 
 
@@ -256,8 +252,8 @@ def test_a_sound_schema_is_told(both: Both, homes: Homes) -> None:
     assert of_server.code == 0
     assert "pg_amcheck" in of_server.out
     url = (homes[1] / "parley.yaml").read_text().split("'")[1]
-    with bulk.target_of(url) as side, side.transaction():
-        side.conn.exec_driver_sql("DROP INDEX ix_turn_dead")
+    with closing(postgres.connect(server_at(url))) as conn, conn.begin():
+        conn.exec_driver_sql("DROP INDEX ix_turn_dead")
     _, of_server = both("db", "check")
     assert (of_server.code, "ix_turn_dead" in of_server.err) == (1, True)
 

@@ -16,7 +16,6 @@ from gateway.lifecycle.backups import MANIFEST, make
 from gateway.lifecycle.home import RESTORING, own_home
 from gateway.lifecycle.restoring import plan_of, restore
 from gateway.storage.engine import lock_database
-from gateway.storage.migrations import UNFINISHED
 from tests.gateway.lifecycle.test_backups import lived_in, names_in
 from tests.support.gateway import running, settings_of
 
@@ -192,16 +191,6 @@ def test_a_pipe_is_not_waited_for(backup: Path, tmp_path: Path, name: str) -> No
             plan_of(backup, tmp_path / "new")
     else:
         assert "is a pipe" in "\n".join(plan_of(backup, tmp_path / "new").lines())
-
-
-def test_a_backup_of_an_unfinished_copy_is_refused(
-    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing could start on it."""
-    monkeypatch.setattr("gateway.storage.maintenance.schema_revision", lambda _: UNFINISHED)
-    rewritten(backup, revision=UNFINISHED)
-    with pytest.raises(StorageUnavailable, match="not whole: go on with `parley db copy"):
-        plan_of(backup, tmp_path / "new")
 
 
 def test_a_newer_backup_names_the_version_it_needs(

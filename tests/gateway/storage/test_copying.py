@@ -1,39 +1,30 @@
 """Copies of a file into a server: whole, in order, whatever ended them on the way."""
 
-import asyncio
-import random
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, insert, select, text, update
+from sqlalchemy import Connection, Table, delete, insert, inspect, select, text
 
-from agent.messages import encode, user_message
-from gateway.errors import DatabaseLocked, StorageUnavailable
-from gateway.storage import bulk, copying, maintenance, migrations, postgres
-from gateway.storage.copying import Copy, CopyStep, TableDigest
-from gateway.storage.database import Location
+from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
+from gateway.storage import copying, maintenance, migrations, postgres
+from gateway.storage.copying import TableDigest
 from gateway.storage.engine import lock_database
-from gateway.storage.migrations import (
-    UNFINISHED,
-    open_database,
-    refuse_newer,
-    schema_revision,
-)
+from gateway.storage.migrations import schema_revision
 from gateway.storage.presence import USED_LOCK
-from gateway.storage.schema import REVISION, alias, conversation, inbox, memory, message
+from gateway.storage.schema import REVISION, conversation, cursor, memory, message
 from gateway.storage.search import index, query
-from tests.support.copy_process import copy_and_kill
+from tests.support.copy_process import WHOLE, copy_and_kill
 from tests.support.every_table import everything, fill, slots
 from tests.support.postgres import PostgresServer, server_at
-from tests.support.storage import Store, migrated_file, outdated_file, stand_still
+from tests.support.storage import Store, outdated_file, stand_still
 from tests.support.thorough import sampled
 
-SMALL = 2_000
-"""Bytes of a batch: each table has several."""
 ROWS = 12
-KILLS = 5
 
 
 @pytest.fixture
@@ -55,14 +46,10 @@ def empty_url(postgres_worker: PostgresServer) -> Iterator[str]:
 
 
 def copied(
-    source: str, target: str, tell: Callable[[CopyStep], Any] = lambda _: None, size: int = SMALL
+    source: str, target: str, tell: Callable[[str, int, int], Any] = lambda *_: None
 ) -> list[TableDigest]:
     """Copy one database into another."""
-    with (
-        bulk.source_of(source, Path()) as one,
-        bulk.target_of(target) as other,
-    ):
-        return Copy(one, other, tell, size).run()
+    return copying.copy(copying.file_of(source, Path()), copying.server_of(target), tell)
 
 
 def asked(url: str, fn: Callable[[Connection], Any]) -> Any:
@@ -117,96 +104,67 @@ def test_ids_go_on_where_they_were(source: str, empty_url: str) -> None:
     assert asked(empty_url, lambda conn: conn.execute(one).scalar_one()) == ROWS + 1
 
 
-@pytest.mark.thorough
-def test_a_copy_that_is_killed_goes_on(source: str, empty_url: str) -> None:
-    """SIGKILL, again and again, behind any batch or within it; in the end it is whole."""
-    before = rows_of(source)
-    chance = random.Random(17)  # noqa: S311 - the same kills in every run
-    seen: list[str] = []
-    kills = 0
-    while asked(empty_url, schema_revision) != REVISION:
-        wait = {"after": chance.randrange(1, 14), "delay_s": chance.random() / 100}
-        seen += copy_and_kill(source, empty_url, SMALL, **wait)
-        kills += 1
-    assert rows_of(empty_url) == before
-    assert kills >= KILLS
-    assert len(set(seen)) > KILLS
+@pytest.mark.parametrize("after", sampled([1, 9, 40, 90, 140, 180], every=3))
+def test_a_copy_that_is_killed_leaves_nothing(source: str, empty_url: str, after: int) -> None:
+    """SIGKILL at any point; the same command copies everything then."""
+    said = copy_and_kill(source, empty_url, after=after, delay_s=after % 3 / 100)
+    if WHOLE not in said:
+        assert asked(empty_url, lambda conn: inspect(conn).get_table_names()) == []
+        copied(source, empty_url)
+    assert rows_of(empty_url) == rows_of(source)
 
 
-class Ended(Exception):
-    """Ends a copy."""
-
-
-def ended(source: str, target: str) -> CopyStep:
-    """End a copy in the middle of the messages; returns how far it came."""
-    last: list[CopyStep] = []
-
-    def end(step: CopyStep) -> None:
-        if step.part == "message":
-            last.append(step)
-            raise Ended
-
-    with pytest.raises(Ended):
-        copied(source, target, end)
-    return last[0]
-
-
-@pytest.mark.thorough
-def test_what_is_copied_is_not_read_again(source: str, empty_url: str) -> None:
-    """A copy goes on behind the last batch."""
-    before = ended(source, empty_url)
-    steps: list[CopyStep] = []
-    copied(source, empty_url, steps.append)
-    assert "conversation" not in {step.part for step in steps}
-    first = next(step for step in steps if step.part == "message")
-    assert first.rows > before.rows > 0
-
-
-async def started(location: Location) -> None:
-    """Open a database as `parley run` does, and as commands that write do."""
-    async with open_database(location):
-        pass
-
-
-def ways_to_start(url: str) -> dict[str, Callable[[], object]]:
-    """Return each way to a database that is not `parley db copy`."""
-    found: dict[str, Callable[[], object]] = {"refused": lambda: asked(url, refuse_newer)}
-    places = [server_at(url), server_at(url, migrates=False)]
-    for n, place in enumerate(places):
-        found |= {f"started {n}": lambda place=place: asyncio.run(started(place))}
-        found |= {f"checked {n}": lambda place=place: maintenance.check(place)}
-    return found | {"migrated": lambda: maintenance.upgrade(places[0])}
-
-
-@pytest.mark.parametrize("after", sampled([1, 3, 40, 50], every=3))
-def test_nothing_starts_on_an_unfinished_copy(source: str, empty_url: str, after: int) -> None:
-    """Killed at any point; one line says what goes on with it, and that does."""
-    url = empty_url
-    copy_and_kill(source, url, SMALL, after=after, delay_s=0)
-    assert asked(url, schema_revision) == UNFINISHED
-    for way, start in ways_to_start(url).items():
-        with pytest.raises(StorageUnavailable) as told:
-            start()
-        assert f"go on with `parley db copy {source} TARGET`" in str(told.value), way
-        assert "\n" not in str(told.value)
-    copied(source, url)
-    assert rows_of(url) == rows_of(source)
-
-
-def test_batches_are_bounded_by_bytes(source: str, empty_url: str) -> None:
-    """Many small rows are one batch, a large one is its own."""
-    store = Store(Path(source.removeprefix("sqlite:///")))
-    body = encode(user_message("x" * 9_000))
-    large = update(message).where(message.c.seq % 2 == 0).values(body=body)
-    store.run(lambda conn: conn.execute(large) and None)
+def test_texts_are_ordered_by_their_bytes(database_file: Path, empty_url: str) -> None:
+    """Both sides are compared in one order, whatever the language of the database is."""
+    names = ("a", "B", "b", "Ä", "z", "_", "漢", "é", "Z", "a\0b")
+    store = Store(database_file)
+    rows = [{"source": name, "position": n} for n, name in enumerate(names)]
+    store.run(lambda conn: conn.execute(insert(cursor), rows) and None)
     store.close()
-    steps: list[CopyStep] = []
-    copied(source, empty_url, steps.append, 8_000)
-    counts = [step.rows for step in steps if step.part == "message"]
-    sizes = [after - before for before, after in zip([0, *counts], counts, strict=False)]
-    assert sum(sizes) == ROWS
-    assert max(sizes) <= 2
-    assert len([step for step in steps if step.part == "alias"]) == 1
+    copied(f"sqlite:///{database_file}", empty_url)
+    there = {row["source"].replace("\0", "\ufffd"): row["position"] for row in rows}
+    found = asked(empty_url, lambda conn: conn.execute(select(cursor)).all())
+    assert {row.source: row.position for row in found} == there
+
+
+def test_a_row_that_is_refused_names_its_table(source: str, empty_url: str) -> None:
+    """And not what people wrote."""
+    path = source.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("INSERT INTO alias (session_key, conversation) VALUES ('my secret', 99999)")
+    with pytest.raises(StorageUnavailable, match="cannot copy alias: ") as caught:
+        copied(source, empty_url)
+    assert "my secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mysql://me@there/db", "parley.db", "sqlite://", "sqlite:///", ""])
+def test_other_urls_are_refused(url: str) -> None:
+    """The text says what a URL is, and does not repeat one, which may have a password."""
+    with pytest.raises(SettingsError, match="sqlite:///FILE") as caught:
+        copying.file_of(url, Path())
+    assert "me@there" not in str(caught.value)
+    with pytest.raises(SettingsError, match="postgresql://USER@HOST/NAME") as caught:
+        copying.server_of(url)
+    assert "me@there" not in str(caught.value)
+
+
+def test_what_is_not_there_is_not_made(tmp_path: Path, empty_url: str) -> None:
+    """A source has to exist."""
+    with pytest.raises(StorageUnavailable, match="there is no database"):
+        copied(f"sqlite:///{tmp_path / 'none.db'}", empty_url)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_passwords_are_not_shown() -> None:
+    """A database is named by host, port and name."""
+    server = server_at("postgresql://me:secret@there:5433/parley?sslmode=require")
+    assert copying.shown(server) == "postgresql://there:5433/parley"
+
+
+def test_a_server_that_is_not_there_is_named(source: str, postgres_url: str) -> None:
+    """A wrong name of a database is an error of one line."""
+    with pytest.raises(StorageUnavailable, match="nowhere"):
+        copied(source, postgres_url.replace("/test_", "/nowhere_"))
 
 
 @pytest.mark.thorough
@@ -259,29 +217,6 @@ def test_a_schema_of_another_version_is_refused(empty_url: str, tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_another_source_does_not_go_on(source: str, empty_url: str, tmp_path: Path) -> None:
-    """A target has a part of one source only."""
-    ended(source, empty_url)
-    another = f"sqlite:///{migrated_file(tmp_path / 'another.db')}"
-    with pytest.raises(StorageUnavailable, match=r"holds a part of a copy of .*copy again"):
-        copied(another, empty_url)
-
-
-@pytest.mark.thorough
-async def test_a_file_that_was_written_to_does_not_go_on(
-    source: str, empty_url: str, database_file: Path
-) -> None:
-    """A file counts its commits: nothing has to be read for that."""
-    async with open_database(database_file) as database:
-        await database.write(lambda conn: conn.execute(delete(alias)) and None)
-    ended(source, empty_url)
-    async with open_database(database_file) as database:
-        await database.write(lambda conn: conn.execute(delete(inbox)) and None)
-    with pytest.raises(StorageUnavailable, match="which was written to since: empty it"):
-        copied(source, empty_url)
-
-
-@pytest.mark.thorough
 def test_an_index_of_other_terms_is_fed_anew(
     source: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,14 +232,14 @@ def test_an_index_of_other_terms_is_fed_anew(
 def test_a_copy_that_is_not_equal_says_so(
     source: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that does not arrive is found, and the target stays unfinished."""
-    enter: Any = bulk.TargetServer.enter
+    """A row that does not arrive is found, and nothing is left of the copy."""
+    whole: Any = copying._rows
 
-    def lose_one(self: bulk.TargetServer, table: Any, rows: Any) -> None:
-        enter(self, table, rows[1:] if table is message else rows)
+    def lose_one(conn: Connection, table: Table) -> Iterator[list[Any]]:
+        is_lost = table is message and conn.dialect.name == "postgresql"
+        return islice(whole(conn, table), int(is_lost), None)
 
-    monkeypatch.setattr(bulk.TargetServer, "enter", lose_one)
+    monkeypatch.setattr(copying, "_rows", lose_one)
     with pytest.raises(StorageUnavailable, match="differs from its source in message:"):
         copied(source, empty_url)
-    assert asked(empty_url, schema_revision) == UNFINISHED
-    assert copying.BATCH_BYTES > SMALL
+    assert asked(empty_url, schema_revision) is None

@@ -21,11 +21,10 @@ from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.lifecycle.pruning import Pruner, count_all
 from gateway.settings.tree import RetentionSettings
-from gateway.storage import bulk, maintenance, postgres, retention, schema
+from gateway.storage import copying, maintenance, postgres, retention, schema
 from gateway.storage.conversation import attachments, questions, sessions, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.copying import Copy
 from gateway.storage.database import Location
 from gateway.storage.migrations import open_database
 from gateway.storage.people import notebook
@@ -150,11 +149,7 @@ def lived_file(database_template: Path, tmp_path_factory: pytest.TempPathFactory
 def lived_database(lived_file: Path, postgres_worker: PostgresServer) -> str:
     """The same on PostgreSQL, as `parley db copy` brings it there; to be copied, too."""
     name = postgres_worker.create()
-    with (
-        bulk.source_of(f"sqlite:///{lived_file}", Path()) as one,
-        bulk.target_of(postgres_worker.url(name)) as other,
-    ):
-        Copy(one, other, lambda _: None).run()
+    copying.copy(lived_file, server_at(postgres_worker.url(name)), lambda *_: None)
     return name
 
 
