@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from gateway.errors import StorageError
 from gateway.settings.tree import RetentionSettings
-from gateway.storage import audit_log, retention
+from gateway.storage import retention
 from gateway.storage.database import Database
 from gateway.storage.queue import arrivals
 from gateway.storage.retention import Pruned
@@ -69,9 +69,6 @@ def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> d
         for sweep in retention.SWEEPS[name]:
             total = total.plus(retention.count(conn, sweep, days * DAY_S))
         counted[name] = total
-    if settings.audit_days is not None:
-        told = Pruned(*audit_log.count_old(conn, settings.audit_days * DAY_S))
-        counted["audit"] = counted["audit"].plus(told)
     if settings.transcript_days is not None:
         for each in _counted_transcripts(conn, settings.transcript_days * DAY_S):
             counted["transcript"] = counted["transcript"].plus(each)
@@ -141,8 +138,6 @@ class Pruner:
         gone = {"raw": await self._summed(self._raw())}
         for name, days in _swept(settings):
             gone[name] = await self._summed(self._rows_of(name, days))
-        if settings.audit_days is not None:
-            gone["audit"] = gone["audit"].plus(await self._audit_log(settings.audit_days))
         if settings.transcript_days is not None:
             messages = await self._summed(self._transcripts(settings.transcript_days))
             gone["transcript"] = gone["transcript"].plus(messages)
@@ -187,16 +182,6 @@ class Pruner:
                 # Where none of them may go any more, the next look would find the same rows.
                 if found < retention.FOUND_ROWS or not before.rows:
                     break
-
-    async def _audit_log(self, days: int) -> Pruned:
-        """Delete rows of the audit log."""
-        old_s = days * DAY_S
-        due = Pruned(*await self._database.read(audit_log.count_old, old_s))
-        steps, left = Steps(self._database, retention.STEP_ROWS), due.rows
-        while left > 0:
-            rows = await steps.take(steps.rows, audit_log.prune, old_s, steps.rows)
-            left -= rows or left
-        return due
 
     async def _transcripts(self, days: int) -> AsyncIterator[Pruned]:
         old_s = days * DAY_S

@@ -1,7 +1,7 @@
 """The audit log: who decided what, in rows that are only added.
 
 Rows hold ids, names and digests, never the words of a message or the arguments of a call. What
-a row says is erased with its conversation; rows of an age are deleted.
+a row says is erased with its conversation; rows of an age are deleted (retention.py).
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import Connection, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import audit_rows, known_place, now_s
@@ -116,28 +116,6 @@ def forget(conn: Connection, conversation_id: int, by: str) -> None:
     its_rows = audit_rows.c.conversation.in_(its)
     conn.execute(update(audit_rows).where(its_rows).values(said=None))
     append(conn, AuditEntry("forgotten", by=by, subject=f"conversation {conversation_id}"))
-
-
-def prune(conn: Connection, age_s: float, most: int) -> int:
-    """Delete the oldest rows that are too old, at most so many; returns how many that were.
-
-    The settings of the last start stay, to be compared with those of the next.
-    """
-    found = _old(age_s).with_only_columns(audit_rows.c.id).order_by(audit_rows.c.id).limit(most)
-    return conn.execute(delete(audit_rows).where(audit_rows.c.id.in_(found))).rowcount
-
-
-def count_old(conn: Connection, age_s: float) -> tuple[int, int]:
-    """Return how many rows `prune` would delete, and how much text that is."""
-    size = func.coalesce(func.sum(func.length(audit_rows.c.said)), 0)
-    rows, chars = conn.execute(_old(age_s).with_only_columns(func.count(), size)).one()
-    return int(rows), int(chars)
-
-
-def _old(age_s: float) -> Select[Any]:
-    of_settings = select(func.max(audit_rows.c.id)).where(audit_rows.c.kind == SETTINGS)
-    kept = func.coalesce(of_settings.scalar_subquery(), 0)
-    return select(audit_rows).where(audit_rows.c.at < now_s() - age_s, audit_rows.c.id != kept)
 
 
 def note_settings(conn: Connection, now: Mapping[str, str]) -> None:

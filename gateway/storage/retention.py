@@ -30,12 +30,14 @@ from sqlalchemy import (
 from agent.messages import decode
 from agent.models.images import handle_of
 from agent.view.view import ViewPlan, dump_plan
+from gateway.storage.audit_log import SETTINGS
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.schema import (
     UNSENT,
     attachment,
     attachment_part,
+    audit_rows,
     blob,
     conversation,
     inbox,
@@ -146,6 +148,11 @@ _is_unrecorded = and_(
         message.c.conversation == inbox.c.conversation, message.c.turn_id == inbox.c.turn_id
     ),
 )
+_settings = audit_rows.alias("settings")
+# They stay, to be compared with those of the next start.
+_last_settings = func.coalesce(
+    select(func.max(_settings.c.id)).where(_settings.c.kind == SETTINGS).scalar_subquery(), 0
+)
 SWEEPS: dict[str, tuple[Sweep, ...]] = {
     "journal": (
         Sweep(
@@ -170,6 +177,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
             ),
             _bytes_of(inquiry.c.question, inquiry.c.answer),
         ),
+        Sweep(audit_rows, audit_rows.c.id != _last_settings, _bytes_of(audit_rows.c.said)),
     ),
     # While anything is under way its keys tell what was said before, and buttons wait to go.
     "outbox": (

@@ -10,11 +10,12 @@ from agent.ports import DecidedVerdict, Decision
 from agent.tools.context import Inquiry
 from gateway.access import pairing
 from gateway.errors import LeaseLost
-from gateway.storage import audit_log, maintenance
+from gateway.storage import audit_log, maintenance, retention
 from gateway.storage.audit_log import AuditEntry, AuditRecord
 from gateway.storage.conversation import questions, turn_journal
 from gateway.storage.people import members
-from gateway.storage.schema import inquiry
+from gateway.storage.retention import SWEEPS
+from gateway.storage.schema import audit_rows, inquiry
 from tests.support.scripted_model import tool_call
 from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
 
@@ -179,8 +180,11 @@ def test_old_rows_are_deleted_but_for_the_newest_settings(store: Store) -> None:
     """In steps; their numbers are never given again."""
     for kind in ("settings_changed", "denied", "denied", "settings_changed", "denied"):
         store.run(audit_log.append, AuditEntry(kind, OWNER))
-    assert store.run(audit_log.count_old, -1.0)[0] == 4
-    assert [store.run(audit_log.prune, -1.0, 3) for _ in range(3)] == [3, 1, 0]
+    of_log = next(each for each in SWEEPS["audit"] if each.table is audit_rows)
+    assert store.run(retention.count, of_log, -1.0).rows == 4
+    old = store.run(retention.find, of_log, -1.0)
+    steps = (old[:3], old[3:], [(4,)])
+    assert [store.run(retention.erase, of_log, -1.0, some).rows for some in steps] == [3, 1, 0]
     store.run(audit_log.append, AuditEntry("expired"))
     assert [(row.seq, row.kind) for row in on_record(store)] == [
         (4, "settings_changed"),
