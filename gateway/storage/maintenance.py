@@ -4,10 +4,7 @@ The command line asks for these, some of them while a gateway runs on it. A serv
 has programs of its own for copies and for room: there those are refused, with their names.
 """
 
-import ctypes
-import os
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -65,16 +62,12 @@ from gateway.storage.schema import (
 from gateway.storage.search import index
 
 COPIED_PAGES = 64
-"""Of one portion of a backup, 256 KB: the disk has it within a millisecond."""
+"""Of one portion of a backup, 256 KB."""
 COPY_PAUSE_S = 0.005
-"""Least pause after a portion: the disk is left to others."""
-COPY_PAUSES = 2.0
-"""How long the pause is where a portion takes long, as a multiple of that."""
+"""The pause after a portion: the disk is left to others."""
 LOOK_EVERY = 100_000
 """Steps of SQLite's machine, a few milliseconds of a check, between two looks whether to stop."""
 Stopped = Callable[[], bool]
-_WAIT_WRITE_WAIT = 7
-"""SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER. Source: sync_file_range(2)."""
 
 
 def file_at(location: Location, instead: str) -> Path:
@@ -92,8 +85,8 @@ def backup(location: Location, target: Path, stopped: Stopped = lambda: False) -
     """Copy a database, consistently, also while a gateway writes to it; returns its bytes.
 
     The copy is written beside the target, checked, and renamed: an older backup of the same name
-    is replaced by a whole and sound one, or stays. It is written in portions, each of which the
-    disk has before the next one: else it has gigabytes to write in front of the gateway's commits.
+    is replaced by a whole and sound one, or stays. It is written in portions with pauses, which
+    leave the disk to the gateway's commits.
 
     Args:
         stopped: Asked after each portion; when it says so the copy ends, and is removed.
@@ -108,12 +101,10 @@ def backup(location: Location, target: Path, stopped: Stopped = lambda: False) -
     partial = target.with_name(target.name + ".partial")
     try:
         with (
-            # Closed last: closing a file gives up SQLite's locks on it.
-            partial.open("ab") as written,
             closing(sqlite3.connect(read_only_uri(database), uri=True)) as source,
             closing(sqlite3.connect(partial)) as copy,
         ):
-            _copy(source, copy, written.fileno(), stopped)
+            _copy(source, copy, stopped)
             copy.set_progress_handler(stopped, LOOK_EVERY)
             (sound,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         if sound != "ok":
@@ -126,21 +117,11 @@ def backup(location: Location, target: Path, stopped: Stopped = lambda: False) -
     return target.stat().st_size
 
 
-def _copy(
-    source: sqlite3.Connection,
-    copy: sqlite3.Connection,
-    written: int,
-    stopped: Stopped,
-) -> None:
-    began = time.monotonic()
-
+def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, stopped: Stopped) -> None:
     def pause(_status: int, _remaining: int, _total: int) -> None:
-        nonlocal began
         if stopped():
             raise sqlite3.OperationalError("it was stopped")
-        _write_out(written)
-        time.sleep(max(COPY_PAUSE_S, COPY_PAUSES * (time.monotonic() - began)))
-        began = time.monotonic()
+        time.sleep(COPY_PAUSE_S)
 
     # One snapshot for all portions, which the first read takes: without it each write of others
     # would begin the copy anew.
@@ -148,26 +129,6 @@ def _copy(
     source.execute("SELECT 1 FROM sqlite_schema").fetchone()
     source.backup(copy, pages=COPIED_PAGES, progress=pause)
     source.rollback()
-
-
-def _write_out(file: int) -> None:
-    """Have the disk write what a file was given.
-
-    An fsync would write the filesystem's journal too, for which the commits of others wait; SQLite
-    does one at the end of the copy.
-    """
-    if sys.platform != "linux":
-        os.fsync(file)
-        return
-    # From byte 0 on; a length of 0 means up to the end. Source: sync_file_range(2).
-    whole = (ctypes.c_int64(0), ctypes.c_int64(0))
-    if _LIBC.sync_file_range(file, *whole, _WAIT_WRITE_WAIT):
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-
-
-# Without `use_errno` the reason of a failure may be overwritten before it is read.
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 ERASED_ROWS = 200
