@@ -137,26 +137,6 @@ ERASED_PARTS = 4
 """Likewise of rows that may have a megabyte."""
 
 
-def forget(conn: Connection, conversation_id: int) -> int:
-    """Erase one conversation in one transaction: `withdraw` and all of `erase_some`.
-
-    The log, and unused bytes of the file, still hold the words until `Database.scrub`.
-
-    Returns:
-        As `withdraw` does.
-
-    Raises:
-        NotFound: As `withdraw` does.
-    """
-    messages = withdraw(conn, conversation_id)
-    while erase_some(conn, conversation_id):
-        pass
-    is_first = True
-    while index.merge_some(conn, is_first=is_first):
-        is_first = False
-    return messages
-
-
 def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -> int:
     """Take a conversation out of service, to be erased: nothing is asked, answered or sent in it.
 

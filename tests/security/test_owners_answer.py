@@ -15,10 +15,11 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool
 from gateway.commands.approvals import NOT_HERE, ONLY_OWNERS_APPROVE, OVER
-from gateway.storage import maintenance, schema
+from gateway.storage import schema
 from tests.support.gateway import RecordingModel, Running, agent_of, running
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import tool_call
+from tests.support.storage import forget
 
 OWNED: dict[str, Any] = {"mode": "allowlist", "owners": ["telegram:u1"], "telegram": ["u2"]}
 MEMBER: dict[str, Any] = {"sender": "u2", "sender_name": "Mem`ber"}
@@ -184,7 +185,7 @@ async def test_what_is_forgotten_is_gone_from_the_chats_of_owners(tmp_path: Path
     """`parley forget` of the member's conversation leaves nothing of what was asked."""
     async with guarded(tmp_path) as (chat, _):
         await asked(chat)
-        await chat.gateway.database.write(maintenance.forget, 2)
+        await chat.gateway.database.write(forget, 2)
         rows = await chat.rows(schema.outbox)
         assert "tidy up" not in json.dumps([row.payload for row in rows])
         assert [row.conversation for row in rows] == [1]

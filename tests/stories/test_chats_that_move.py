@@ -8,7 +8,6 @@ import pytest
 from adapters.messages import Address, Choice, Cursor, Move, Poison, Receipt
 from agent.messages import assistant_message
 from gateway.session_keys import address_key
-from gateway.storage import maintenance
 from gateway.storage.conversation import conversations, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.queue import arrivals, outbox, sending
@@ -21,6 +20,7 @@ from tests.support.storage import (
     admit,
     begin_turn,
     find_running,
+    forget,
     inbound,
     part,
     turn_of,
@@ -170,5 +170,5 @@ def test_what_strangers_wrote_moves_along(store: Store, group: int) -> None:
     kept = [Poison("telegram:default", "k", "words", "stranger")]
     store.run(arrivals.set_aside, kept, "-5")
     store.run(arrivals.move, MOVE)
-    store.run(maintenance.forget, group)
+    store.run(forget, group)
     assert store.one(quarantine).raw == ""

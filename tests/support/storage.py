@@ -23,7 +23,7 @@ from agent.usage import Usage
 from agent.view.view import ViewPlan, render
 from gateway.commands.registry import parse
 from gateway.session_keys import session_key, sole_sender
-from gateway.storage import migrations
+from gateway.storage import maintenance, migrations
 from gateway.storage.conversation import compactions, conversations, sessions, transcript, turns
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.turns import Turn
@@ -36,6 +36,7 @@ from gateway.storage.queue.inbox import InboxEntry, InboxKind, InboxState
 from gateway.storage.queue.leases import Lease
 from gateway.storage.queue.outbox import OutboxPart
 from gateway.storage.schema import SEARCH_INDEX, conversation, message
+from gateway.storage.search import index
 from tests.support.postgres import server_at
 
 P = ParamSpec("P")
@@ -387,6 +388,17 @@ def begin_anew(conn: Connection, conversation_id: int, reason: str = "new") -> S
         select(conversation.c.message_head).where(conversation.c.id == conversation_id)
     )
     return sessions.start_root(conn, conversation_id, reason, first_seq=int(head or 0) + 1)
+
+
+def forget(conn: Connection, conversation_id: int) -> int:
+    """Erase a conversation in one transaction, and merge the search index; see `withdraw`."""
+    messages = maintenance.withdraw(conn, conversation_id)
+    while maintenance.erase_some(conn, conversation_id):
+        pass
+    is_first = True
+    while index.merge_some(conn, is_first=is_first):
+        is_first = False
+    return messages
 
 
 def compaction(plan: ViewPlan, **changes: Any) -> Compaction:

@@ -30,7 +30,7 @@ from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
 from gateway.pipeline.admission import AdmissionBatch, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings
-from gateway.storage import audit_log, maintenance, schema
+from gateway.storage import audit_log, schema
 from gateway.storage.people import members
 from gateway.storage.people.members import CODE_S, DECIDED_S
 from gateway.storage.people.web_users import ChatLinks
@@ -38,7 +38,7 @@ from gateway.storage.queue import leases
 from tests.support.door import TOKEN
 from tests.support.gateway import Running, message, running, settings_of
 from tests.support.recording_adapter import RecordingAdapter
-from tests.support.storage import Store, admit, inbound
+from tests.support.storage import Store, admit, forget, inbound
 
 PAIRING: dict[str, Any] = {"mode": "pairing", "owners": []}
 ALLOWLIST: dict[str, Any] = {"mode": "allowlist", "owners": []}
@@ -623,7 +623,7 @@ class TestDecisions:
         """Its code is void, and who was there may ask again."""
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
             code = code_of(await stranger(chat))
-            await chat.gateway.database.write(maintenance.forget, 1)
+            await chat.gateway.database.write(forget, 1)
             assert "no such code" in await owner(chat, f"/pair approve {code}")
             assert await chat.rows(schema.pairing) == []
             assert code_of(await stranger(chat)) != code

@@ -22,7 +22,6 @@ from agent.tools.builtin.history import SESSION_SEARCH
 from agent.tools.context import Findings, SearchQuery
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import StorageUnavailable
-from gateway.storage import maintenance
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
@@ -31,7 +30,7 @@ from gateway.storage.search import index, query
 from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.scripted_model import Step, tool_call
 from tests.support.searching import chat, found, said, talk, tell
-from tests.support.storage import Store, begin_anew, copy_database
+from tests.support.storage import Store, begin_anew, copy_database, forget
 from tests.support.thorough import WAIT_S
 
 
@@ -164,7 +163,7 @@ def test_a_delegated_child_sees_itself_alone(store: Store) -> None:
 def test_a_forgotten_conversation_sees_nothing(store: Store) -> None:
     """A turn that is running meanwhile finds nothing more."""
     here = talk(store, "a zebra")
-    store.run(maintenance.forget, here)
+    store.run(forget, here)
     assert store.run(query.of, here) == query.Scope({here: ""}, is_direct=False)
     assert store.run(query.around, [], 1) == {}
 

@@ -29,7 +29,7 @@ from agent.turn.loop import OUTCOME_UNKNOWN, WRAP_UP
 from agent.usage import Prices
 from gateway.cli.sessions import show_list
 from gateway.errors import NotFound
-from gateway.storage import maintenance, schema
+from gateway.storage import schema
 from gateway.storage.conversation import delegates
 from gateway.storage.reports import history
 from tests.support.gateway import (
@@ -41,6 +41,7 @@ from tests.support.gateway import (
     running,
 )
 from tests.support.scripted_model import Step, tool_call
+from tests.support.storage import forget
 
 Reply = Callable[[ModelRequest], Step]
 TASK = "count the words"
@@ -515,7 +516,7 @@ async def test_forget_erases_children(tmp_path: Path) -> None:
     """With the parent all that its children have on record is gone."""
     async with running(tmp_path, agent_with(model_of("done"))) as chat:
         await chat.ask("go")
-        await chat.gateway.database.write(maintenance.forget, 1)
+        await chat.gateway.database.write(forget, 1)
         for table in (schema.conversation, schema.turn, schema.message, schema.ledger):
             assert await chat.rows(table) == []
 
@@ -526,7 +527,7 @@ async def test_a_child_is_not_forgotten_alone(tmp_path: Path) -> None:
         await chat.say("go")
         await chat.logged("turn_suspended")
         with pytest.raises(NotFound, match="conversation 2 belongs to conversation 1"):
-            await chat.gateway.database.write(maintenance.forget, 2)
+            await chat.gateway.database.write(forget, 2)
         assert len(await chat.rows(schema.conversation)) == 2
 
 

@@ -30,7 +30,7 @@ from gateway.pipeline.delivery import (
 )
 from gateway.pipeline.notices import EXPIRED, UNSHOWN
 from gateway.settings.tree import AccessSettings
-from gateway.storage import maintenance, schema
+from gateway.storage import schema
 from gateway.storage.people import members
 from gateway.storage.queue import dead_letters, outbox, sending
 from gateway.storage.queue.outbox import OutboxPart
@@ -38,7 +38,7 @@ from gateway.storage.queue.sending import Due
 from tests.support.engines import disk_is_full
 from tests.support.gateway import Running, running
 from tests.support.recording_adapter import RecordingAdapter
-from tests.support.storage import Store, admit, inbound, part, statements_of
+from tests.support.storage import Store, admit, forget, inbound, part, statements_of
 
 pytestmark = pytest.mark.usefixtures("no_backoff")
 
@@ -682,7 +682,7 @@ async def test_a_chat_that_was_forgotten_meanwhile_is_told_nothing(tmp_path: Pat
         await chat.say("one")
         await chat.until(lambda: adapter.attempts)
         [place] = await chat.rows(schema.conversation)
-        await chat.gateway.database.write(maintenance.forget, place.id)
+        await chat.gateway.database.write(forget, place.id)
         gate.set()
         assert (await chat.logged("message_buried"))["letters"] == 0
         assert await chat.ask("two", "c2") == "re: two"

@@ -10,14 +10,14 @@ from agent.ports import DecidedVerdict, Decision
 from agent.tools.context import Inquiry
 from gateway.access import pairing
 from gateway.errors import LeaseLost
-from gateway.storage import audit_log, maintenance, retention
+from gateway.storage import audit_log, retention
 from gateway.storage.audit_log import AuditEntry, AuditRecord
 from gateway.storage.conversation import questions, turn_journal
 from gateway.storage.people import members
 from gateway.storage.retention import SWEEPS
 from gateway.storage.schema import audit_rows, inquiry
 from tests.support.scripted_model import tool_call
-from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
+from tests.support.storage import Store, admit, forget, inbound, raw_bytes, turn_of
 
 OWNER = "telegram:7"
 
@@ -168,7 +168,7 @@ def test_forgetting_empties_rows_and_says_so(store: Store) -> None:
     store.run(audit_log.append, AuditEntry("denied", "telegram:whoever", conversation=here))
     store.run(audit_log.append, AuditEntry("denied", OWNER, conversation=here + 1))
     assert b"telegram:whoever" in raw_bytes(store.path)
-    store.run(maintenance.forget, here)
+    store.run(forget, here)
     assert told(store) == [
         ("denied", "-", "-"),
         ("denied", OWNER, ""),

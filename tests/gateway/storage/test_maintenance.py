@@ -59,6 +59,7 @@ from tests.support.storage import (
     begin_turn,
     compact,
     dump,
+    forget,
     inbound,
     model_call,
     parts,
@@ -121,7 +122,7 @@ def test_forget_erases_every_row_of_a_conversation(store: Store) -> None:
     checkpoint(store)
     before = dump(store.path)
     gone = talk(store, SECRET, chat="2")
-    assert store.run(maintenance.forget, gone) == 3
+    assert store.run(forget, gone) == 3
     # The search index holds the same in other pages: tests/gateway/storage/search/test_index.py.
     # The audit log says that it was forgotten: tests/gateway/storage/test_audit_log.py.
     others = ("sqlite_sequence", "replica", "search_index", "audit_")
@@ -136,7 +137,7 @@ def test_forget_leaves_no_byte_in_the_file(store: Store) -> None:
     talk(store, "kept", chat="1")
     gone = talk(store, SECRET, chat="2")
     assert is_on_disk(store.path)
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     checkpoint(store)
     assert not is_on_disk(store.path)
 
@@ -224,7 +225,7 @@ def index_file(server: PostgresServer, url: str) -> bytes:
 def test_forget_of_an_unknown_conversation_is_an_error(store: Store) -> None:
     """The operator named something that is not there."""
     with pytest.raises(NotFound, match="no conversation 4711"):
-        store.run(maintenance.forget, 4711)
+        store.run(forget, 4711)
 
 
 def test_forget_covers_every_table_that_names_a_conversation(store: Store) -> None:
@@ -233,7 +234,7 @@ def test_forget_covers_every_table_that_names_a_conversation(store: Store) -> No
     tables = set(metadata.sorted_tables) - {audit_rows}
     named = [table for table in tables if "conversation" in table.c]
     assert all(store.rows(table) for table in named)
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     for table in named:
         assert store.rows(table) == [], table.name
     assert store.rows(metadata.tables["step"]) == []
@@ -243,7 +244,7 @@ def test_forget_covers_every_table_that_names_a_conversation(store: Store) -> No
 def test_a_running_turn_of_a_forgotten_conversation_writes_nothing(store: Store) -> None:
     """Its lease is lost with the conversation."""
     current = store.run(turn_of, SECRET)
-    store.run(maintenance.forget, current.lease.conversation)
+    store.run(forget, current.lease.conversation)
     with pytest.raises(LeaseLost):
         store.run(
             turn_journal.commit, current, [assistant_message("x")], parts(current), TurnEnd("x")
@@ -254,7 +255,7 @@ def test_a_running_turn_of_a_forgotten_conversation_writes_nothing(store: Store)
 def test_a_forgotten_chat_begins_anew(store: Store) -> None:
     """The next message of the same chat opens another conversation, with a new id."""
     gone = talk(store, SECRET, chat="2")
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     fresh, seq = store.run(admit, inbound("hello again", chat="2"))
     assert (fresh > gone, seq) == (True, 1)
 
@@ -405,7 +406,7 @@ def test_a_backup_of_any_folder_name(database_file: Path, tmp_path: Path) -> Non
 def test_ids_are_not_given_again(store: Store) -> None:
     """A forgotten conversation's id never names another one."""
     gone = talk(store, SECRET, chat="2")
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     assert store.rows(conversation) == []
     current = store.run(turn_of, "fresh")
     assert current.lease.conversation > gone
@@ -419,7 +420,7 @@ def test_forget_empties_what_strangers_wrote_in_the_chat(store: Store) -> None:
     gone = talk(store, "words", chat="2")
     for key, chat in (("1290", "2"), ("cb:7", "2"), ("2:5", "3"), ("x", None)):
         store.run(arrivals.set_aside, [Poison("telegram:default", key, SECRET, "stranger")], chat)
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     kept = [(row.dedupe_key, row.raw) for row in store.rows(quarantine)]
     assert kept == [("1290", ""), ("cb:7", ""), ("2:5", SECRET), ("x", SECRET)]
 
@@ -428,4 +429,4 @@ def test_forget_empties_what_strangers_wrote_in_the_chat(store: Store) -> None:
 def test_forget_reads_no_turns_of_other_conversations(store: Store) -> None:
     """SQLite makes sure that none is left in a segment that goes."""
     gone = talk(store, "words", chat="2")
-    assert "SCAN turn" not in store.plans(maintenance.forget, gone)
+    assert "SCAN turn" not in store.plans(forget, gone)

@@ -45,6 +45,7 @@ from tests.support.storage import (
     claim_one,
     compact,
     copy_database,
+    forget,
     inbound,
     load_view,
     model_call,
@@ -313,7 +314,7 @@ def test_a_conversation_that_is_forgotten_meanwhile_is_passed_over(
     def forgetting(conn: Connection, conversation_id: int, age_s: float) -> None:
         begin_anew_(conn, conversation_id, age_s)
         if conversation_id == COMPACTED:
-            maintenance.forget(conn, conversation_id)
+            forget(conn, conversation_id)
 
     monkeypatch.setattr(retention, "begin_anew", forgetting)
     lived.run(age, 31)

@@ -15,7 +15,6 @@ from agent.ports import PlannerState
 from agent.usage import Usage
 from agent.view.view import Edit, Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.storage import maintenance
 from gateway.storage.conversation import compactions, sessions, transcript, turn_journal
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -32,6 +31,7 @@ from tests.support.storage import (
     compact,
     compaction,
     find_running,
+    forget,
     inbound,
     load_view,
     model_call,
@@ -305,7 +305,7 @@ def test_new_nodes_come_with_the_plan(store: Store) -> None:
     store.run(compact, moved, COMPACTED, nodes=(ROOT,))
     assert store.run(compactions.nodes_of, conversation) == [LEAF, ROOT]
     assert store.run(compactions.nodes_of, conversation + 1) == []
-    store.run(maintenance.forget, conversation)
+    store.run(forget, conversation)
     assert store.run(compactions.nodes_of, conversation) == []
 
 

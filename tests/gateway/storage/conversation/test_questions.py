@@ -20,7 +20,6 @@ from gateway.errors import TurnCancelled
 from gateway.replay.player import NullAdapter
 from gateway.settings.tree import AccessSettings
 from gateway.signals import Wakeups
-from gateway.storage import maintenance
 from gateway.storage.conversation import delegates, questions, turn_journal
 from gateway.storage.conversation.questions import Question
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -28,7 +27,16 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
 from gateway.storage.schema import inquiry, outbox, turn
 from tests.support.scripted_model import tool_call
-from tests.support.storage import BASE, Store, admit, begin_anew, find_running, inbound, turn_of
+from tests.support.storage import (
+    BASE,
+    Store,
+    admit,
+    begin_anew,
+    find_running,
+    forget,
+    inbound,
+    turn_of,
+)
 from tests.support.turns import asked, resume
 
 APPROVAL = Inquiry("approval", "c1", "act", "May I?")
@@ -222,7 +230,7 @@ def test_who_answers_a_childs_question_counts_for_its_parent_too(
 def test_forgetting_a_conversation_erases_what_was_asked(store: Store, current: Turn) -> None:
     """The questions hold arguments of tools."""
     store.run(ask, current)
-    store.run(maintenance.forget, current.lease.conversation)
+    store.run(forget, current.lease.conversation)
     assert store.rows(inquiry) == []
 
 

@@ -20,7 +20,6 @@ from agent.prompt.system import LAYERS, OWN_LAYER, SEPARATOR, SystemPrompt
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost
-from gateway.storage import maintenance
 from gateway.storage.conversation import sessions, transcript, turn_journal
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.transcript import MessagePlace
@@ -36,6 +35,7 @@ from tests.support.storage import (
     begin_turn,
     compact,
     fixed_base,
+    forget,
     inbound,
     load_view,
     model_call,
@@ -361,11 +361,11 @@ def test_the_last_reference_takes_the_text_with_it(store: Store) -> None:
     """What two conversations share stays until the second one is forgotten, tools likewise."""
     one, two = begun(store, "a"), begun(store, "b")
     own = begun(store, "c", text="Knows that Ada likes tea.")
-    store.run(maintenance.forget, own.conversation)
+    store.run(forget, own.conversation)
     assert texts(store) == [SHARED, TOOLS]
-    store.run(maintenance.forget, one.conversation)
+    store.run(forget, one.conversation)
     assert texts(store) == [SHARED, TOOLS]
-    store.run(maintenance.forget, two.conversation)
+    store.run(forget, two.conversation)
     assert (texts(store), store.rows(prompt_base)) == ([], [])
 
 
@@ -382,7 +382,7 @@ def test_the_same_text_as_prompt_and_tools_is_one_text(store: Store) -> None:
     """It goes once nobody refers to it in either place."""
     here = begun(store, "a", text="[]", tools="[]")
     assert texts(store) == ["[]"]
-    store.run(maintenance.forget, here.conversation)
+    store.run(forget, here.conversation)
     assert texts(store) == []
 
 
@@ -400,7 +400,7 @@ def test_bases_are_released_by_index(store: Store) -> None:
     """Whether somebody still uses a base is one look-up, however many segments there are."""
     here = begun(store, "a")
     feed(store)
-    plans = store.plans(maintenance.forget, here.conversation)
+    plans = store.plans(forget, here.conversation)
     harmless = ("SCAN CONSTANT", "SCAN (", "SCAN search_index VIRTUAL")
     scans = [plan for plan in plans if plan.startswith("SCAN")]
     assert [plan for plan in scans if not plan.startswith(harmless)] == []

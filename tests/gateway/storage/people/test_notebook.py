@@ -11,13 +11,12 @@ from adapters.messages import Address
 from agent.errors import ToolError
 from agent.tools.context import TodoItem
 from gateway.errors import NotFound, TurnCancelled
-from gateway.storage import maintenance
 from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.people import notebook
 from gateway.storage.people.notebook import Change, changed
 from gateway.storage.schema import alias, conversation, memory, todo
-from tests.support.storage import Store, admit, inbound, turn_of
+from tests.support.storage import Store, admit, forget, inbound, turn_of
 
 ITEMS = [TodoItem("buy bread", "done"), TodoItem("bake a cake")]
 
@@ -174,6 +173,6 @@ def test_forgetting_a_conversation_erases_its_notes_and_its_list(store: Store) -
     here = turn.lease.conversation
     store.run(notebook.change_notes, turn, change(add="its own", scope=f"conversation:{here}"))
     store.run(notebook.set_todo, turn, ITEMS)
-    store.run(maintenance.forget, here)
+    store.run(forget, here)
     assert [row.text for row in store.rows(memory)] == ["of the sender"]
     assert store.rows(todo) == []

@@ -35,6 +35,7 @@ from tests.support.storage import (
     Store,
     admit,
     begin_turn,
+    forget,
     inbound,
     model_call,
     outdated_copy,
@@ -136,7 +137,7 @@ def test_the_sums_are_those_of_the_ledger(store: Store, made: list[dict[str, Any
         assert spent.prompts == approximately(fully_compared(store, since))
     assert not [row for each in (spent_slot, spent_by) for row in store.rows(each) if not row.calls]
     for current in turns.values():
-        store.run(maintenance.forget, current.lease.conversation)
+        store.run(forget, current.lease.conversation)
 
 
 def fully_compared(store: Store, since: float) -> Compared:

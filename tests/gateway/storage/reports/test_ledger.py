@@ -9,7 +9,6 @@ from agent.messages import assistant_message, tool_message
 from agent.ports import ModelCall
 from agent.usage import Usage
 from agent.view.view import Summary
-from gateway.storage import maintenance
 from gateway.storage.conversation import compactions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
@@ -23,6 +22,7 @@ from tests.support.storage import (
     admit,
     begin_turn,
     compact,
+    forget,
     inbound,
     model_call,
     parts,
@@ -109,7 +109,7 @@ def test_what_was_spent_is_booked_once(store: Store, current: Turn) -> None:
 def test_an_erased_conversation_is_booked_no_more(store: Store, current: Turn) -> None:
     """Its calls end after `parley forget`: there is nothing left that they belong to."""
     think(store, current, model_call(USAGE))
-    store.run(maintenance.forget, current.lease.conversation)
+    store.run(forget, current.lease.conversation)
     book(store, current, LOST)
     assert store.rows(ledger) == []
 

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text, update
 
-from gateway.storage import maintenance
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import conversation, message, search_row
 from gateway.storage.search import index, query
 from tests.support.searching import chat, feed, found, said, talk, tell
-from tests.support.storage import Store, raw_bytes
+from tests.support.storage import Store, forget, raw_bytes
 
 
 class Killed(Exception):
@@ -132,7 +131,7 @@ def test_the_index_survives_a_vacuum(store: Store) -> None:
 def test_a_forgotten_conversation_leaves_no_word(store: Store) -> None:
     """Neither a row nor a byte of its terms; others stay."""
     gone, kept = talk(store, "a zebra okapiphant"), talk(store, "a zebra", user="8")
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     store.connection.connection.cursor().execute("VACUUM")
     store.connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert store.run(held) == [index.row_id(kept, 1)]
@@ -145,7 +144,7 @@ def test_forgetting_with_an_index_of_other_terms_empties_it(store: Store) -> Non
     store.run(lambda conn: conn.execute(text("DELETE FROM search_row")))
     clear_mark = CLEARED[store.connection.dialect.name]
     store.run(lambda conn: conn.execute(text(clear_mark)))
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     assert store.conversation(kept).searched_seq == 0
     feed(store)
     assert found(store, None, "zebra") == [1]
@@ -156,7 +155,7 @@ def test_forgetting_what_was_never_fed(store: Store) -> None:
     talk(store, "a zebra", user="8")
     gone = chat(store)
     store.run(tell, gone, [said("a zebra")])
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     assert len(store.run(held)) == 1
 
 

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.storage import maintenance
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import vector
 from gateway.storage.search import index, vectors
 from gateway.storage.search.terms import terms_of
 from gateway.storage.search.vectors import TEXTS, Direction
 from tests.support.searching import chat, feed, said, talk, tell
-from tests.support.storage import Store
+from tests.support.storage import Store, forget
 
 SPACE = "server model 3"
 
@@ -79,7 +78,7 @@ def test_vectors_go_with_their_messages(store: Store) -> None:
     make(store)
     store.run(index.forget, gone, 1)
     assert kept(store, gone) == [2]
-    store.run(maintenance.forget, gone)
+    store.run(forget, gone)
     assert {row.conversation for row in store.rows(vector)} == {other}
 
 
