@@ -92,7 +92,7 @@ def _plain(number: Any) -> int | float:
     return int(number) if number == number.to_integral_value() else float(number)
 
 
-class Session(psycopg.Connection[Any]):
+class TimedSession(psycopg.Connection[Any]):
     """A session that ends where the server does not answer in time.
 
     Nothing else would tell: the other end may be there for the kernel, as that of a balancer is.
@@ -147,9 +147,9 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> Connection:
         raise StorageUnavailable(f"cannot reach the database: {reason(exc)}") from None
 
 
-def driver_of(conn: Connection) -> "Session":
+def driver_of(conn: Connection) -> "TimedSession":
     """Return the driver's connection."""
-    return cast("Session", conn.connection.driver_connection)
+    return cast("TimedSession", conn.connection.driver_connection)
 
 
 def _note_loss(context: ExceptionContext) -> None:
@@ -188,11 +188,11 @@ def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
         raise StorageUnavailable(f"cannot reach the database: {_first_line(exc)}") from None
 
 
-def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> Session:
+def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> TimedSession:
     limits = [KEPT_ALIVE, *(f"-c {name}={value}" for name, value in _SESSION.items())]
     try:
         # What is prepared is in one session, and behind a pooler the next transaction has another.
-        driver = Session.connect(
+        driver = TimedSession.connect(
             conninfo(url, "" if pooled else " ".join(limits)),
             prepare_threshold=5 if prepares and not pooled else None,
         )
