@@ -207,7 +207,7 @@ class SharedChats(Elsewhere):
 class OtherReplicas:
     """Tells the other replicas what they must know at once, and hears it from them.
 
-    Implements `gateway.storage.notifications.Listener`.
+    Implements `gateway.storage.notifications.HintListener`.
 
     Args:
         notifications: On a direct connection to it.

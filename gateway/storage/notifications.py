@@ -60,7 +60,7 @@ def channel_of(replica: int) -> str:
     return f"parley_{replica}"
 
 
-class Listener(Protocol):
+class HintListener(Protocol):
     """Who hears hints."""
 
     @property
@@ -101,7 +101,7 @@ class Notifications:
         """Have `run` look whether the listener is known by another id by now."""
         self._stirred.set()
 
-    async def run(self, listener: Listener) -> NoReturn:
+    async def run(self, listener: HintListener) -> NoReturn:
         """Exchange hints until cancelled; a lost connection is opened anew."""
         pause_s = FIRST_PAUSE_S
         while True:
@@ -115,7 +115,7 @@ class Notifications:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _exchange_as(self, replica: int, listener: Listener) -> None:
+    async def _exchange_as(self, replica: int, listener: HintListener) -> None:
         """Exchange hints for as long as the listener is known by this id."""
         async with self._session(replica, listener) as driver:
             listener.look_anew()
@@ -123,7 +123,7 @@ class Notifications:
                 await self._exchange(driver)
 
     @asynccontextmanager
-    async def _session(self, replica: int, listener: Listener) -> AsyncIterator[_HintSession]:
+    async def _session(self, replica: int, listener: HintListener) -> AsyncIterator[_HintSession]:
         """Yield an open connection that listens."""
         driver = await _HintSession.connect(conninfo(self._server.direct), autocommit=True)
         try:
