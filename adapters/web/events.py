@@ -43,8 +43,8 @@ WRITE_TIMEOUT_S = 60.0
 BATCH_BYTES = 32_768
 # So much of a growing answer is shown, since all of it is made anew each time.
 PREVIEW_CHARS = 30_000
-# Renderings kept for the next reader: about a hundred long answers.
-KEPT_CHARS = 4_000_000
+# Renderings kept for the next reader.
+KEPT_RENDERINGS = 100
 
 log = structlog.get_logger()
 
@@ -183,7 +183,7 @@ class EventStreams:
         self._hub = hub
         self._ping_s = ping_s
         self._guard = guard
-        self._pages = Renderings(page_html, KEPT_CHARS)
+        self._pages = Renderings(page_html, KEPT_RENDERINGS)
         self._limits = limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:

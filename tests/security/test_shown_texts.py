@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from adapters.rendering import LOOP_COST, cost, rendered
+from adapters.rendering import rendered
 from adapters.rendering.markdown import to_html
 from adapters.web.events import page_html
 from agent.safety.redaction import printable
@@ -50,8 +50,14 @@ async def test_attack_09_a_text_that_is_dear_to_render(render: object, text: str
     """It costs so much for each character and no more, and is rendered beside the event loop."""
     assert callable(render)
     assert calls_of(render, text) <= most_calls(text)
-    assert cost(text) > LOOP_COST
-    assert await rendered(render, text)
+    threads: set[int] = set()
+
+    def noted(markdown: str) -> object:
+        threads.add(threading.get_ident())
+        return render(markdown)
+
+    assert await rendered(noted, text)
+    assert threading.get_ident() not in threads
 
 
 async def test_attack_09_many_readers_of_a_text_that_is_dear_to_render(

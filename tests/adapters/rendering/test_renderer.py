@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.rendering import LOOP_COST, MAX_COST, Renderings, cost, rendered
-from adapters.rendering.markdown import to_html
+from adapters.rendering import Renderings, rendered
+from adapters.rendering.markdown import MAX_SIGNS, to_html
 from tests.support.renderers import HOSTILE, PLATFORMS, SLOW
 from tests.support.thorough import amount, products
 
@@ -20,8 +20,6 @@ CALLS_PER_CHAR = 120
 """Python functions and built-ins that a character may cost. Measured: up to 86 for hostile texts,
 1 to 6 for real answers.
 """
-CALLS_PER_COST = 5
-"""Calls per estimated microsecond. Measured: up to 3.7, so that no estimate is far too low."""
 LEAST_CALLS = 5_000
 RENDERERS = [*(platform.render for platform in PLATFORMS), to_html]
 ROW = "|" + "a|" * 128 + "\n"
@@ -49,8 +47,8 @@ def calls_of(render: Render, text: str) -> int:
 
 
 def most_calls(text: str) -> int:
-    """Return the most calls of a text, by its length and by its estimated cost."""
-    return min(CALLS_PER_CHAR * len(text), CALLS_PER_COST * cost(text)) + LEAST_CALLS
+    """Return the most calls of a text, by its length."""
+    return CALLS_PER_CHAR * len(text) + LEAST_CALLS
 
 
 class _Words(HTMLParser):
@@ -75,7 +73,7 @@ def test_tables_of_short_rows_are_not_filled_up(render: Render) -> None:
 
 @pytest.mark.parametrize(("render", "name"), products(RENDERERS, [*SLOW]))
 def test_known_traps_take_bounded_steps(render: Render, name: str) -> None:
-    """Texts that made parsers slow stay below the limit per character and the estimate."""
+    """Texts that made parsers slow stay below the limit per character."""
     text = SLOW[name][: amount(8_000, 20_000)]
     assert calls_of(render, text) < most_calls(text)
 
@@ -84,7 +82,7 @@ def test_known_traps_take_bounded_steps(render: Render, name: str) -> None:
 @given(piece=HOSTILE, times=st.integers(min_value=1, max_value=200))
 @settings(max_examples=40)
 def test_any_text_takes_bounded_steps(render: Render, piece: str, times: int) -> None:
-    """Repeated pieces stay below the limit per character and the estimate."""
+    """Repeated pieces stay below the limit per character."""
     text = (piece * times)[:6_000]
     assert calls_of(render, text) < most_calls(text)
 
@@ -98,7 +96,7 @@ def test_a_table_that_is_too_large_stays_as_text() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["> " * 40 + "deep", "a\nb & <c> " * 11_000, "*a* " * (MAX_COST // 120)],
+    ["> " * 40 + "deep", "a\nb & <c> " * 11_000, "*a* " * (MAX_SIGNS // 2 + 1)],
     ids=["deep", "long", "dear"],
 )
 def test_a_page_shows_as_text_what_cannot_be_parsed(text: str) -> None:
@@ -106,12 +104,9 @@ def test_a_page_shows_as_text_what_cannot_be_parsed(text: str) -> None:
     assert _Words(to_html(text)).text.replace("\n", "") == text.replace("\n", "")
 
 
-async def test_cost_decides_where_a_text_is_rendered() -> None:
-    """A normal answer pays for no thread; an expensive one delays no other, however short."""
-    here = threading.get_ident()
-    assert await rendered(lambda _: threading.get_ident(), "words " * 1_500) == here
-    assert await rendered(lambda _: threading.get_ident(), "![" * 100) != here
-    assert await rendered(lambda _: threading.get_ident(), "x" * (LOOP_COST + 1)) != here
+async def test_a_text_is_rendered_in_a_thread() -> None:
+    """A dear one delays nobody else's."""
+    assert await rendered(lambda _: threading.get_ident(), "![" * 100) != threading.get_ident()
 
 
 class _Work:
@@ -130,7 +125,7 @@ class _Work:
 async def test_readers_of_a_dear_text_wait_for_one_rendering() -> None:
     """A thread makes it, and later readers get the same."""
     work = _Work()
-    pages = Renderings(work, most_chars=100_000)
+    pages = Renderings(work, most=100)
     text = "![" * 400
     shown = await asyncio.gather(*(pages.of(text) for _ in range(20)))
     shown.append(await pages.of(text))
@@ -142,7 +137,7 @@ async def test_readers_of_a_dear_text_wait_for_one_rendering() -> None:
 async def test_a_reader_who_leaves_takes_a_rendering_from_nobody() -> None:
     """Readers that come and go cause no second rendering."""
     work = _Work()
-    pages = Renderings(work, most_chars=100_000)
+    pages = Renderings(work, most=100)
     text = "![" * 4_000
     leaving = asyncio.ensure_future(pages.of(text))
     staying = asyncio.ensure_future(pages.of(text))
@@ -162,7 +157,7 @@ async def test_a_failed_rendering_is_not_kept() -> None:
             raise failures.pop()
         return text
 
-    pages = Renderings(work, most_chars=100_000)
+    pages = Renderings(work, most=100)
     text = "![" * 400
     with pytest.raises(ValueError, match="a bug"):
         await pages.of(text)
@@ -170,17 +165,17 @@ async def test_a_failed_rendering_is_not_kept() -> None:
 
 
 async def test_what_was_read_last_is_kept() -> None:
-    """Up to so many characters; the least recently read goes first."""
+    """Up to so many texts; the least recently read goes first."""
     work = _Work()
-    pages = Renderings(work, most_chars=3 * len(to_html("a")))
+    pages = Renderings(work, most=3)
     for text in ("a", "b", "c", "a", "d", "a", "b"):
         await pages.of(text)
     assert work.texts == ["a", "b", "c", "d", "b"]
 
 
-async def test_others_have_their_turn_between_cheap_texts() -> None:
+async def test_others_have_their_turn_between_texts() -> None:
     """Other tasks run while a long history of short answers is rendered."""
-    pages = Renderings(to_html, most_chars=100_000)
+    pages = Renderings(to_html, most=100)
     turns = []
 
     async def other() -> None:
