@@ -1,4 +1,4 @@
-"""Counts events and spans by the table, in memory; a number is all that the path pays.
+"""Counts events and spans by the table, in the counters and histograms of prometheus-client.
 
 Labels are bounded. A label that has a list of known values (platforms, accounts, models, tools:
 what the settings name) takes no other one; of the rest `MOST_VALUES` are told apart, if they look
@@ -6,11 +6,11 @@ like a word of the code. Everything else is `other`.
 """
 
 import re
-import threading
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from agent.spans import Span
 from gateway.metrics.series import EVENTS, SECONDS, SPANS, Mover, Series
@@ -21,6 +21,9 @@ NONE = "none"
 _WORD = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
 
 Labels = tuple[str, ...]
+
+# No second series for each, with the time of its first event.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Vocabulary:
@@ -55,82 +58,15 @@ class Vocabulary:
         return text if seen < MOST_VALUES and _WORD.fullmatch(text) else OTHER
 
 
-class Total:
-    """The value of a counter."""
-
-    __slots__ = ("total",)
-
-    def __init__(self) -> None:
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        """Count a value; a counter never goes back."""
-        if value > 0:
-            self.total += value
-
-
-class Distribution:
-    """A histogram: how many values in each bucket, the last one without a bound, and their sum."""
-
-    __slots__ = ("buckets", "total")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(SECONDS) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        """Count a value."""
-        self.buckets[bisect_left(SECONDS, value)] += 1
-        self.total += value
-
-
-Moved = Total | Distribution
-
-
-class _Moves(NamedTuple):
-    """What the rules do where the labels are known.
-
-    Attributes:
-        fixed: What is added, and to what.
-        usual: To what the usual is added: 1 for an event, its duration for a span.
-        told: To what a field is added, times a scale.
-    """
-
-    fixed: list[tuple[Moved, float]]
-    usual: list[Moved]
-    told: list[tuple[Moved, str, float]]
-
-
-class _Movers:
-    """All rules about one event or span: a message meets eleven of these, with 25 rules.
-
-    Attributes:
-        fields: What decides which series are moved, with which labels.
-        moves: Ready for use, by what stands in these fields. What labels do not tell apart is not
-            kept there: a flood of values costs no memory.
-    """
-
-    def __init__(self, rules: Sequence[Mover]) -> None:
-        self.rules = rules
-        only = (rule.only[0] for rule in rules if rule.only is not None)
-        sources = (source for rule in rules for source in rule.sources if source[0] != "=")
-        self.fields = tuple(dict.fromkeys((*sources, *only)))
-        self.moves: dict[tuple[Any, ...], _Moves] = {}
-
-
 class Counts:
     """What was counted since the start of this process; safe on every thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._lock = threading.Lock()
-        self._kept: dict[str, dict[Labels, Any]] = {}
+        self.registry = CollectorRegistry(auto_describe=False)
+        moved = {rule.series.name: rule.series for rule in (*EVENTS, *SPANS)}
+        self._moved = {name: _registered(series, self.registry) for name, series in moved.items()}
         self._events, self._spans = _by_source(EVENTS), _by_source(SPANS)
-        for rule in (*EVENTS, *SPANS):
-            kept = self._kept.setdefault(rule.series.name, {})
-            # At 0, so that the first move shows as one; with labels nobody knows where.
-            if not rule.series.labels:
-                kept[()] = _new(rule.series)
 
     @property
     def heard(self) -> Iterable[str]:
@@ -139,72 +75,59 @@ class Counts:
 
     def event(self, source: str, event: Mapping[str, Any]) -> None:
         """Count an event of the log."""
-        with self._lock:
-            self._apply(self._events[source], event, 1.0)
+        for rule in self._events[source]:
+            self._apply(rule, event, 1.0)
 
     def span(self, span: Span) -> None:
         """Count a span that is over."""
-        rules = self._spans.get(span.name)
-        if rules is not None:
-            told = {**span.attributes, "error": span.error} if span.error else span.attributes
-            with self._lock:
-                self._apply(rules, told, span.duration_s)
+        told = {**span.attributes, "error": span.error} if span.error else span.attributes
+        for rule in self._spans.get(span.name, ()):
+            self._apply(rule, told, span.duration_s)
 
     def counters(self, series: Series) -> list[tuple[Labels, float]]:
         """Return the values of a counter."""
-        with self._lock:
-            return [(labels, each.total) for labels, each in self._kept[series.name].items()]
+        [family] = self._moved[series.name].collect()
+        return [(tuple(each.labels.values()), each.value) for each in family.samples]
 
-    def histograms(self, series: Series) -> list[tuple[Labels, Sequence[int], float]]:
-        """Return the buckets, each with those below it, and the sum of a histogram's values."""
-        with self._lock:
-            kept = self._kept[series.name]
-            return [(labels, list(each.buckets), each.total) for labels, each in kept.items()]
-
-    def _apply(self, rules: _Movers, told: Mapping[str, Any], usual: float) -> None:
-        values = tuple(map(told.get, rules.fields))
-        moves = rules.moves.get(values) or self._found(rules, values)
-        for moved, amount in moves.fixed:
-            moved.add(amount)
-        for moved in moves.usual:
-            moved.add(usual)
-        for moved, name, scale in moves.told:
-            value = told.get(name)
-            if isinstance(value, int | float):
-                moved.add(value * scale)
-
-    def _found(self, rules: _Movers, values: tuple[Any, ...]) -> _Moves:
-        """Return what is moved where these values stand in the fields of the rules."""
-        told = dict(zip(rules.fields, values, strict=True))
-        found, are_told_apart = _Moves([], [], []), True
-        for rule in rules.rules:
-            if rule.only is None or told[rule.only[0]] == rule.only[1]:
-                labels = self._labels(rule, told)
-                moved = self._kept[rule.series.name].setdefault(labels, _new(rule.series))
-                if not rule.amount:
-                    found.usual.append(moved)
-                elif rule.amount[0] == "=":
-                    found.fixed.append((moved, float(rule.amount[1:])))
-                else:
-                    found.told.append((moved, rule.amount, rule.scale))
-                are_told_apart = are_told_apart and OTHER not in labels
-        if are_told_apart:
-            rules.moves[values] = found
-        return found
+    def _apply(self, rule: Mover, told: Mapping[str, Any], usual: float) -> None:
+        if rule.only is not None and told.get(rule.only[0]) != rule.only[1]:
+            return
+        moved, labels = self._moved[rule.series.name], self._labels(rule, told)
+        # With labels a series is there from its first event on, without them from the start.
+        child = moved.labels(*labels) if labels else moved
+        amount = _amount(rule, told, usual)
+        if isinstance(child, Histogram):
+            if amount is not None:
+                child.observe(amount)
+        elif amount is not None and amount > 0:
+            child.inc(amount)
 
     def _labels(self, rule: Mover, told: Mapping[str, Any]) -> Labels:
+        sources = ((label, rule.fields.get(label, label)) for label in rule.series.labels)
         return tuple(
-            source[1:] if source[0] == "=" else self._vocabulary.folded(label, told[source])
-            for label, source in zip(rule.series.labels, rule.sources, strict=True)
+            source[1:] if source[0] == "=" else self._vocabulary.folded(label, told.get(source))
+            for label, source in sources
         )
 
 
-def _new(series: Series) -> Moved:
-    return Total() if series.kind == "counter" else Distribution()
+def _amount(rule: Mover, told: Mapping[str, Any], usual: float) -> float | None:
+    """Return what a rule adds; None if its field holds no number."""
+    if not rule.amount:
+        return usual
+    if rule.amount[0] == "=":
+        return float(rule.amount[1:])
+    value = told.get(rule.amount)
+    return value * rule.scale if isinstance(value, int | float) else None
 
 
-def _by_source(rules: Iterable[Mover]) -> dict[str, _Movers]:
+def _registered(series: Series, registry: CollectorRegistry) -> Counter | Histogram:
+    if series.kind == "counter":
+        return Counter(series.name, series.about, series.labels, registry=registry)
+    return Histogram(series.name, series.about, series.labels, registry=registry, buckets=SECONDS)
+
+
+def _by_source(rules: Iterable[Mover]) -> dict[str, list[Mover]]:
     found: defaultdict[str, list[Mover]] = defaultdict(list)
     for rule in rules:
         found[rule.source].append(rule)
-    return {source: _Movers(each) for source, each in found.items()}
+    return dict(found)

@@ -8,25 +8,18 @@ header cannot be told from a program of this machine.
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
-from typing import Any
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
 from adapters.web.guard import names_loopback
 from adapters.web.proxies import connection_of, forwarding_header, over_unix_socket
 from gateway.metrics.counts import Counts
-from gateway.metrics.series import EVENTS, SECONDS, SPANS, Series
 from gateway.metrics.state import Sample, State
 from gateway.settings.tree import Settings
 
@@ -98,51 +91,23 @@ def shown(counts: Counts, samples: Sequence[Sample], accepted: str) -> tuple[byt
     """
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(_Families(counts, samples))
+    registry.register(counts.registry)
+    registry.register(_Gauges(samples))
     encode, content_type = choose_encoder(accepted)
     return encode(registry), content_type
 
 
-class _Families:
-    """What prometheus-client collects."""
+class _Gauges:
+    """What was read for this page, as prometheus-client collects it."""
 
-    def __init__(self, counts: Counts, samples: Sequence[Sample]) -> None:
-        self._counts = counts
+    def __init__(self, samples: Sequence[Sample]) -> None:
         self._samples = samples
 
-    def collect(self) -> "Iterable[Metric]":
+    def collect(self) -> Iterable[Metric]:
         """Yield each family with its values."""
-        moved = {rule.series.name: rule.series for rule in (*EVENTS, *SPANS)}
-        for series in moved.values():
-            if series.kind == "counter":
-                yield _family(series, self._counts.counters(series))
-            else:
-                yield self._histogram(series)
-        read: dict[str, tuple[Series, list[Any]]] = {}
+        families: dict[str, GaugeMetricFamily] = {}
         for sample in self._samples:
-            _, values = read.setdefault(sample.series.name, (sample.series, []))
-            values.append((sample.labels, sample.value))
-        for series, values in read.values():
-            yield _family(series, values)
-
-    def _histogram(self, series: Series) -> Metric:
-        family = HistogramMetricFamily(series.name, series.about, labels=series.labels)
-        # As other clients write them.
-        bounds = [*(str(float(each)) for each in SECONDS), "+Inf"]
-        for labels, buckets, total in self._counts.histograms(series):
-            below, passed = [], 0
-            for bound, count in zip(bounds, buckets, strict=True):
-                passed += count
-                below.append((bound, passed))
-            family.add_metric(labels, buckets=below, sum_value=total)
-        return family
-
-
-def _family(series: Series, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    made: Callable[..., Any] = (
-        CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-    )
-    family: Metric = made(series.name, series.about, labels=series.labels)
-    for labels, value in values:
-        family.add_metric(labels, value)  # type: ignore[attr-defined]
-    return family
+            series = sample.series
+            made = GaugeMetricFamily(series.name, series.about, labels=series.labels)
+            families.setdefault(series.name, made).add_metric(sample.labels, sample.value)
+        return families.values()

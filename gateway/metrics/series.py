@@ -5,7 +5,7 @@ when somebody scrapes (gateway/metrics/state.py). Labels hold what an operator h
 words of the code, never ids of chats or people (gateway/metrics/counts.py).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,7 +48,8 @@ class Mover:
     """What moves a series: each event, or span, of this name.
 
     Attributes:
-        fields: The field that holds each label; "=word" for a word that always stands there.
+        fields: The field that holds a label, where it is not of the label's name; "=word" for a
+            word that always stands there.
         amount: The field that is added or observed; "" for 1, or the duration of a span.
         scale: What that is multiplied with.
         only: A field and what it must hold.
@@ -60,11 +61,6 @@ class Mover:
     amount: str = ""
     scale: float = 1.0
     only: tuple[str, str] | None = None
-
-    @property
-    def sources(self) -> Iterator[str]:
-        """The field of each label, in the order of the labels."""
-        return (self.fields.get(label, label) for label in self.series.labels)
 
 
 def _counter(name: str, about: str, labels: str = "") -> Series:

@@ -85,7 +85,8 @@ def test_rules_name_events_of_the_log_and_their_fields() -> None:
         if not rule.source:
             continue
         here = events[rule.source].fields | events[rule.source].optional
-        wanted = {source for source in rule.sources if not source.startswith("=")}
+        sources = (rule.fields.get(label, label) for label in rule.series.labels)
+        wanted = {source for source in sources if not source.startswith("=")}
         wanted |= {rule.amount} - {""}
         assert wanted <= here, rule.source
 

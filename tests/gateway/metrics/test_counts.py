@@ -8,7 +8,7 @@ from agent.models import observed
 from agent.spans import Span
 from gateway.logging.taps import EVERYTHING
 from gateway.metrics.counts import MOST_VALUES, NONE, OTHER, Counts, Vocabulary
-from gateway.metrics.series import EVENTS, SECONDS, SPANS
+from gateway.metrics.series import EVENTS, SPANS, Mover
 from tests.support.every_series import every_series
 
 KNOWN = {"platform": ["telegram", "web"], "account": ["default"], "model": ["m"], "tool": ["look"]}
@@ -44,9 +44,10 @@ def test_an_event_moves_all_of_its_series(counts: Counts) -> None:
     tokens = dict(counts.counters(known["parley_turn_tokens_total"]))
     assert tokens["telegram", "cache_read"] == 300.0
     assert counts.counters(known["parley_turn_cost_usd_total"]) == [(("telegram",), 0.0)]
-    [(labels, buckets, total)] = counts.histograms(known["parley_turn_seconds"])
-    assert (labels, total) == (("telegram",), 1.5)
-    assert buckets[SECONDS.index(2.5)] == 1
+    value, labels = counts.registry.get_sample_value, {"platform": "telegram"}
+    assert value("parley_turn_seconds_sum", labels) == 1.5
+    assert value("parley_turn_seconds_bucket", labels | {"le": "1.0"}) == 0
+    assert value("parley_turn_seconds_bucket", labels | {"le": "2.5"}) == 1
 
 
 def test_a_rule_may_want_a_word(counts: Counts) -> None:
@@ -72,8 +73,8 @@ def test_a_call_of_a_model_moves_tokens_by_kind(counts: Counts) -> None:
         ("m", "answer", "cache_read"): 400.0,
         ("m", "answer", "cache_write"): 0.0,
     }
-    [(_, _, first_s)] = counts.histograms(known["parley_first_token_seconds"])
-    assert first_s == 0.2
+    labels = {"model": "m", "purpose": "answer"}
+    assert counts.registry.get_sample_value("parley_first_token_seconds_sum", labels) == 0.2
 
 
 def test_what_the_settings_do_not_name_is_folded(counts: Counts) -> None:
@@ -108,18 +109,22 @@ def test_a_flood_of_names_is_not_kept() -> None:
     assert len(vocabulary._seen["tool"]) == 0
 
 
+def sources(rule: Mover) -> list[str]:
+    """Return the field of each label."""
+    return [rule.fields.get(label, label) for label in rule.series.labels]
+
+
 def test_every_rule_counts_something(counts: Counts) -> None:
     """Labels, amounts and kinds of all rules fit together."""
     for rule in EVENTS:
-        event = dict.fromkeys(rule.sources, "word") | ({rule.amount: 2} if rule.amount else {})
+        event = dict.fromkeys(sources(rule), "word") | ({rule.amount: 2} if rule.amount else {})
         if rule.only is not None:
             event[rule.only[0]] = rule.only[1]
         counts.event(rule.source or EVERYTHING, event)
     for rule in SPANS:
-        told = dict.fromkeys((each for each in rule.sources if each != "error"), "word")
+        told = dict.fromkeys((each for each in sources(rule) if each != "error"), "word")
         number = {} if rule.amount in {"", "=1"} else {rule.amount: 2}
         counts.span(Span(rule.source, "", 1, None, 0, 10, {**told, **number}))
+    found = {family.name: family.samples for family in counts.registry.collect()}
     for rule in (*EVENTS, *SPANS):
-        is_counter = rule.series.kind == "counter"
-        found = counts.counters(rule.series) if is_counter else counts.histograms(rule.series)
-        assert found, rule.series.name
+        assert found[rule.series.name], rule.series.name
