@@ -413,9 +413,6 @@ class Elsewhere:
     def closed(self, chat: str) -> None:
         """Note that nobody looks at a chat here any more."""
 
-    def changed(self, chat: str) -> None:
-        """Tell that the history of a chat has something new."""
-
     def growing(self, chat: str, text: str) -> None:
         """Tell how far the answer in a chat has grown that is made here."""
 
@@ -423,7 +420,7 @@ class Elsewhere:
         """Tell that an answer in a chat is still being made here."""
 
     def ended(self, chat: str) -> None:
-        """Tell that no answer grows in a chat any more, and that its history has something new."""
+        """Tell that no answer grows in a chat any more."""
 
 
 ALONE = Elsewhere()

@@ -558,12 +558,10 @@ def _others(
         return None
     # With the driver of PostgreSQL, which SQLite needs nothing of.
     from gateway.lifecycle.other_replicas import OtherReplicas, SharedChats  # noqa: PLC0415
-    from gateway.storage.notifications import Notifications  # noqa: PLC0415
 
     here = accounts.elsewhere
     shared = here if isinstance(here, SharedChats) else SharedChats()
-    notifications = Notifications(database.server)
-    others = OtherReplicas(database, notifications, replica, wakeups, stops, shared)
+    others = OtherReplicas(database, replica, stops, shared)
     others.news["forgotten"].listen(wakeups.forgotten)
     others.news["secrets"].listen(reloading.notify)
     return others

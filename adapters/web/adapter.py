@@ -158,7 +158,6 @@ class WebAdapter:
         if admission.outcome == "ignored" and admission.told:
             raise Refusal(422, "set_aside", admission.told)
         self._hub.refresh(place.chat)
-        self._elsewhere.changed(place.chat)
         told = {"outcome": admission.outcome, "seq": admission.seq}
         rest = {"over": admission.over, "silent": admission.silent}
         return json_response(told | {name: value for name, value in rest.items() if value}, 202)
@@ -226,7 +225,6 @@ class WebAdapter:
     async def withdraw(self, withdrawal: Withdrawal) -> None:
         """Have the pages read that the question is over."""
         self._hub.refresh(withdrawal.address.chat)
-        self._elsewhere.changed(withdrawal.address.chat)
 
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
         """Files come with their message; there is nowhere else to fetch one from."""

@@ -1,7 +1,7 @@
 """What replicas tell each other by rows: who looks at a chat where, what grows in it, what is over.
 
-Tables `news`, `chat_watch` and `chat_preview`; with one process nobody writes to them. Hints say
-when to look (gateway/storage/notifications.py); whoever missed one finds it here.
+Tables `news`, `chat_watch` and `chat_preview`; with one process nobody writes to them. Each replica
+looks at them again and again (gateway/lifecycle/other_replicas.py).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,23 +39,6 @@ def told(conn: Connection) -> dict[str, int]:
 
 
 _TOLD = select(news.c.kind, news.c.n)
-
-
-def owners(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
-    """Return the replicas that work on these conversations: (conversation, replica)."""
-    here = (conversation.c.id.in_(conversation_ids), conversation.c.owner.is_not(None))
-    rows = conn.execute(select(conversation.c.id, conversation.c.owner).where(*here))
-    return [(row[0], row[1]) for row in rows]
-
-
-def owners_of(conn: Connection, session_keys: Collection[str]) -> list[tuple[str, int]]:
-    """Return the replicas that work on these chats: (session key, replica)."""
-    rows = conn.execute(
-        select(alias.c.session_key, conversation.c.owner)
-        .join(conversation, conversation.c.id == alias.c.conversation)
-        .where(alias.c.session_key.in_(session_keys), conversation.c.owner.is_not(None))
-    )
-    return [(row[0], row[1]) for row in rows]
 
 
 def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
@@ -102,56 +85,45 @@ def unwatch(conn: Connection, replica_id: int, session_keys: Collection[str]) ->
     conn.execute(delete(chat_watch).where(*here))
 
 
-def watchers(
-    conn: Connection, replica_id: int, session_keys: Collection[str]
-) -> list[tuple[str, int]]:
-    """Return at which other replicas somebody looks at these chats: (session key, replica)."""
-    rows = conn.execute(
-        select(chat_watch.c.session_key, chat_watch.c.replica).where(
-            chat_watch.c.session_key.in_(session_keys),
-            chat_watch.c.replica != replica_id,
-            chat_watch.c.until > now_s(),
-        )
-    )
-    return [(row[0], row[1]) for row in rows]
-
-
-def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[tuple[str, int]]:
+def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[str]:
     """Store how far answers have grown that somebody looks at elsewhere; "" for no text yet.
 
     Only of conversations that the replica works on: who was reaped meanwhile shows nothing.
 
     Returns:
-        The `watchers` of their chats.
+        The session keys of those that were stored.
     """
-    seen = watchers(conn, replica_id, growing)
-    if not seen:
-        return []
-    owned = set(
-        conn.scalars(
-            select(alias.c.session_key)
-            .join(conversation, conversation.c.id == alias.c.conversation)
-            .where(
-                alias.c.session_key.in_({key for key, _ in seen}),
-                conversation.c.owner == replica_id,
-            )
+    is_watched = (
+        select(chat_watch.c.replica)
+        .where(
+            chat_watch.c.session_key == alias.c.session_key,
+            chat_watch.c.replica != replica_id,
+            chat_watch.c.until > now_s(),
         )
+        .exists()
     )
     # In one order everywhere: two that show the same chats would wait for each other.
-    for key in sorted(owned):
+    shown = conn.scalars(
+        select(alias.c.session_key)
+        .join(conversation, conversation.c.id == alias.c.conversation)
+        .where(
+            alias.c.session_key.in_(growing),
+            conversation.c.owner == replica_id,
+            is_watched,
+        )
+        .order_by(alias.c.session_key)
+    ).all()
+    for key in shown:
         values = {"text": growing[key][:PREVIEW_CHARS], "at": now_s()}
         here = chat_preview.c.session_key == key
         if conn.execute(update(chat_preview).where(here).values(values)).rowcount == 0:
             conn.execute(chat_preview.insert().values(session_key=key, **values))
-    return [(key, replica) for key, replica in seen if key in owned]
+    return list(shown)
 
 
-def end_previews(
-    conn: Connection, replica_id: int, ended: Collection[str], changed: Collection[str]
-) -> list[tuple[str, int]]:
-    """Take growing answers away, whoever has shown them; returns the `watchers` of what changed."""
+def end_previews(conn: Connection, ended: Collection[str]) -> None:
+    """Take growing answers away, whoever has shown them."""
     conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(ended)))
-    return watchers(conn, replica_id, changed)
 
 
 class SharedChat(NamedTuple):
@@ -186,7 +158,7 @@ def chats(conn: Connection, session_keys: Sequence[str]) -> list[SharedChat]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at the rows has found; None for what was not asked.
+    """What a look at the rows has found.
 
     Attributes:
         stops: Up to which entry of its inbox each conversation was stopped.
@@ -194,27 +166,22 @@ class Look:
         is_watched: Whether anybody looks at any chat at another replica.
     """
 
-    chats: Collection[SharedChat] = ()
-    stops: Collection[tuple[int, int]] = ()
-    news: Mapping[str, int] | None = None
-    is_watched: bool | None = None
+    chats: Collection[SharedChat]
+    stops: Collection[tuple[int, int]]
+    news: Mapping[str, int]
+    is_watched: bool
 
 
 def look(
     conn: Connection,
     session_keys: Sequence[str],
     conversation_ids: Collection[int],
-    replica_id: int | None,
+    replica_id: int,
 ) -> Look:
-    """Look at all at once that a replica has to know.
-
-    Args:
-        conversation_ids: Whose stops are asked for.
-        replica_id: Who asks, where news are asked for as well; None where they are not.
-    """
+    """Look at all at once that a replica has to know; `conversation_ids`: whose stops."""
     return Look(
         chats(conn, session_keys) if session_keys else (),
         stops(conn, conversation_ids) if conversation_ids else (),
-        None if replica_id is None else told(conn),
-        None if replica_id is None else is_watched(conn, replica_id),
+        told(conn),
+        is_watched(conn, replica_id),
     )

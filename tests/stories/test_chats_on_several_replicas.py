@@ -12,8 +12,7 @@ import aiohttp
 import pytest
 
 from gateway.http import control
-from gateway.lifecycle import other_replicas
-from gateway.storage import notifications, schema
+from gateway.storage import schema
 from gateway.storage.database import location_of
 from tests.gateway.agent_ports.test_questions import ONCE, Acting, acting
 from tests.support.door import AUTHORIZED
@@ -22,11 +21,7 @@ from tests.support.recording_adapter import Watch
 from tests.support.replicas import Page, ReplicaAtWork, cut, replica, say
 from tests.support.thorough import WAIT_S
 
-HINTS = ("%LISTEN%", "%pg_notify%", "SELECT 1")
-"""What the connections that hear hints say last: at first, after a hint, after a silence."""
 RELOADED = "secrets_reloaded"
-NEVER_S = 600.0
-"""With such a pause between two looks at the rows, only a hint brings anything."""
 
 
 @asynccontextmanager
@@ -40,15 +35,15 @@ async def two(
         replica(tmp_path / "two", url, other or RecordingModel(), **sections) as second,
     ):
         async with asyncio.timeout(WAIT_S):
-            while not all(_hears(each) for each in (first, second)):  # noqa: ASYNC110 - nobody tells
+            while not all(_has_looked(each) for each in (first, second)):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         yield first, second
 
 
-def _hears(at: ReplicaAtWork) -> bool:
-    """Whether hints reach a replica, which has looked at the rows once: older news are none."""
+def _has_looked(at: ReplicaAtWork) -> bool:
+    """Whether a replica has looked at the rows once: older news are none."""
     others: Any = at.gateway.platforms.others
-    return others._notifications._connected and others._told is not None
+    return others._told is not None
 
 
 def idle(patch: pytest.MonkeyPatch, at: ReplicaAtWork) -> None:
@@ -56,19 +51,11 @@ def idle(patch: pytest.MonkeyPatch, at: ReplicaAtWork) -> None:
     patch.setattr(at.gateway.worker, "_room", lambda: 0)
 
 
-async def deaf(url: str) -> None:
-    """Cut the two connections by which hints come, where no new ones are opened."""
-    gone = 0
-    async with asyncio.timeout(WAIT_S):
-        while gone < 2:
-            gone += sum([await asyncio.to_thread(cut, url, which) for which in HINTS])
-
-
 @pytest.mark.thorough
 async def test_an_answer_made_elsewhere_is_seen(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It grows, is replaced by the answer, and the answer comes by a hint, without a look."""
+    """It grows, and is replaced by the answer."""
     model, page = HeldModel(begun="Well, "), Page()
     async with two(tmp_path, postgres_url, model) as (one, other), page.open_at(other):
         idle(monkeypatch, other)
@@ -79,8 +66,6 @@ async def test_an_answer_made_elsewhere_is_seen(
             go_on.set()
             await page.until(partial(is_answered, page, f"re: hello {n}"))
             await page.until(lambda: page.preview is None)
-            # From now on the one knows that somebody looks at the other.
-            monkeypatch.setattr(other_replicas, "POLL_S", NEVER_S)
     assert page.said == [f"{re}hello {n}" for n in range(3) for re in ("", "re: ")]
     assert page.works > 0
 
@@ -113,10 +98,10 @@ async def test_a_browser_that_is_moved_misses_nothing(
 
 
 @pytest.mark.thorough
-async def test_a_stop_at_another_replica_takes_effect_at_once(
+async def test_a_stop_at_another_replica_takes_effect(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a hint; what it says and what was begun are seen where the page is."""
+    """At its next look; what it says and what was begun are seen where the page is."""
     model, page = HeldModel(begun="Well, "), Page()
     async with two(tmp_path, postgres_url, model) as (one, other), page.open_at(other):
         idle(monkeypatch, other)
@@ -127,46 +112,8 @@ async def test_a_stop_at_another_replica_takes_effect_at_once(
             await say(other, "/stop")
             await page.until(partial(has_answers, page, 2 * n + 2))
             page.preview = None
-            monkeypatch.setattr(other_replicas, "POLL_S", NEVER_S)
         assert sorted(set(page.answers)) == ["Stopped.", "Well, \n\n*[stopped]*"]
         assert {turn.outcome for turn in await rows(one, schema.turn)} == {"interrupted"}
-
-
-@pytest.mark.thorough
-async def test_a_stop_whose_hint_is_lost_is_found(
-    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody listens any more: the rows alone tell it, at the next look."""
-    model = HeldModel(begun="Well, ")
-    model.hold("hello")
-    page = Page()
-    async with two(tmp_path, postgres_url, model) as (one, other), page.open_at(other):
-        idle(monkeypatch, other)
-        await say(one, "hello")
-        await page.until(lambda: page.preview)
-        monkeypatch.setattr(notifications, "FIRST_PAUSE_S", NEVER_S)
-        await deaf(postgres_url)
-        await say(other, "/stop")
-        await page.until(lambda: "Well, \n\n*[stopped]*" in page.answers)
-        assert [turn.outcome for turn in await rows(one, schema.turn)] == ["interrupted"]
-
-
-async def test_answers_come_where_no_hint_does(
-    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the next look."""
-    page = Page()
-    async with (
-        two(tmp_path, postgres_url, RecordingModel()) as (one, other),
-        page.open_at(other),
-    ):
-        await say(one, "hello")
-        await page.until(lambda: page.answers)
-        monkeypatch.setattr(notifications, "FIRST_PAUSE_S", NEVER_S)
-        await deaf(postgres_url)
-        await say(one, "again")
-        await page.until(lambda: len(page.answers) == 2)
-        assert page.said == ["hello", "re: hello", "again", "re: again"]
 
 
 @pytest.mark.thorough
@@ -268,9 +215,6 @@ async def test_an_answer_goes_on_where_its_replica_is_stopped(
         assert [turn.state for turn in await rows(other, schema.turn)] == ["done"]
 
 
-CUTS = ("%", *HINTS)
-
-
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 10))]
 )
@@ -296,9 +240,9 @@ async def test_any_life_of_a_page_shows_all_once(
 
 
 async def disturb(chance: random.Random, url: str) -> None:
-    """Cut, now and then, connections to the database: those that hear hints, or all of them."""
+    """Cut, now and then, all connections to the database."""
     if chance.random() < 0.3:
-        await asyncio.to_thread(cut, url, chance.choice(CUTS))
+        await asyncio.to_thread(cut, url)
 
 
 def has_answers(page: Page, count: int) -> bool:

@@ -169,12 +169,10 @@ async def say(at: ReplicaAtWork, text: str, chat: str = "c1", **files: bytes) ->
             assert status in {202, 503}, await response.text()
 
 
-def cut(url: str, which: str = "%") -> int:
-    """End connections to a database, those whose last statement is like this; returns how many."""
+def cut(url: str) -> None:
+    """End all connections to a database."""
     with psycopg.connect(url, autocommit=True) as admin:
-        ended = admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE %s"
-            " AND datname = current_database() AND pid <> pg_backend_pid()",
-            [which],
-        ).fetchall()
-    return len(ended)
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )

@@ -15,14 +15,13 @@ from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
 from gateway.lifecycle import other_replicas
 from gateway.lifecycle.other_replicas import OtherReplicas, SharedChats, key_of
 from gateway.lifecycle.replica import Replica
-from gateway.signals import Stops, Wakeups
+from gateway.signals import Stops
 from gateway.storage import sharing
 from gateway.storage.conversation import conversations, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
-from gateway.storage.notifications import Notifications
 from gateway.storage.queue import leases
 from gateway.storage.sharing import SharedChat
 from tests.support.gateway import log_lines
@@ -73,18 +72,13 @@ def chats(pages: Pages) -> Iterator[SharedChats]:
     return shared
 
 
-def test_what_others_are_to_be_told_is_told_once(chats: SharedChats) -> None:
-    """However often it happened; an answer that has ended grows no more."""
-    chats.changed("c1")
-    chats.changed("c1")
-    chats.growing("c2", "Hel")
-    chats.ended("c2")
-    untold = chats.take_untold()
-    assert (untold.changed, untold.ended) == ({KEY}, {key_of("c2")})
-    assert (chats.take_unstored(), chats.made_here) == ({}, {})
-    again = chats.take_untold()
-    assert not (again.changed)
-    assert not (again.ended)
+def test_an_answer_that_has_ended_grows_no_more(chats: SharedChats) -> None:
+    """Its end is told once."""
+    chats.growing("c1", "Hel")
+    chats.ended("c1")
+    assert (chats.unstored, chats.made_here) == ({}, {})
+    assert chats.take_ended() == {KEY}
+    assert chats.take_ended() == set()
 
 
 def test_who_looks_away_and_back_is_watched(chats: SharedChats) -> None:
@@ -92,18 +86,29 @@ def test_who_looks_away_and_back_is_watched(chats: SharedChats) -> None:
     chats.opened("c1")
     chats.closed("c1")
     chats.opened("c1")
-    untold = chats.take_untold()
-    assert (untold.opened, untold.closed, chats.watched) == ({KEY}, set(), [KEY])
+    assert chats.watched == [KEY]
 
 
 def test_work_leaves_the_text_of_an_answer_as_it_is(chats: SharedChats) -> None:
     """It is stored anew, so that nobody takes it for stale."""
     chats.working("c1")
-    assert chats.take_unstored() == {KEY: ""}
+    assert chats.unstored == {KEY: ""}
     chats.growing("c1", "Hel")
-    assert chats.take_unstored() == {KEY: "Hel"}
+    assert chats.unstored == {KEY: "Hel"}
+    chats.stored({KEY: "Hel"}, [KEY])
+    assert chats.unstored == {}
     chats.working("c1")
-    assert chats.take_unstored() == {KEY: "Hel"}
+    assert chats.unstored == {KEY: "Hel"}
+
+
+def test_what_grew_while_it_was_stored_is_stored_again(chats: SharedChats) -> None:
+    """So is what nobody looks at yet."""
+    chats.growing("c1", "Hel")
+    chats.growing("c2", "Good")
+    growing = chats.unstored
+    chats.growing("c1", "Hello")
+    chats.stored(growing, [KEY])
+    assert chats.unstored == {KEY: "Hello", key_of("c2"): "Good"}
 
 
 def test_pages_are_shown_what_is_new(chats: SharedChats, pages: Pages) -> None:
@@ -118,6 +123,16 @@ def test_pages_are_shown_what_is_new(chats: SharedChats, pages: Pages) -> None:
     assert pages.told[3:] == [("working", "c1")]
     chats.take(KEY, SharedChat(KEY, (1, 1), None, ""))
     assert pages.told[4:] == [("refresh", "c1"), ("show", "c1", "")]
+
+
+def test_the_next_answer_is_shown_that_begins_as_the_one_before(
+    chats: SharedChats, pages: Pages
+) -> None:
+    """No look has seen the end of that one."""
+    chats.opened("c1")
+    chats.take(KEY, SharedChat(KEY, (1, 0), 5.0, "Well, "))
+    chats.take(KEY, SharedChat(KEY, (2, 1), 6.0, "Well, "))
+    assert pages.told.count(("show", "c1", "Well, ")) == 2
 
 
 def test_what_is_made_here_is_not_shown_a_second_time(chats: SharedChats, pages: Pages) -> None:
@@ -164,7 +179,6 @@ class Peer:
     database: Database
     chats: SharedChats
     pages: Pages
-    wakeups: Wakeups
     stops: Stops
     others: OtherReplicas
 
@@ -175,13 +189,12 @@ async def peer(url: str) -> AsyncIterator[Peer]:
     server = server_at(url, connections=2)
     async with open_database(server) as database:
         replica = Replica(database, await database.write(leases.register, "a test"))
-        chats, pages, wakeups, stops = SharedChats(), Pages(), Wakeups(), Stops()
+        chats, pages, stops = SharedChats(), Pages(), Stops()
         chats.join(pages)
-        hints = Notifications(server)
-        others = OtherReplicas(database, hints, replica, wakeups, stops, chats)
+        others = OtherReplicas(database, replica, stops, chats)
         task = asyncio.create_task(others.run())
         try:
-            yield Peer(replica.id, database, chats, pages, wakeups, stops, others)
+            yield Peer(replica.id, database, chats, pages, stops, others)
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -189,24 +202,13 @@ async def peer(url: str) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def peers(url: str) -> AsyncIterator[tuple[Peer, Peer]]:
-    """Run two of them that hear each other by now."""
+    """Run two of them that have looked at the rows by now."""
     async with peer(url) as one, peer(url) as two:
-        for here, there in ((one, two), (two, one)):
+        for here in (one, two):
             here.chats.opened("to begin with")
             await here.pages.hear("refresh", "to begin with")
-            await until_told(there, here, "to begin with")
             here.chats.closed("to begin with")
         yield one, two
-
-
-async def until_told(one: Peer, two: Peer, chat: str) -> None:
-    """Have one replica know that somebody looks at a chat at another one, and give it hints."""
-    async with asyncio.timeout(WAIT_S):
-        while not (
-            await one.database.read(sharing.watchers, one.id, [key_of(chat)])
-            and one.others._notifications._connected
-        ):
-            pass
 
 
 def begun(conn: Connection, replica: int, messages: int = 1) -> Turn:
@@ -257,7 +259,7 @@ async def test_who_comes_in_the_middle_is_shown_the_answer(postgres_url: str) ->
         await one.database.write(begun, one.id)
         one.chats.growing("c1", "Hello")
         # Nobody looks: then nothing is stored of it.
-        await asyncio.sleep(2 * other_replicas.SHOW_EVERY_S)
+        await asyncio.sleep(2 * other_replicas.POLL_S)
         two.chats.opened("c1")
         await two.pages.hear("show", "c1", "Hello")
 
@@ -268,29 +270,13 @@ async def test_nothing_is_written_where_nobody_looks(postgres_url: str) -> None:
     async with peers(postgres_url) as (one, _):
         await one.database.write(begun, one.id)
         one.chats.growing("c1", "Hello")
-        await asyncio.sleep(3 * other_replicas.SHOW_EVERY_S)
+        await asyncio.sleep(3 * other_replicas.POLL_S)
         [chat] = await one.database.read(sharing.chats, [KEY])
         assert chat.shown_at is None
 
 
-async def test_a_stop_reaches_the_owner_at_once(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever it was said: the owner does not wait for its next look."""
-    async with peers(postgres_url) as (one, two):
-        turn = await one.database.write(begun, one.id)
-        monkeypatch.setattr(other_replicas, "POLL_S", 600.0)
-        # The last look before that may still be under way.
-        await asyncio.sleep(0.1)
-        running = asyncio.create_task(runs_until_stopped(one, turn))
-        await stopped(two, turn)
-        two.wakeups.stop(turn.lease.conversation, turn.upto_seq)
-        await running
-
-
-@pytest.mark.thorough
-async def test_a_stop_whose_hint_is_lost_is_found_in_the_rows(postgres_url: str) -> None:
-    """Nobody tells it; the next look finds it."""
+async def test_a_stop_is_found_in_the_rows(postgres_url: str) -> None:
+    """Wherever it was said."""
     async with peers(postgres_url) as (one, two):
         for _ in range(2):
             turn = await one.database.write(begun, one.id)
@@ -307,8 +293,7 @@ async def test_a_stop_of_before_does_not_end_a_later_turn(postgres_url: str) -> 
         turn = await one.database.write(begun, one.id, 2)
         running = asyncio.create_task(runs_until_stopped(one, turn))
         await two.database.write(conversations.stop_upto, turn.lease.conversation, 1)
-        two.wakeups.stop(turn.lease.conversation, 1)
-        await asyncio.sleep(1.5 * other_replicas.POLL_S)
+        await asyncio.sleep(1.5 * other_replicas.IDLE_POLL_S)
         assert not running.done()
         await stopped(two, turn)
         await running
@@ -326,7 +311,7 @@ def give_back(conn: Connection, turn: Turn) -> None:
     leases.release(conn, turn.lease)
 
 
-async def test_changes_are_found_without_hints(postgres_url: str) -> None:
+async def test_changes_are_found_behind_an_outage(postgres_url: str) -> None:
     """All connections are cut, and what happens meanwhile is found by the look after that."""
     watch = Watch()
     async with log_lines(watch), peers(postgres_url) as (one, two):
@@ -340,7 +325,7 @@ async def test_changes_are_found_without_hints(postgres_url: str) -> None:
 
 @pytest.mark.thorough
 async def test_news_reach_all(postgres_url: str) -> None:
-    """By the rows alone, within a second or two; what was told before is no news."""
+    """Within a second or two; what was told before is no news."""
     async with peer(postgres_url) as before:
         await before.database.write(sharing.announce, "forgotten")
     async with peers(postgres_url) as (one, two):
@@ -348,23 +333,12 @@ async def test_news_reach_all(postgres_url: str) -> None:
         for each in (one, two):
             each.others.news["forgotten"].listen(lambda: heard.put_nowait("forgotten"))
             each.others.news["secrets"].listen(lambda: heard.put_nowait("secrets"))
-        await asyncio.sleep(1.2 * other_replicas.POLL_S)
+        await asyncio.sleep(1.2 * other_replicas.IDLE_POLL_S)
         assert heard.empty()
         for kind in ("forgotten", "secrets"):
             await one.database.write(sharing.announce, kind)
             async with asyncio.timeout(WAIT_S):
                 assert [await heard.get() for _ in range(2)] == [kind] * 2
-
-
-async def test_what_a_newer_version_tells_is_passed_over(postgres_url: str) -> None:
-    """Two versions run side by side while they are exchanged."""
-    async with peers(postgres_url) as (one, two):
-        with psycopg.connect(postgres_url, autocommit=True) as newer:
-            for hint in ("stop", "stop x", "", "dance 7", "chat "):
-                newer.execute("SELECT pg_notify(%s, %s)", [f"parley_{two.id}", hint])
-        await one.database.write(begun, one.id)
-        two.chats.opened("c1")
-        await two.pages.hear("refresh", "c1")
 
 
 def cut_all(url: str) -> None:
