@@ -125,17 +125,12 @@ class Budgets:
         self._holds: set[_Hold] = set()
         self._releases = 0
         self._told: set[tuple[datetime, Limit]] = set()
-        # Of `uses`: None before it was asked the first time, and of nobody else anything is kept.
-        self._watched: set[str] | None = None
-        self._spent_since: set[str] = set()
-        self._top: tuple[tuple[datetime, bool], tuple[str, float] | None] | None = None
 
     def take(self, settings: BudgetSettings, timezone: str) -> None:
         """Have other budgets from the next call on; what is spent and held stays so."""
         self._settings, self._zone = settings, ZoneInfo(timezone)
         # What was used up may not be so by another limit, and what was far from it may be.
         self._told = {(day, limit) for day, limit in self._told if self._is_set(limit)}
-        self._watched = None
 
     def _is_set(self, limit: Limit) -> bool:
         on = self._settings
@@ -162,12 +157,13 @@ class Budgets:
             StorageUnavailable: What was spent cannot be read.
         """
         day = today(self._zone)
-        each_usd = self._settings.sender_daily_usd
+        since, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
         told = {limit for began, limit in self._told if began == day.start}
         limits = []
         if each_usd:
-            senders = await self._watched_senders(day, each_usd * least_share)
-            limits += [Limit("sender", each_usd, sender) for sender in senders]
+            least = each_usd * least_share
+            senders = await self._database.read(ledger.spenders, since, least)
+            limits += [Limit("sender", each_usd, sender) for sender, _ in senders]
         if self._settings.daily_usd:
             limits.append(Limit("all", self._settings.daily_usd, None))
         limits = list(dict.fromkeys([*limits, *(limit for limit in told if limit.usd)]))
@@ -177,31 +173,10 @@ class Budgets:
             for limit, usd in used
         ]
         found = [each for each in found if each.refuses or each.share >= least_share]
-        self._watched = {each.limit.sender for each in found if each.limit.sender}
-        return [each if each.limit.sender else await self._with_top(day, each) for each in found]
-
-    async def _with_top(self, day: Day, use: BudgetUse) -> BudgetUse:
-        """Say who has spent most; looked for once when it is nearly all, and once when it is."""
-        key = day.start, use.refuses
-        if self._top is None or self._top[0] != key:
-            since = day.start.timestamp()
-            found = await self._database.read(ledger.spenders, since, LEAST_USD, 1)
-            self._top = key, found[0] if found else None
-        return replace(use, top=self._top[1])
-
-    async def _watched_senders(self, day: Day, least_usd: float) -> set[str]:
-        """Return whose sums may have reached the amount: who had, and who has spent since.
-
-        The first time all of the day are looked through.
-        """
-        if self._watched is None:
-            start = day.start.timestamp()
-            return {
-                each for each, _ in await self._database.read(ledger.spenders, start, least_usd)
-            }
-        senders = self._watched | self._spent_since
-        self._spent_since = set()
-        return senders
+        top = await self._database.read(ledger.spenders, since, LEAST_USD, 1) if found else []
+        return [
+            each if each.limit.sender or not top else replace(each, top=top[0]) for each in found
+        ]
 
     async def hold(self, sender: str, forecast_usd: float | None) -> Release:
         """Hold what a call of this sender will cost at least, until what is returned is called.
@@ -221,8 +196,6 @@ class Budgets:
 
     def _release(self, hold: _Hold) -> None:
         self._holds.remove(hold)
-        if self._watched is not None:
-            self._spent_since.add(hold.sender)
         self._releases += 1
 
     async def _check(self, sender: str, forecast_usd: float | None) -> None:
