@@ -436,7 +436,7 @@ async def assembled(
     rules = build_rules(settings, access, mind)
     receiving = AccountLeases(is_alone=database.server is None)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
-    door = _door(database, access, links, intake)
+    door = WebDoor(database, access, links.token, provider=provider_of(access.web))
     chats = ChatHistory(database, intake.facts, links)
     adapters = _replaceable(accounts.connect(intake, chats, door))
     note_chats = NoteChats(Owners(access, accounts.renderers), wakeups)
@@ -476,7 +476,7 @@ async def assembled(
             lambda: {each.name: each.problem or "" for each in origin.foreign.states()},
         ),
         Operator(
-            *(database, wakeups, intake.tell_approved, door, reloading),
+            *(database, wakeups, intake.tell_approved, reloading),
             intake.answer_as_owner,
         ),
     )
@@ -498,13 +498,6 @@ async def assembled(
         instruments.recording(),
     ):
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
-
-
-def _door(database: Database, access: Access, links: ChatLinks, intake: GatewayIntake) -> WebDoor:
-    """Return the door of the web chat, which hears of it when somebody's role is another one."""
-    door = WebDoor(database, access, links.token, provider=provider_of(access.web))
-    intake.roles.listen(door.forget)
-    return door
 
 
 def _replaceable(connected: Iterable[Adapter]) -> dict[Account, Adapter]:

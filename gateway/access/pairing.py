@@ -70,10 +70,6 @@ Kind = Literal[
 ]
 
 
-OF_ROLES: frozenset[Kind] = frozenset({"bound", "approved", "revoked", "promoted"})
-"""After these somebody may do something else than before."""
-
-
 @dataclass(frozen=True, slots=True)
 class Happening:
     """Something for the log, once it is committed.

@@ -56,12 +56,8 @@ LINK_S = 600.0
 INVITATION_S = 86_400.0
 """How long the link of an invitation holds."""
 SECRET_BYTES = 32
-KNOWN_FOR_S = 10.0
-"""How long it is remembered whose a session is. One that is revoked here ends at once."""
-KNOWN_AMONG_REPLICAS_S = 2.0
-"""The same where another replica may revoke it."""
 REMEMBERED = 1000
-"""Sessions, and addresses."""
+"""Addresses."""
 
 TRIES_PER_MIN = 10
 """Wrong tries from all addresses together: even the weakest accepted token lasts for ages. Also the
@@ -189,11 +185,8 @@ class WebDoor:
         self._access = access
         self._token = None if token is None else hash_of(token.get_secret_value())
         self._is_chosen = token is not None and not is_made(token.get_secret_value())
-        self._clock = clock
-        self._known_for_s = KNOWN_FOR_S if database.server is None else KNOWN_AMONG_REPLICAS_S
         self._tries = Tries(clock)
         self._on_record = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
-        self._seen: Recent[str, tuple[Visitor, float]] = Recent(REMEMBERED)
 
     @property
     def provider(self) -> str | None:
@@ -202,15 +195,8 @@ class WebDoor:
 
     async def session(self, secret: str) -> Visitor | None:
         """Return whose session a cookie's value is, None for none that holds."""
-        hash_ = hash_of(secret)
-        # What is found now must not be remembered where `forget` is called meanwhile.
-        seen = self._seen
-        known = seen.get(hash_)
-        if known is not None and self._clock() - known[1] < self._known_for_s:
-            return known[0]
-        found = await self._database.read(self._visitor, hash_)
+        found = await self._database.read(self._visitor, hash_of(secret))
         if found is None:
-            seen.pop(hash_, None)
             return None
         visitor, session = found
         if session.stale:
@@ -219,7 +205,6 @@ class WebDoor:
             except StorageError as exc:
                 # On a full disk an owner still comes in, to see what is wrong.
                 log.warning("session_use_not_noted", error=str(exc))
-        seen[hash_] = visitor, self._clock()
         return visitor
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
@@ -249,7 +234,6 @@ class WebDoor:
         return self._signed_in(visitor, new, fresh)
 
     def _signed_in(self, visitor: Visitor, new: NewSession, fresh: str) -> SignedIn:
-        self.forget()
         log.info("web_signed_in", user=visitor.name, by=new.signed_in_by, address=new.address)
         return SignedIn(visitor, fresh)
 
@@ -300,13 +284,8 @@ class WebDoor:
         """End the caller's session."""
         visitor = await self.session(caller.session)
         await self._database.write(_end, hash_of(caller.session), visitor, caller.address)
-        self.forget()
         if visitor is not None:
             log.info("web_signed_out", user=visitor.name, address=caller.address)
-
-    def forget(self) -> None:
-        """Have all sessions looked up anew: something was changed about them."""
-        self._seen = Recent(REMEMBERED)
 
     async def _check_token(self, offered: str, caller: Requester) -> None:
         item = await self._begin_try(caller) if self._is_chosen else None

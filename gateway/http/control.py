@@ -23,7 +23,7 @@ from adapters.messages import InboundMessage
 from agent.settings import Section
 from gateway.access import pairing, tool_texts, web_door
 from gateway.access.pairing import COMMAND_LINE, Decided
-from gateway.access.web_door import NewLink, SignedOut, WebDoor
+from gateway.access.web_door import NewLink, SignedOut
 from gateway.agent_ports.search import Indexer
 from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
@@ -162,7 +162,6 @@ class Operator:
     Attributes:
         wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
-        door: Told of what was changed about web users, and about what anybody may do.
         settings: Has the gateway go by its settings as they are now.
         answer: `GatewayIntake.answer_as_owner`.
     """
@@ -170,7 +169,6 @@ class Operator:
     database: Database
     wakeups: Wakeups
     tell_approved: Callable[[], Awaitable[None]]
-    door: WebDoor
     settings: Reloads
     answer: Callable[[InboundMessage, int, str], Awaitable[ReplyOutcome]]
 
@@ -193,10 +191,8 @@ class Operator:
         if isinstance(result, Decided) and result.happened is not None:
             pairing.report(result.happened)
             self.settings.notify()
-            self.door.forget()
             await self.tell_approved()
         if isinstance(result, NewLink | SignedOut):
-            self.door.forget()
             web_door.report(result, invited=action is _invite)
         return result
 

@@ -51,7 +51,6 @@ class GatewayIntake:
     """The gateway's side of `adapters.base.Intake`.
 
     Attributes:
-        roles: Called where somebody may do something else than before.
         tools: Called if the offered tools of MCP servers, or their owners, may have changed.
     """
 
@@ -70,7 +69,6 @@ class GatewayIntake:
         self._renderers = renderers
         self._wakeups = wakeups
         self._traffic = traffic
-        self.roles: Hint[[]] = Hint()
         self.tools: Hint[[]] = Hint()
         self._rate_per_min = rules.access.settings.rate_per_min
         self._pairing = Pairing(rules.access, AdmissionLimits(self._rate_per_min), renderers)
@@ -203,8 +201,6 @@ class GatewayIntake:
 
     def _tell(self, happening: Happening) -> None:
         pairing.report(happening)
-        if happening.kind in pairing.OF_ROLES:
-            self.roles()
         if happening.kind in {"tool", "bound", "promoted"}:
             self.tools()
 

@@ -18,7 +18,7 @@ from agent.models.recovery import Rests
 from gateway.access import oidc, web_door
 from gateway.access.oidc import Identity, Provider, entry_for, provider_of
 from gateway.access.policy import Access
-from gateway.access.web_door import ADDRESS_TRIES_PER_MIN, KNOWN_FOR_S, WebDoor
+from gateway.access.web_door import ADDRESS_TRIES_PER_MIN, WebDoor
 from gateway.errors import SettingsError
 from gateway.lifecycle.rotation import Rotation
 from gateway.settings.references import References
@@ -152,7 +152,6 @@ async def age(at: At, seconds: float) -> None:
     """Let time pass for sessions, and for what the door remembers."""
     began = schema.web_session.update().values(at=schema.web_session.c.at - seconds)
     await at.database.write(lambda conn: conn.execute(began).close())
-    at.clock.now += KNOWN_FOR_S
 
 
 async def test_a_session_ends_after_its_hours(at: At) -> None:
@@ -313,7 +312,6 @@ async def test_who_was_removed_stays_out(at: At) -> None:
     """An owner's word counts more than the list, until the next invitation."""
     cookie = (await at.door.come_back(await at.went(), HERE)).secret
     await at.database.write(web_door.remove, "ann")
-    at.door.forget()
     assert await at.door.session(cookie) is None
     assert await at.refused() == "oidc_not_let_in"
     await at.database.write(web_door.invite, "ann", "guest", None)

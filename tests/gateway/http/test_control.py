@@ -9,7 +9,6 @@ from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -112,7 +111,7 @@ async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
     app.add_routes(
         control.routes(
             Operator(
-                *(gateway.database, Wakeups(), told, Mock(), gateway.reloading),
+                *(gateway.database, Wakeups(), told, gateway.reloading),
                 gateway.intake.answer_as_owner,
             )
         )

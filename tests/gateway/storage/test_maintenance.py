@@ -180,7 +180,7 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
     store.close()
     async with open_database(database_file) as database:
         app = web.Application()
-        operator = Operator(database, Wakeups(), AsyncMock(), Mock(), Mock(), AsyncMock())
+        operator = Operator(database, Wakeups(), AsyncMock(), Mock(), AsyncMock())
         app.add_routes(control.routes(operator))
         async with TestClient(TestServer(app)) as client:
             response = await client.post("/control/forget", json={"target": str(gone)})
