@@ -5,7 +5,7 @@ there: so the parts on the path of a message know nothing of metrics (decision 3
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
@@ -23,7 +23,6 @@ from gateway.logging.taps import TAPS
 from gateway.metrics.counts import Counts, Vocabulary
 from gateway.metrics.page import MetricsPage
 from gateway.metrics.state import LookedAt, LoopLag, State
-from gateway.reload.kit import Mind
 from gateway.settings.tree import Settings
 from gateway.storage import identity
 from gateway.storage.database import location_of
@@ -40,7 +39,7 @@ class Instruments:
     def __init__(self, parts: LookedAt) -> None:
         self.parts = parts
         self._lag = LoopLag()
-        self.counts = Counts(Vocabulary(Known(parts)))
+        self.counts = Counts(Vocabulary(partial(known_labels, parts)))
         self.page = MetricsPage(parts.settings, self.counts, State(parts, self.counts, self._lag))
 
     @asynccontextmanager
@@ -52,7 +51,9 @@ class Instruments:
         before = spans.RECORDER.get()
         ends = []
         if settings.metrics.enabled:
-            ends = [TAPS.listen([name], partial(self.counts.event, name)) for name in self._heard()]
+            ends = [
+                TAPS.listen([name], partial(self.counts.event, name)) for name in self.counts.heard
+            ]
         counts = self.counts if settings.metrics.enabled else None
         spans.RECORDER.set(CountsAndTraces(seed, counts, traces))
         self._lag.begin()
@@ -66,9 +67,6 @@ class Instruments:
             spans.RECORDER.set(before)
             if traces is not None:
                 await asyncio.to_thread(traces.close)
-
-    def _heard(self) -> Sequence[str]:
-        return list(self.counts.heard)
 
 
 class CountsAndTraces:
@@ -115,29 +113,16 @@ def seed_of(settings: Settings) -> bytes:
     return blake2b(name.encode(), digest_size=16).digest()
 
 
-class Known:
-    """The values that labels may have: what is configured now, also after a reload."""
-
-    def __init__(self, parts: LookedAt) -> None:
-        self._parts = parts
-        self._mind: Mind | None = None
-        self._values: Mapping[str, Collection[str]] = {}
-
-    def __call__(self) -> Mapping[str, Collection[str]]:
-        """Return all values of each label that has such a list."""
-        if self._mind is not self._parts.mind:
-            self._mind = self._parts.mind
-            self._values = {label: frozenset(values) for label, values in _known(self._parts)}
-        return self._values
-
-
-def _known(parts: LookedAt) -> Iterator[tuple[str, Iterable[str]]]:
+def known_labels(parts: LookedAt) -> Mapping[str, Collection[str]]:
+    """Return all values of each label that has such a list: what is configured now."""
     mind, settings = parts.mind, parts.settings
     own = [each.adapter.platform for each in parts.supervised]
-    yield "platform", [*own, *(each.name for each in platforms())]
-    yield "account", [each.adapter.account for each in parts.supervised]
-    yield "adapter", [each.name for each in parts.supervised]
-    yield "model", [word for each in mind.models for word in (each.name, each.label)]
-    yield "tool", [each.name for each in mind.agent.tools.schemas]
-    yield "server", settings.tools.mcp
-    yield "plugin", settings.plugins.enabled
+    return {
+        "platform": [*own, *(each.name for each in platforms())],
+        "account": [each.adapter.account for each in parts.supervised],
+        "adapter": [each.name for each in parts.supervised],
+        "model": [word for each in mind.models for word in (each.name, each.label)],
+        "tool": [each.name for each in mind.agent.tools.schemas],
+        "server": settings.tools.mcp,
+        "plugin": settings.plugins.enabled,
+    }

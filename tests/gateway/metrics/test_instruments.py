@@ -1,6 +1,7 @@
 """What a gateway measures itself with begins and ends with it."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import structlog
 from agent import spans
 from gateway.logging.taps import TAPS
 from gateway.metrics.counts import Vocabulary
-from gateway.metrics.instruments import Known, seed_of
+from gateway.metrics.instruments import known_labels, seed_of
 from gateway.metrics.state import LookedAt
 from gateway.settings.loading import load_settings
 from tests.support.gateway import agent_of, running
@@ -67,7 +68,7 @@ async def test_labels_follow_a_reload(tmp_path: Path) -> None:
         gateway = chat.gateway
         watch, supervised = gateway.platforms.watch, gateway.platforms.supervised
         parts = LookedAt(gateway.reloading, gateway.database, supervised, watch, gateway.worker)
-        vocabulary = Vocabulary(Known(parts))
+        vocabulary = Vocabulary(partial(known_labels, parts))
         assert vocabulary.folded("model", "old") == "old"
         assert vocabulary.folded("model", "new") == "other"
         mind = gateway.reloading.mind
