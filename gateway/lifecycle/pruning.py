@@ -5,6 +5,7 @@ once, and `--dry-run` only counts.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -26,34 +27,6 @@ DAY_S = 86_400.0
 PRUNE_EVERY_S = 3600.0
 PAUSE_S = 0.005
 """Least pause between two steps; a step that took longer is followed by as long a pause."""
-STEP_S = 0.02
-"""How long a step should take: others wait for it, and few may wait for more than 50 ms."""
-LEAST_ROWS = 10
-"""Also where a commit alone takes longer: it has to come to an end."""
-
-
-class Steps:
-    """Short transactions of one kind; each has as many rows as the last had in `STEP_S`."""
-
-    def __init__(self, database: Database, most: int = 1) -> None:
-        """Begin with few rows; `most` is the largest step."""
-        self._database = database
-        self._most = most
-        self.rows = min(LEAST_ROWS, most)
-
-    async def take(self, rows: int, fn: Callable[..., Any], *args: Any) -> Any:
-        """Run a transaction of so many rows, and leave the writer to others for as long."""
-        started = time.monotonic()
-        result = await self._database.write(fn, *args)
-        took_s = time.monotonic() - started
-        self.rows = rows_in_time(rows, took_s, self._most)
-        await asyncio.sleep(max(PAUSE_S, took_s))
-        return result
-
-
-def rows_in_time(rows: int, took_s: float, most: int) -> int:
-    """Return how many rows the next step has, after one of `rows` that took so long."""
-    return min(max(int(rows * STEP_S / max(took_s, 1e-6)), LEAST_ROWS), most)
 
 
 def age_s(days: int | None) -> float | None:
@@ -148,6 +121,13 @@ class Pruner:
         self._tell(gone)
         return _in_order(gone)
 
+    async def _step(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run a short transaction, and leave the writer to others for as long."""
+        started = time.monotonic()
+        result = await self._database.write(fn, *args)
+        await asyncio.sleep(max(PAUSE_S, time.monotonic() - started))
+        return result
+
     def _tell(self, gone: dict[str, Pruned]) -> None:
         rows = {name: each.rows for name, each in gone.items() if each.rows}
         if rows:
@@ -162,54 +142,47 @@ class Pruner:
     async def _raw(self) -> AsyncIterator[Pruned]:
         old_s = self._raw_days * DAY_S
         due = await self._database.read(retention.count_raw, old_s)
-        steps, left = Steps(self._database, retention.STEP_ROWS), max(1, due.rows)
-        while left > 0:
-            left -= steps.rows
-            await steps.take(steps.rows, arrivals.prune_raw, old_s, steps.rows)
+        for _ in range(max(1, math.ceil(due.rows / retention.STEP_ROWS))):
+            await self._step(arrivals.prune_raw, old_s, retention.STEP_ROWS)
         yield due
 
     async def _rows_of(self, name: str, days: int) -> AsyncIterator[Pruned]:
         old_s = days * DAY_S
         for sweep in retention.SWEEPS[name]:
-            steps = Steps(self._database, retention.STEP_ROWS)
             while keys := await self._database.read(retention.find, sweep, old_s):
-                found, before = len(keys), Pruned()
-                while keys:
-                    some, keys = keys[: steps.rows], keys[steps.rows :]
-                    gone = await steps.take(len(some), retention.erase, sweep, old_s, some)
-                    before = before.plus(gone)
+                before = Pruned()
+                for at in range(0, len(keys), retention.STEP_ROWS):
+                    some = keys[at : at + retention.STEP_ROWS]
+                    before = before.plus(await self._step(retention.erase, sweep, old_s, some))
                 yield before
                 # Where none of them may go any more, the next look would find the same rows.
-                if found < retention.FOUND_ROWS or not before.rows:
+                if len(keys) < retention.FOUND_ROWS or not before.rows:
                     break
 
     async def _transcripts(self, days: int) -> AsyncIterator[Pruned]:
         old_s = days * DAY_S
-        anew, steps = Steps(self._database), Steps(self._database, retention.STEP_MESSAGES)
         async for conversation in self._each(retention.conversations_with_old, old_s):
-            await anew.take(1, retention.begin_anew, conversation, old_s)
-            while gone := await self._take_out(steps, conversation, old_s):
+            await self._step(retention.begin_anew, conversation, old_s)
+            while gone := await self._take_out(conversation, old_s):
                 yield gone
 
-    async def _take_out(self, steps: Steps, conversation: int, old_s: float) -> Pruned | None:
+    async def _take_out(self, conversation: int, old_s: float) -> Pruned | None:
         session, rows = await self._database.read(
-            retention.old_messages, conversation, old_s, steps.rows
+            retention.old_messages, conversation, old_s, retention.STEP_MESSAGES
         )
         if not rows:
             return None
         batch = await asyncio.to_thread(retention.prepared, conversation, session, rows)
-        gone: Pruned = await steps.take(len(rows), retention.take_out, batch, old_s)
+        gone: Pruned = await self._step(retention.take_out, batch, old_s)
         # Where nothing could go, the next look would find the same messages.
         return gone if gone.rows else None
 
     async def _words(self, days: int) -> AsyncIterator[Pruned]:
-        old_s, steps = days * DAY_S, Steps(self._database, retention.STEP_MESSAGES)
+        old_s, most = days * DAY_S, retention.STEP_MESSAGES
         async for conversation in self._each(retention.conversations_with_old_words, old_s):
-            while rows := await self._database.read(
-                retention.old_words, conversation, old_s, steps.rows
-            ):
+            while rows := await self._database.read(retention.old_words, conversation, old_s, most):
                 batch = await asyncio.to_thread(retention.prepared, conversation, None, rows)
-                if not await steps.take(len(rows), retention.forget_words, batch):
+                if not await self._step(retention.forget_words, batch):
                     break
                 yield Pruned(len(rows))
 
@@ -221,10 +194,9 @@ class Pruner:
 
     async def _files(self) -> AsyncIterator[Pruned]:
         old_s, most = age_s(self._settings.files_days), self._settings.files_max_bytes
-        steps = Steps(self._database)
         for file in await self._database.read(retention.files_due, old_s, most):
-            if await steps.take(1, retention.remove_file, file):
+            if await self._step(retention.remove_file, file):
                 yield Pruned(1, file.size_bytes)
         while keys := await self._database.read(retention.parts_left):
             for key in keys:
-                await steps.take(1, retention.erase_part, key)
+                await self._step(retention.erase_part, key)

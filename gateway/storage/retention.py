@@ -66,7 +66,7 @@ from gateway.storage.search.terms import terms_of
 REASON = "retention"
 """Why a conversation began anew that nobody has written in for `retention.transcript_days`."""
 STEP_ROWS = 200
-"""Most rows of one transaction; `pruning.Steps` takes fewer where they take long."""
+"""Most rows of one transaction: others wait for it."""
 STEP_MESSAGES = 50
 """Likewise of messages, each with its words in the search index."""
 FOUND_ROWS = 5_000

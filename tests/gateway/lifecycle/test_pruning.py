@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import StorageUnavailable
 from gateway.lifecycle import pruning
-from gateway.lifecycle.pruning import LEAST_ROWS, STEP_S, Pruner, rows_in_time
+from gateway.lifecycle.pruning import Pruner
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import retention, schema
 from gateway.storage.database import Database
@@ -150,7 +150,6 @@ async def test_many_rows_go_in_short_transactions(
 ) -> None:
     """A writer in between waits for no more than one step."""
     monkeypatch.setattr(retention, "FOUND_ROWS", 450)
-    monkeypatch.setattr(pruning, "STEP_S", 3600.0)
     await database.write(_many_calls, 1_000)
     sizes: list[int] = []
     erase = retention.erase
@@ -163,35 +162,7 @@ async def test_many_rows_go_in_short_transactions(
     monkeypatch.setattr(retention, "erase", counting)
     gone = await Pruner(database, RetentionSettings(ledger_days=2), 30).prune()
     assert gone["ledger"].rows == 1_000
-    assert sizes == [10, 200, 200, 40, 200, 200, 50, 100]
-
-
-def test_a_step_is_as_large_as_the_last_one_was_quick() -> None:
-    """It becomes smaller after a long one, but not so small that there is no end."""
-    assert rows_in_time(100, STEP_S, 200) == 100
-    assert rows_in_time(100, STEP_S * 2, 200) == 50
-    assert rows_in_time(100, STEP_S / 4, 200) == 200
-    assert rows_in_time(10, STEP_S * 9, 200) == LEAST_ROWS
-    assert rows_in_time(1, 0.0, 1) == 1
-
-
-async def test_steps_are_small_where_the_disk_is_slow(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each has the least number of rows; all go."""
-    monkeypatch.setattr(pruning, "STEP_S", 0.0)
-    await database.write(_many_calls, 35)
-    steps: list[int] = []
-    take = pruning.Steps.take
-
-    async def noting(self: pruning.Steps, rows: int, *args: Any) -> Any:
-        steps.append(rows)
-        return await take(self, rows, *args)
-
-    monkeypatch.setattr(pruning.Steps, "take", noting)
-    gone = await Pruner(database, RetentionSettings(ledger_days=2), 30).prune()
-    assert gone["ledger"].rows == 35
-    assert steps[1:] == [10, 10, 10, 5]
+    assert sizes == [200, 200, 50, 200, 200, 50, 100]
 
 
 def _many_calls(conn: Connection, count: int) -> None:
