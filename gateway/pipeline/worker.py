@@ -17,7 +17,6 @@ from contextlib import (
 )
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
 
 import structlog
 
@@ -70,28 +69,9 @@ class TurnKit:
     runner: TurnRunner
     queue: QueueSettings
     places: int = field(init=False)
-    _users: int = 0
-    _unused: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.places = descriptors.most_turns(self.queue.max_concurrent_turns)
-
-    @contextmanager
-    def used(self) -> Iterator[Self]:
-        """Note that a turn goes by it while the body runs."""
-        self._users += 1
-        self._unused.clear()
-        try:
-            yield self
-        finally:
-            self._users -= 1
-            if not self._users:
-                self._unused.set()
-
-    async def wait_unused(self) -> None:
-        """Return when no turn goes by it; for one that no further turn begins with."""
-        if self._users:
-            await self._unused.wait()
 
 
 class Worker:
@@ -135,12 +115,11 @@ class Worker:
         """
         return 0.0 if self._passed_at is None else time.monotonic() - self._passed_at
 
-    def take(self, kit: TurnKit) -> TurnKit:
-        """Have turns that begin from now on go by another kit; returns the one before."""
-        before, self._kit = self._kit, kit
+    def take(self, kit: TurnKit) -> None:
+        """Have turns that begin from now on go by another kit."""
+        self._kit = kit
         self._slots.resize(kit.places)
         self.wake()
-        return before
 
     @property
     def serving(self) -> int:
@@ -303,13 +282,13 @@ class Worker:
             # A stop may have come during the wait for a place.
             if self._stopping:
                 return False
-            with self._kit.used() as kit:
-                turn = await self._next_turn(service, kit)
-                if turn is None:
-                    return False
-                if released := await self._run_one(turn, kit):
-                    service.lease = None
-                return not released
+            kit = self._kit
+            turn = await self._next_turn(service, kit)
+            if turn is None:
+                return False
+            if released := await self._run_one(turn, kit):
+                service.lease = None
+            return not released
 
     def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
         """Return the place of a conversation's next turn; a suspect is tried once in a life."""

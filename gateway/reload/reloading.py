@@ -101,7 +101,8 @@ class Reloading:
         parts.intake.tools.listen(self._asked.set)
         self._rests_until = time.monotonic()
         self._untold = 0.0, SettingsReloaded()
-        self._retired: asyncio.Queue[tuple[TurnKit, Sequence[ChatModel]]] = asyncio.Queue()
+        # Turns and summaries may still ask them.
+        self._former: list[ChatModel] = []
 
     @property
     def file(self) -> Path | None:
@@ -123,11 +124,9 @@ class Reloading:
         if not is_in_front:
             loop.add_signal_handler(signal.SIGHUP, self._asked.set)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._retire(), name="retire models")
-                while True:
-                    await self._wait_for_cause()
-                    self._untold = time.monotonic(), await self._reload_now()
+            while True:
+                await self._wait_for_cause()
+                self._untold = time.monotonic(), await self._reload_now()
         finally:
             if not is_in_front:
                 loop.remove_signal_handler(signal.SIGHUP)
@@ -284,14 +283,13 @@ class Reloading:
             raise
         kit = build_turn_kit(new, mind, shared)
         # From here on nothing fails, and nothing is awaited: nobody sees half of it.
-        old = self._take(new, mind, kit)
-        gone = [model for model in self.mind.models if model not in mind.models]
+        self._take(new, mind, kit)
+        self._former += [model for model in self.mind.models if model not in mind.models]
         self.settings, self.mind = new, mind
         self._origin.line = remade.line
-        self._retired.put_nowait((old, gone))
 
-    def _take(self, new: Settings, mind: Mind, kit: TurnKit) -> TurnKit:
-        """Have each part go by its settings; returns what turns have gone by until now."""
+    def _take(self, new: Settings, mind: Mind, kit: TurnKit) -> None:
+        """Have each part go by its settings."""
         parts, shared = self._parts, self._parts.shared
         change_logging(new)
         shared.access.settings = new.access
@@ -303,24 +301,12 @@ class Reloading:
         parts.rotation.take(new, mind.models)
         parts.delivery.take(new.delivery.retry_for_s)
         parts.intake.take(build_rules(new, shared.access, mind))
-        return parts.worker.take(kit)
-
-    async def _retire(self) -> NoReturn:
-        """Close models that no turn and no summary asks any more."""
-        while True:
-            kit, models = await self._retired.get()
-            await kit.wait_unused()
-            await self._parts.shared.beside.preparations.wait_idle()
-            for model in models:
-                await _close(model)
+        parts.worker.take(kit)
 
     async def close(self) -> None:
         """Close the models; no turn runs any more."""
-        models = list(self.mind.models)
-        while not self._retired.empty():
-            models += self._retired.get_nowait()[1]
         # A model that stands twice in the line is closed once.
-        for model in {id(model): model for model in models}.values():
+        for model in {id(model): model for model in (*self.mind.models, *self._former)}.values():
             await _close(model)
 
     async def _note(self, settings: Settings) -> None:
