@@ -166,8 +166,7 @@ def _files(task: Import) -> Iterator[tuple[Line, Path | None, bytes]]:
 
 
 def _skill_files(skill: HermesSkill, target: Path) -> Iterator[tuple[Line, Path, bytes]]:
-    # The description last: until it is there nobody takes the folder for a skill.
-    for name in sorted(skill.files, key=lambda name: name == FILE):
+    for name in skill.files:
         try:
             content = (skill.folder / name).read_bytes()
         except OSError as exc:

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import yaml
 
+from agent.errors import ToolError
 from agent.messages import storable
-from agent.prompt.skills import FILE, MAX_DEPTH, MAX_SKILL_BYTES, load_plain
+from agent.prompt.skills import FILE, SkillShelf, check_name, load_plain
 from gateway.errors import GatewayError
 from gateway.settings.sources import parsed_yaml
 
@@ -26,7 +27,6 @@ ENTRY_MARK = "\n§\n"
 MAX_FILE_BYTES = 1_000_000
 """A text file of Hermes' is never larger; what is, is left out."""
 _VARIABLE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
-_SKILL_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Outcome = Literal["taken", "known", "left out"]
 
@@ -51,7 +51,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class HermesSkill:
-    """A skill: its name, the folder it lies in, and its files by their paths there."""
+    """A skill: its name, the folder it lies in, and its files by their paths there.
+
+    Its description is the last file: until it is there nobody takes a folder for a skill.
+    """
 
     name: str
     folder: Path
@@ -109,7 +112,7 @@ class HermesHome:
         found = [] if _leads_away(self.path, root) else sorted(root.glob(f"**/{FILE}"))
         own = [path for path in found if not _is_hidden(path.relative_to(root))]
         written = [path for path in own if path.parent.name not in shipped]
-        yield from (_skill(self.path, path) for path in written)
+        yield from (_skill(path.parent) for path in written)
         if bundled := len(own) - len(written):
             yield Line("skills", f"{bundled} that Hermes brings", "left out", "copy those you use")
 
@@ -179,15 +182,14 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _skill(home: Path, path: Path) -> HermesSkill | Line:
-    folder, text = path.parent, _text_of(home, *path.relative_to(home).parts)
-    if text is None or len(text.encode()) > MAX_SKILL_BYTES:
-        return Line("skills", folder.name, "left out", f"its {FILE} cannot be read or is too large")
-    name = _name_in(text) or folder.name
-    if not _SKILL_NAME.fullmatch(name):
-        wanted = "a name has small letters, digits and hyphens"
-        return Line("skills", folder.name, "left out", wanted)
-    return HermesSkill(name, folder, tuple(_files_in(folder)))
+def _skill(folder: Path) -> HermesSkill | Line:
+    shelf = SkillShelf(folder.parent)
+    try:
+        name = _name_in(shelf.read(folder.name, FILE)) or folder.name
+        check_name(name)
+    except ToolError as exc:
+        return Line("skills", folder.name, "left out", str(exc))
+    return HermesSkill(name, folder, (*shelf.files(folder.name), FILE))
 
 
 def _name_in(text: str) -> str | None:
@@ -199,14 +201,3 @@ def _name_in(text: str) -> str | None:
         return None
     name = values.get("name") if isinstance(values, dict) else None
     return name if isinstance(name, str) else None
-
-
-def _files_in(folder: Path, depth: int = MAX_DEPTH) -> Iterator[str]:
-    """Yield the plain files below a folder that are texts of a usual size; no link is followed."""
-    for path in sorted(folder.iterdir()):
-        if path.is_symlink() or path.name.startswith("."):
-            continue
-        if path.is_dir() and depth > 1:
-            yield from (f"{path.name}/{each}" for each in _files_in(path, depth - 1))
-        elif path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
-            yield path.name

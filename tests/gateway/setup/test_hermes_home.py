@@ -45,7 +45,7 @@ def test_skills_are_those_that_somebody_wrote(home: Path) -> None:
     (home / "skills" / ".bundled_manifest").write_text("arxiv:abc\n")
     found = list(HermesHome.of(home).skills())
     [taken] = [each for each in found if isinstance(each, HermesSkill)]
-    assert (taken.name, taken.files) == ("weekly-report", ("SKILL.md", "scripts/run.py"))
+    assert (taken.name, taken.files) == ("weekly-report", ("scripts/run.py", "SKILL.md"))
     lines = [each for each in found if isinstance(each, Line)]
     assert {line.what for line in lines} == {"Bad Name", "1 that Hermes brings"}
 
