@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 
@@ -26,15 +25,6 @@ from gateway.replay.recordings import BadRecording, Recording, load_recordings
 from gateway.replay.report import Replayed, show
 from gateway.settings.tree import BudgetSettings, Settings
 
-OPTIONS = {
-    "window": ("model", "context_length"),
-    "threshold": ("compression", "threshold"),
-    "strategy": ("prompt_caching", "strategy"),
-    "ttl": ("prompt_caching", "cache_ttl"),
-    "early": ("compression", "early"),
-}
-"""The settings that options replace."""
-
 replay_app = typer.Typer(add_completion=False)
 
 
@@ -42,7 +32,10 @@ replay_app = typer.Typer(add_completion=False)
 def replay(  # noqa: PLR0913 - an option each
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="tau-bench, pi, SWE-agent or OpenAI JSON.")],
-    window: Annotated[int | None, typer.Option(help="Context length of the model, tokens.")] = None,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", "--context-length", help="Of the model, in tokens."),
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="Instead of context.engine.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Instead of compression.threshold, 0 to 1.")
@@ -52,7 +45,8 @@ def replay(  # noqa: PLR0913 - an option each
         typer.Option(help="system_and_3 or anchored, instead of prompt_caching.strategy."),
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option(help="5m or 1h, instead of prompt_caching.cache_ttl.")
+        str | None,
+        typer.Option("--ttl", "--cache-ttl", help="5m or 1h, instead of prompt_caching.cache_ttl."),
     ] = None,
     gap: Annotated[
         float, typer.Option(min=0, help="Seconds between two turns, as the prompt cache sees them.")
@@ -63,8 +57,17 @@ def replay(  # noqa: PLR0913 - an option each
     ] = False,
 ) -> None:
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
-    given = {"window": window, "threshold": threshold, "strategy": strategy, "ttl": ttl}
-    settings = overridden(loaded(context).settings, engine, **given, early=early or None)
+    settings = loaded(
+        context,
+        model__context_length=window,
+        context__engine=engine,
+        compression__threshold=threshold,
+        compression__early=early or None,
+        prompt_caching__strategy=strategy,
+        prompt_caching__cache_ttl=ttl,
+    ).settings
+    if engine is not None:
+        _check_engine(settings.home, engine)
     if not asyncio.run(play_files(settings, files, out, gap)):
         raise typer.Exit(1)
 
@@ -92,47 +95,13 @@ async def play_files(
     return not failed
 
 
-def overridden(settings: Settings, engine: str | None = None, **given: object) -> Settings:
-    """Return the settings with the options in them; None leaves a setting as it is.
-
-    Args:
-        engine: Instead of `context.engine`; unlike there, it must exist.
-        given: By their names in `OPTIONS`.
-
-    Raises:
-        SettingsError: A value is not allowed; one line for each.
-    """
-    problems = []
-    for option, value in given.items():
-        if value is None:
-            continue
-        try:
-            settings = _with_value(settings, *OPTIONS[option], value)
-        except ValidationError as exc:
-            allowed = exc.errors()[0]["msg"].replace("Input should", "must")
-            problems.append(f"--{option} {value}: {allowed}")
-    if engine is not None:
-        problems += _engine_problems(settings.home, engine)
-        context = settings.context.model_copy(update={"engine": engine})
-        settings = settings.model_copy(update={"context": context})
-    if problems:
-        raise SettingsError("\n".join(problems))
-    return settings
-
-
-def _with_value(settings: Settings, block: str, key: str, value: object) -> Settings:
-    section = getattr(settings, block)
-    changed = type(section).model_validate({**dict(section), key: value})
-    return settings.model_copy(update={block: changed})
-
-
-def _engine_problems(home: Path, name: str) -> list[str]:
+def _check_engine(home: Path, name: str) -> None:
+    """Refuse an engine that is not there, which a gateway would replace by its own."""
     found = available(home)
     usable = sorted({info.name for info in found if info.problem is None})
-    if name in usable:
-        return []
-    why = next((info.problem for info in found if info.name == name), "there is no such engine")
-    return [f"--engine {name}: {why}; there are: {', '.join(usable)}"]
+    if name not in usable:
+        why = next((info.problem for info in found if info.name == name), "there is no such engine")
+        raise SettingsError(f"--engine {name}: {why}; there are: {', '.join(usable)}")
 
 
 def _load(file: Path) -> list[Recording]:

@@ -124,20 +124,14 @@ class Player:
             if answer != text_of(exchange.steps[-1]):
                 # The first one is told: what comes after it mostly follows from it.
                 problem = problem or f"message {n + 1} was answered with {answer[:60]!r}"
-        return await self._replayed(recording, conversation_id, started, problem)
-
-    async def _replayed(
-        self, recording: Recording, conversation_id: int, started: float, problem: str | None
-    ) -> Replayed:
-        duration_s = time.monotonic() - started
         read = self.gateway.database.read
         return Replayed(
+            duration_s=time.monotonic() - started,
             # A file's name may hold bytes that are no UTF-8.
             name=storable(recording.name),
             work=await read(usage.work, conversation_id),
             compactions=await read(compactions.of_conversation, conversation_id),
             bill=self.model.bill(str(conversation_id)),
-            duration_s=duration_s,
             problem=problem,
         )
 
