@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Double,
     Row,
     Select,
     String,
@@ -31,10 +30,7 @@ from sqlalchemy import (
     cast,
     distinct,
     func,
-    literal,
-    literal_column,
     select,
-    union_all,
 )
 
 from agent.models.catalog import ModelFacts
@@ -49,6 +45,7 @@ from gateway.storage.reports.ledger import (
     Span,
     Spent,
     grouped,
+    spenders,
     usage_in,
 )
 from gateway.storage.schema import (
@@ -65,10 +62,6 @@ from gateway.storage.schema import (
 
 RECENT_CALLS = 200
 """So many calls of a conversation `/usage` compares with the least they could have cost."""
-
-
-UNCOMPARED = [name for name in MEASURES if not name.startswith("answer")]
-"""What is summed up where prompts are not compared with the least possible."""
 
 
 class CachePrices(NamedTuple):
@@ -199,24 +192,14 @@ def by_span_and_model(
     """
     found = []
     for span in spans:
-        slots = {"first": _slot(span.start), "behind": _slot(span.end)}
-        rows = conn.execute(_BY_MODEL_WITHIN, slots)
-        found.append((span, {_name_of(row): _uncompared(row) for row in rows}))
+        sums = _sums(spent_slot, span.start).where(spent_slot.c.slot < _slot(span.end))
+        named = ((_name_of(row), row) for row in conn.execute(sums))
+        found.append((span, dict(_added_up(named, lambda _: None, set()))))
     return found
 
 
 def _name_of(row: Any) -> str:
     return "/".join(filter(None, (row.provider, row.model)))
-
-
-def _by_model_within() -> Any:
-    sums = (func.sum(spent_slot.c[name]).label(name) for name in UNCOMPARED)
-    here = (spent_slot.c.slot >= bindparam("first"), spent_slot.c.slot < bindparam("behind"))
-    names = (spent_slot.c.provider, spent_slot.c.model)
-    return select(*names, *sums).where(*here).group_by(*names)
-
-
-_BY_MODEL_WITHIN = _by_model_within()
 
 
 class Senders(NamedTuple):
@@ -232,47 +215,20 @@ class Senders(NamedTuple):
 
 
 def of_senders(conn: Connection, since: float, limit: int) -> Senders:
-    """Return what was spent by platform and by whom: one look at all sums, however long ago."""
-    found = conn.execute(_senders(conn.dialect.name, _slot(since), limit)).all()
-    platforms = [(row.name or "?", float(row.pico_usd) / PICO) for row in found if row.is_platform]
-    names = [row.name for row in found if not row.is_platform]
-    rows = conn.execute(
-        _sums(spent_by, since, spent_by.c.sender).where(spent_by.c.sender.in_(names))
-    )
-    spent = _added_up(((row.sender, row) for row in rows), lambda _: None, set())
+    """Return what was spent by platform and by whom."""
+    platforms = defaultdict[str, float](float)
+    for sender, usd in spenders(conn, since, 0.0):
+        platform, colon, _ = sender.partition(":")
+        platforms[platform if colon else "?"] += usd
     return Senders(
-        sorted(platforms, key=lambda platform: (-platform[1], platform[0])),
-        [Group(name or "?", spent[name]) for name in names],
+        sorted(platforms.items(), key=lambda platform: (-platform[1], platform[0])),
+        by_key(conn, "sender", since, lambda _: None, GroupPage(limit)),
     )
-
-
-def _senders(dialect: str, first: int, limit: int) -> Any:
-    """Select sums by platform, and those of the dearest senders: the table is read once for both.
-
-    In the order of its key, which begins with the sender, so that nothing is sorted. PostgreSQL
-    would add whole numbers up as numerics, which takes twice as long.
-    """
-    is_postgres = dialect == "postgresql"
-    pico: ColumnElement[Any] = spent_by.c.pico_usd
-    usd = func.sum(cast(pico, Double) if is_postgres else pico).label("usd")
-    recent = select(spent_by.c.sender, usd).where(spent_by.c.slot >= first)
-    senders = recent.group_by(spent_by.c.sender).cte("senders")
-    colon: ColumnElement[str] = literal_column("':'")
-    place = func.strpos if is_postgres else func.instr
-    name = func.substr(senders.c.sender, 1, place(senders.c.sender.concat(colon), colon) - 1)
-    named = select(name.label("name"), senders.c.usd).subquery("named")
-    order = (senders.c.usd.desc(), senders.c.sender)
-    dearest = select(senders).order_by(*order).limit(limit).subquery("dearest")
-    of_platforms = select(
-        literal(1).label("is_platform"), named.c.name, func.sum(named.c.usd).label("pico_usd")
-    ).group_by(named.c.name)
-    return union_all(of_platforms, select(literal(0), dearest.c.sender, dearest.c.usd))
 
 
 def total(conn: Connection, since: float, rates: Rates) -> Spent:
     """Return what was spent since a moment."""
-    named = (("", row) for row in conn.execute(_sums(spent_slot, since)))
-    return _added_up(named, rates, _cached(conn, since))[""]
+    return sum((group.spent for group in by_model(conn, since, rates)), Spent())
 
 
 def of_sender(conn: Connection, sender: str, since: float) -> Spent:
