@@ -142,7 +142,7 @@ def _chosen_model(conn: Connection, number: int) -> str | None:
 
 def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) -> _Whole:
     [here] = conversation_list.those(conn, [number])
-    rows = steps.page(conn, number, before=before, limit=MESSAGES)
+    rows = history.recorded(conn, number, before=before or transcript.END, limit=MESSAGES)
     plan = sessions.active(conn, number).plan
     return _Whole(
         here,
@@ -348,7 +348,7 @@ async def segment(ask: Ask) -> Result:
 
 
 def _segment(conn: Connection, number: int, session_id: int) -> dict[str, Any]:
-    row = steps.segment(conn, number, session_id)
+    row = next(iter(steps.lineage(conn, number, session_id)), None)
     if row is None:
         raise Missing(f"Conversation {number} has no session {session_id}.")
     here = sessions.get(conn, session_id)

@@ -30,6 +30,7 @@ from gateway.errors import NotFound
 from gateway.storage.conversation import compactions, conversations
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.conversations import title_of
+from gateway.storage.conversation.transcript import END
 from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.queue.outbox import choices_of, is_over
 from gateway.storage.schema import (
@@ -480,7 +481,8 @@ def recorded(
     conn: Connection,
     conversation_id: int,
     *,
-    from_seq: int | None,
+    from_seq: int | None = None,
+    before: int = END,
     limit: int,
     session_id: int | None = None,
 ) -> list[Recorded]:
@@ -488,12 +490,12 @@ def recorded(
 
     Args:
         from_seq: First position to return; None for the newest ones.
+        before: Only those with a smaller position.
         session_id: Only what was recorded while this segment was active.
     """
     columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body, message.c.turn_id)
-    query = (
-        select(*columns, _FIRST_SEQ).where(message.c.conversation == conversation_id).limit(limit)
-    )
+    here = (message.c.conversation == conversation_id, message.c.seq < before)
+    query = select(*columns, _FIRST_SEQ).where(*here).limit(limit)
     if session_id is not None:
         query = query.where(message.c.session_id == session_id)
     if from_seq is None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from agent.money.costs import Money
 from agent.usage import Usage
 from agent.view.view import ViewPlan
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.transcript import END, shown_ranges, without
-from gateway.storage.reports.history import Recorded
+from gateway.storage.reports.history import Recorded, recorded
 from gateway.storage.reports.ledger import TOKENS, Spent, usage_in
 from gateway.storage.schema import (
     attachment,
@@ -158,20 +158,6 @@ class FileRow:
     size_bytes: int | None
     state: str
     error: str | None
-
-
-def page(
-    conn: Connection, conversation_id: int, *, before: int | None, limit: int
-) -> list[Recorded]:
-    """Return the newest rows of the transcript, in order.
-
-    Args:
-        before: Only those with a smaller seq.
-    """
-    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body, message.c.turn_id)
-    here = (message.c.conversation == conversation_id, message.c.seq < (before or END))
-    query = select(*columns).where(*here).order_by(message.c.seq.desc()).limit(limit)
-    return [Recorded(*row) for row in conn.execute(query)][::-1]
 
 
 def turns(conn: Connection, ids: Iterable[int]) -> list[TurnHead]:
@@ -361,31 +347,24 @@ class LineageRow:
     made_by: CompactionRow | None = None
 
 
-def lineage(conn: Connection, conversation_id: int) -> list[LineageRow]:
-    """Return the newest segments of a conversation, `SEGMENTS` at most, in order."""
+def lineage(
+    conn: Connection, conversation_id: int, session_id: int | None = None
+) -> list[LineageRow]:
+    """Return the newest segments of a conversation, `SEGMENTS` at most, in order.
+
+    Args:
+        session_id: Only this one.
+    """
     query = select(*_of(session, LineageRow)).where(session.c.conversation == conversation_id)
+    if session_id is not None:
+        query = query.where(session.c.id == session_id)
     rows = conn.execute(query.order_by(session.c.id.desc()).limit(SEGMENTS)).all()
-    ids = [row.id for row in rows]
-    made = {row.child_session_id: row for row in _compactions(conn, ids)}
+    began = compaction.c.child_session_id.in_([row.id for row in rows])
+    made = {
+        row.child_session_id: CompactionRow(*row)
+        for row in conn.execute(select(*_of(compaction, CompactionRow)).where(began))
+    }
     return [replace(LineageRow(*row), made_by=made.get(row.id)) for row in reversed(rows)]
-
-
-def segment(conn: Connection, conversation_id: int, session_id: int) -> LineageRow | None:
-    """Return one segment of a conversation; None where it has none of this id."""
-    here = (session.c.conversation == conversation_id, session.c.id == session_id)
-    row = conn.execute(select(*_of(session, LineageRow)).where(*here)).one_or_none()
-    if row is None:
-        return None
-    made = _compactions(conn, [session_id])
-    return replace(LineageRow(*row), made_by=made[0] if made else None)
-
-
-def _compactions(conn: Connection, children: Sequence[int]) -> list[CompactionRow]:
-    query = select(*_of(compaction, CompactionRow))
-    return [
-        CompactionRow(*row)
-        for row in conn.execute(query.where(compaction.c.child_session_id.in_(children)))
-    ]
 
 
 def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
@@ -402,18 +381,9 @@ def within(
     """Return the messages of ranges of seqs, in order, the first `limit` of them."""
     found: list[Recorded] = []
     for low, high in ranges:
-        found += [
-            Recorded(*row) for row in conn.execute(_within(conversation_id, low, high, limit))
-        ]
-        if len(found) >= limit:
-            break
-    return found[:limit]
-
-
-def _within(conversation_id: int, low: int, high: int, limit: int) -> Select[Any]:
-    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body)
-    here = (message.c.conversation == conversation_id, message.c.seq.between(low, high))
-    return select(*columns).where(*here).order_by(message.c.seq).limit(limit)
+        if left := limit - len(found):
+            found += recorded(conn, conversation_id, from_seq=low, before=high + 1, limit=left)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox, leases
-from gateway.storage.reports import steps
+from gateway.storage.reports import history, steps
 from tests.agent.tools.doubles import call
 from tests.support.storage import (
     Store,
@@ -41,7 +41,7 @@ def worked(store: Store) -> Turn:
 def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
     """Its messages, calls, steps, and what came and went."""
     current = worked(store)
-    rows = store.run(steps.page, 1, before=None, limit=10)
+    rows = store.run(history.recorded, 1, limit=10)
     assert [(row.seq, decode(row.body)["role"]) for row in rows] == [
         (1, "user"),
         (2, "assistant"),
@@ -72,9 +72,9 @@ def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
 def test_pages_of_the_transcript_go_back(store: Store) -> None:
     """Each begins before the first message of the one after it."""
     worked(store)
-    assert [row.seq for row in store.run(steps.page, 1, before=None, limit=3)] == [2, 3, 4]
-    assert [row.seq for row in store.run(steps.page, 1, before=2, limit=3)] == [1]
-    assert store.run(steps.page, 1, before=1, limit=3) == []
+    assert [row.seq for row in store.run(history.recorded, 1, limit=3)] == [2, 3, 4]
+    assert [row.seq for row in store.run(history.recorded, 1, before=2, limit=3)] == [1]
+    assert store.run(history.recorded, 1, before=1, limit=3) == []
 
 
 def test_a_turn_takes_what_came_meanwhile_along(store: Store) -> None:
@@ -116,8 +116,8 @@ def test_a_lineage_knows_the_compactions_between_its_segments(store: Store) -> N
     assert (root.made_by, root.end_reason, child.number) == (None, "compression", 2)
     assert child.made_by is not None
     assert (child.made_by.tokens_before, child.parent_session_id) == (100_000, root.id)
-    assert store.run(steps.segment, 1, child.id) == child
-    assert store.run(steps.segment, 2, child.id) is None
+    assert store.run(steps.lineage, 1, child.id) == [child]
+    assert store.run(steps.lineage, 2, child.id) == []
     assert steps.left_view(ViewPlan(), plan) == [(3, 8)]
     assert steps.left_view(plan, plan) == []
     pinned = ViewPlan(head_upto=2, pinned=(5,), tail_from=12)
@@ -153,7 +153,7 @@ def test_a_command_stands_on_one_page_also_among_what_no_turn_has_said(store: St
     fourth = commanded(store)
 
     def on_page(before: int | None) -> list[int]:
-        rows = store.run(steps.page, 1, before=before, limit=2)
+        rows = store.run(history.recorded, 1, before=before or transcript.END, limit=2)
         return [each.id for each in store.run(steps.commands, 1, rows, before)]
 
     found = [on_page(before) for before in (None, 11, 9, 7, 5, 3)]
