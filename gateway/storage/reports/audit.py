@@ -164,12 +164,12 @@ def _of_turn(
     ids, seen = Counter(row.call_id for row in steps), Counter[str]()
     for row in sorted(steps, key=lambda row: row.n):
         key = _key(row.call_id, seen)
-        ran = _ran(current, row, asked.pop(key, None), given.get(key, ("", 0)))
+        ran = _row(current, row, asked.pop(key, None), given.get(key, ("", 0)))
         # Some models give the same id to several calls: which was told what is not known then.
         is_told = ran.outcome == "error" and ids[row.call_id] == 1
         yield replace(ran, said=results.get(row.call_id, "")) if is_told else ran
     for key, question in asked.items():
-        yield _asked(current, question, given.get(key, ("", 0)))
+        yield _row(current, None, question, given.get(key, ("", 0)))
 
 
 def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
@@ -198,46 +198,29 @@ def _key(call_id: str, seen: Counter[str]) -> str:
     return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
 
 
-def _ran(
-    current: Row[Any], ran: Row[Any], asked: Row[Any] | None, given: tuple[str, int]
+def _row(
+    current: Row[Any], ran: Row[Any] | None, asked: Row[Any] | None, given: tuple[str, int]
 ) -> AuditRow:
-    """Return a call that the journal knows."""
-    if ran.state == "done":
+    """Return a call that the journal knows, or that somebody was asked about, or both."""
+    first: Any = asked if ran is None else ran
+    effect = "none" if ran is None else ran.effect
+    if ran is not None and ran.state == "done":
         outcome = str(orjson.loads(ran.result)["status"])
     else:
-        outcome = _without_result(current, ran.effect)
+        outcome = _without_result(current, effect)
     return AuditRow(
-        at=ran.at,
+        at=first.at,
         conversation=current.conversation,
         turn=current.id,
-        tool=ran.name,
-        call=ran.call_id,
-        effect=ran.effect,
+        tool=first.tool if ran is None else ran.name,
+        call=first.call_id,
+        effect=effect,
         decision=_decision(outcome, asked),
         by=(asked.answered_by or "") if asked else "",
         decided_at=asked.answered_at if asked else None,
         outcome=outcome,
         arguments=given[0],
-        senders=_senders(current),
-        seq=given[1],
-    )
-
-
-def _asked(current: Row[Any], asked: Row[Any], given: tuple[str, int]) -> AuditRow:
-    """Return a call that somebody was asked about, and that has not begun to run."""
-    return AuditRow(
-        at=asked.at,
-        conversation=current.conversation,
-        turn=current.id,
-        tool=asked.tool,
-        call=asked.call_id,
-        effect="none",
-        decision=_decision("", asked),
-        by=asked.answered_by or "",
-        decided_at=asked.answered_at,
-        outcome=_without_result(current, "none"),
-        arguments=given[0],
-        senders=_senders(current),
+        senders=tuple(orjson.loads(current.senders or "[]")),
         seq=given[1],
     )
 
@@ -247,10 +230,6 @@ def _without_result(current: Row[Any], effect: str) -> str:
     if current.state == "running":
         return "" if effect == "none" else "running"
     return "not run" if effect == "none" else "cut off"
-
-
-def _senders(current: Row[Any]) -> tuple[str, ...]:
-    return tuple(orjson.loads(current.senders or "[]"))
 
 
 def _decision(outcome: str, asked: Row[Any] | None) -> str:

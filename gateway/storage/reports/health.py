@@ -117,15 +117,14 @@ def _counts(conn: Connection) -> dict[str, int]:
     searched = conn.execute(
         select(func.count().label("n"), lag.label("lag")).where(unsearched)
     ).one()
-    late = len(silent_replicas(conn))
     return {
         "dead_turns": _count(conn, turn.c.state == "dead"),
         "dead_sends": _count(conn, outbox.c.state == "dead"),
         "unsearched": int(searched.lag),
         "unsearched_in": searched.n,
         "leases": _count(conn, conversation.c.owner.is_not(None)),
-        "replicas_late": late,
-        "replicas_alive": _count(conn, replica.c.id.is_not(None)) - late,
+        "replicas_late": len(silent_replicas(conn)),
+        "replicas_alive": living_replicas(conn),
         "unowned": len(unowned_accounts(conn)),
     }
 
@@ -231,21 +230,17 @@ def unsent_by_account(conn: Connection, besides: Sequence[str]) -> dict[tuple[st
 
 def silent_replicas(conn: Connection) -> list[str]:
     """Return the names of replicas that should have said something by now."""
-    late = replica.c.heartbeat_until < now_s()
-    return list(conn.execute(select(replica.c.name).where(late)).scalars())
+    return [each.name for each in replicas(conn) if each.late_s]
 
 
 def living_replicas(conn: Connection) -> int:
     """Return how many replicas live, as far as their rows tell."""
-    living = select(func.count()).where(replica.c.heartbeat_until >= now_s())
-    return int(conn.execute(living).scalar_one())
+    return sum(not each.late_s for each in replicas(conn))
 
 
 def oldest_replica(conn: Connection) -> int | None:
     """Return the id of the replica that lives for longest; None where none lives."""
-    living = replica.c.heartbeat_until >= now_s()
-    found: int | None = conn.execute(select(func.min(replica.c.id)).where(living)).scalar_one()
-    return found
+    return min((each.id for each in replicas(conn) if not each.late_s), default=None)
 
 
 def unowned_accounts(conn: Connection) -> list[str]:
