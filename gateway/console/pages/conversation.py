@@ -15,8 +15,9 @@ from gateway.console import charts
 from gateway.console.register import HOME, Ask, Missing, Result, Shown, page
 from gateway.console.wording import short
 from gateway.storage.conversation import conversations, sessions, transcript
-from gateway.storage.reports import conversation_list, history, steps, usage
+from gateway.storage.reports import conversation_list, costs, history, steps, usage
 from gateway.storage.reports.conversation_list import Listed
+from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.history import Recorded, speaker, standing, text_with_labels
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.steps import (
@@ -24,7 +25,6 @@ from gateway.storage.reports.steps import (
     FileRow,
     JournaledStep,
     LineageRow,
-    Prompt,
     Received,
     Sent,
     Sums,
@@ -99,7 +99,7 @@ class _Whole:
     plan: ViewPlan
     fill: ContextFill
     sums: Sums
-    prompts: Sequence[Prompt]
+    answers: Sequence[BilledAnswer]
     lineage: Sequence[LineageRow]
     turns: Sequence[TurnShown]
     first_seq: int
@@ -149,7 +149,7 @@ def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) 
         plan,
         usage.standing(conn, number, fixed_tokens),
         steps.sums(conn, number),
-        steps.prompts(conn, number),
+        costs.recent_answers(conn, number),
         steps.lineage(conn, number),
         turns_of(conn, number, rows, plan, steps.commands(conn, number, rows, before)),
         first_seq=rows[0].seq if rows else 1,
@@ -158,9 +158,9 @@ def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) 
 
 def _gauge(read: _Whole, facts: StatusFacts) -> charts.LineChart | None:
     """Return how the prompt grew and shrank; None where no prompt was reported."""
-    if not read.prompts:
+    if not read.answers:
         return None
-    times = [each.at for each in read.prompts]
+    times = [each.at for each in read.answers]
     made = [row.made_by for row in read.lineage if row.made_by is not None]
     marks = [
         (
@@ -174,7 +174,7 @@ def _gauge(read: _Whole, facts: StatusFacts) -> charts.LineChart | None:
     if facts.threshold_tokens is not None:
         level = float(facts.threshold_tokens)
         levels.append(("threshold", level, f"threshold {short(level)}"))
-    sizes = [float(each.tokens) for each in read.prompts]
+    sizes = [float(each.usage.prompt_tokens) for each in read.answers]
     # A window ten times as large would press the line flat.
     seen = [level for level in levels if level[1] <= 4 * max(sizes)]
     return charts.steps("Size of the prompt, call by call", sizes, seen, marks, short)

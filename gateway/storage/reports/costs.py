@@ -61,7 +61,8 @@ from gateway.storage.schema import (
 )
 
 RECENT_CALLS = 200
-"""So many calls of a conversation `/usage` compares with the least they could have cost."""
+"""So many calls of a conversation `/usage` compares with the least they could have cost, and its
+page in the console draws."""
 
 
 class CachePrices(NamedTuple):
@@ -99,6 +100,7 @@ class BilledAnswer(NamedTuple):
     model: str
     usage: Usage
     before_tokens: int
+    at: float = 0.0
 
     @property
     def cache(self) -> tuple[str, str]:
@@ -109,7 +111,10 @@ class BilledAnswer(NamedTuple):
 def recent_answers(conn: Connection, conversation_id: int) -> list[BilledAnswer]:
     """Return the newest calls of a conversation, `RECENT_CALLS` at most, in order."""
     rows = conn.execute(_RECENT_ANSWERS, {"conversation_id": conversation_id})
-    return [BilledAnswer(row.provider, row.model, usage_in(row), row.before_tokens) for row in rows]
+    return [
+        BilledAnswer(row.provider, row.model, usage_in(row), row.before_tokens, row.at)
+        for row in rows
+    ]
 
 
 def _recent_answers() -> Any:

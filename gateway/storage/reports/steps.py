@@ -1,7 +1,7 @@
 """What was done in a stretch of a conversation: turns with their calls, steps, questions and sends.
 
 The console reads a page of the transcript by `seq`, and then what belongs to the turns of its
-messages. No query here grows with the conversation but `lineage` and `prompts`, which have limits.
+messages. No query here grows with the conversation but `lineage`, which has a limit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from agent.view.view import ViewPlan
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.reports.history import Recorded, recorded
-from gateway.storage.reports.ledger import TOKENS, Spent, usage_in
+from gateway.storage.reports.ledger import Spent, usage_in
 from gateway.storage.schema import (
     attachment,
     compaction,
@@ -36,7 +36,6 @@ MOST_ASKED = 500
 """Inbox rows of one page."""
 COMMANDS = 60
 """Turns of commands on one page."""
-PROMPTS = 300
 SEGMENTS = 40
 SUMMED = 2_000
 """Turns that the sums of a conversation have."""
@@ -303,34 +302,6 @@ _SENT = (
     .where(outbox.c.source_key >= bindparam("first"), outbox.c.source_key < bindparam("end"))
     .order_by(outbox.c.seq)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """How large a prompt was, as its model reported it."""
-
-    turn_id: int
-    model: str
-    tokens: int
-    at: float
-
-
-def prompts(conn: Connection, conversation_id: int) -> list[Prompt]:
-    """Return the newest prompts of a conversation's steps, `PROMPTS` at most, in order."""
-    columns = (ledger.c.turn_id, ledger.c.model, ledger.c.at, *(ledger.c[name] for name in TOKENS))
-    query = (
-        select(*columns)
-        .where(
-            ledger.c.conversation == conversation_id,
-            ledger.c.purpose == "answer",
-            ledger.c.turn_id.is_not(None),
-        )
-        # In the order of an index, which ends at the limit.
-        .order_by(ledger.c.turn_id.desc(), ledger.c.id.desc())
-        .limit(PROMPTS)
-    )
-    rows = conn.execute(query).all()
-    return [Prompt(r.turn_id, r.model, usage_in(r).prompt_tokens, r.at) for r in reversed(rows)]
 
 
 @dataclass(frozen=True, slots=True)

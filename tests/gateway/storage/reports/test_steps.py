@@ -8,7 +8,7 @@ from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox, leases
-from gateway.storage.reports import history, steps
+from gateway.storage.reports import costs, history, steps
 from tests.agent.tools.doubles import call
 from tests.support.storage import (
     Store,
@@ -92,10 +92,8 @@ def test_sums_and_prompts(store: Store) -> None:
     found = store.run(steps.sums, 1)
     assert (found.turns, found.tool_calls, found.tokens_in, found.is_all) == (1, 1, 300, True)
     assert store.run(steps.sums, 99).turns == 0
-    assert [(p.turn_id, p.tokens) for p in store.run(steps.prompts, 1)] == [
-        (current.id, 150),
-        (current.id, 150),
-    ]
+    answers = store.run(costs.recent_answers, 1)
+    assert [each.usage.prompt_tokens for each in answers] == [150, 150]
     assert steps.spent(store.run(steps.calls, 1, [current.id])).money.unknown_calls == 1
 
 
