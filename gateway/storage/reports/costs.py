@@ -28,7 +28,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    distinct,
     func,
     select,
 )
@@ -348,16 +347,18 @@ def by_outcome(conn: Connection, since: float) -> list[Group]:
     Turns are those that began since or made calls since, so that the sums are those of the other
     groupings. Turns that have not ended are "running". Last comes `BACKGROUND`, if there is any.
     """
-    begun: dict[str, int] = {row[0]: row[1] for row in conn.execute(_turns_since(since))}
-    earlier: dict[str, int] = {row[0]: row[1] for row in conn.execute(_turns_before(since))}
+    called = select(ledger.c.turn_id).where(ledger.c.at >= since)
+    recent = (turn.c.started_at >= since) | turn.c.id.in_(called)
+    counted = select(_ended, func.count()).where(recent).group_by(_ended)
+    turns: dict[str, int] = {row[0]: row[1] for row in conn.execute(counted)}
     spent = {
         group.name: group.spent
         for group in grouped(conn, _OUTCOME, ledger.c.at >= since, _is_known)
     }
     background = spent.pop(BACKGROUND, None)
     found = [
-        Group(name, spent.get(name, Spent()), turns=begun.get(name, 0) + earlier.get(name, 0))
-        for name in begun.keys() | spent.keys()
+        Group(name, spent.get(name, Spent()), turns=turns.get(name, 0))
+        for name in turns.keys() | spent.keys()
     ]
     found.sort(key=lambda group: (-(group.turns or 0), group.name))
     return [*found, Group(BACKGROUND, background, turns=0)] if background else found
@@ -368,22 +369,3 @@ BACKGROUND = "(background)"
 _ended = func.coalesce(turn.c.outcome, turn.c.state)
 _is_known = ledger.c.turn_id.is_(None) | turn.c.id.is_not(None)
 _OUTCOME = case((ledger.c.turn_id.is_(None), BACKGROUND), else_=_ended)
-
-
-def _turns_since(since: float) -> Select[Any, int]:
-    """Select how many turns began, by how they ended."""
-    return select(_ended, func.count()).where(turn.c.started_at >= since).group_by(_ended)
-
-
-def _turns_before(since: float) -> Select[Any, int]:
-    """Select how many turns made calls that `_turns_since` leaves out, by how they ended.
-
-    Each call looks its turn up by its id: half the time of a look at each turn's calls.
-    """
-    return (
-        select(_ended, func.count(distinct(turn.c.id)))
-        .select_from(ledger)
-        .join(turn, turn.c.id == ledger.c.turn_id)
-        .where(ledger.c.at >= since, turn.c.started_at < since)
-        .group_by(_ended)
-    )
