@@ -25,10 +25,8 @@ LEAP = 10
 """How many of them leave at a time: each time the prefix moves, and its cache is lost."""
 MAX_REQUEST_CHARS = 20_000_000
 """Most that the pictures of a request take. Source: Anthropic's API takes 32 MB altogether."""
-MEMO_CHARS = 32_000_000
-"""What was loaded is kept for later requests; beyond that all of it is forgotten."""
 REMEMBERED = 4096
-"""Most pictures that are kept, and of which is known that a model takes them."""
+"""Of so many pictures at most is known that a model takes them."""
 REFUSED_FOR_S = 600.0
 """How long a refused picture is left out; then it is tried again, since it may be innocent."""
 UNSEEN = {"type": "text", "text": "[image: it cannot be looked at here]"}
@@ -86,8 +84,6 @@ class Images:
         """Begin with nothing known about any picture."""
         self.load = load
         self._now = now
-        self._urls: dict[tuple[str, int], str] = {}
-        self._url_chars = 0
         self._taken: set[tuple[str, int]] = set()
         self._refused: dict[tuple[str, int], float] = {}
         self._newest: dict[tuple[str, str], tuple[frozenset[int], frozenset[int]]] = {}
@@ -185,7 +181,7 @@ class Images:
         shown: deque[tuple[int, str]] = deque()
         chars = 0
         for attachment in wanted:
-            url = await self._url(conversation, attachment)
+            url = await self.load(conversation, attachment) if self.load else None
             if url is None:
                 continue
             shown.append((attachment, url))
@@ -194,22 +190,6 @@ class Images:
                 while chars > MAX_REQUEST_CHARS // 2 and len(shown) > 1:
                     chars -= len(shown.popleft()[1])
         return dict(shown)
-
-    async def _url(self, conversation: str, attachment: int) -> str | None:
-        known = self._urls.get((conversation, attachment))
-        if known is not None or self.load is None:
-            return known
-        url = await self.load(conversation, attachment)
-        if url is not None:
-            self._keep((conversation, attachment), url)
-        return url
-
-    def _keep(self, key: tuple[str, int], url: str) -> None:
-        self._url_chars += len(url)
-        if self._url_chars > MEMO_CHARS or len(self._urls) >= REMEMBERED:
-            self._urls.clear()
-            self._url_chars = len(url)
-        self._urls[key] = url
 
 
 def _with_newer(

@@ -127,7 +127,7 @@ async def test_a_restart_makes_nothing_of_what_was_refused(tmp_path: Path) -> No
 
 
 async def test_turns_leave_no_messages_behind(tmp_path: Path) -> None:
-    """Every turn reads the messages anew; what is kept of pictures does not grow with turns."""
+    """What is known of pictures does not grow with turns."""
     async with running(tmp_path, adapter=platform()) as chat:
         await look(chat, 1, 2)
         images = chat.gateway.worker._kit.runner.work.agent.images
@@ -135,5 +135,4 @@ async def test_turns_leave_no_messages_behind(tmp_path: Path) -> None:
         for n in range(5):
             await chat.ask(f"question {n}")
             kept.append(len(str(vars(images))))
-        assert len(images._urls) == 2
     assert len(set(kept)) == 1

@@ -114,29 +114,6 @@ async def test_without_a_loader_all_are_labels() -> None:
     assert sent["content"] == [{"type": "text", "text": "see"}, UNSEEN]
 
 
-async def test_a_picture_is_loaded_once() -> None:
-    """Later requests have it from memory, also those of later turns with messages of their own."""
-    shelf = Shelf()
-    found = Images(shelf)
-    for count in (2, 3):
-        assert list(await found.shown(view(count), SEEING, "c1")) == [*range(1, count + 1)]
-    assert shelf.asked == [1, 2, 3]
-
-
-@pytest.mark.parametrize(("limit", "most"), [("MEMO_CHARS", 70), ("REMEMBERED", 2)])
-async def test_the_memory_of_pictures_is_bounded(
-    limit: str, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beyond the limit all are forgotten, and loaded again where they are asked for."""
-    monkeypatch.setattr(images, limit, most)
-    shelf = Shelf(chars=30)
-    found = Images(shelf)
-    for _ in range(2):
-        assert len(await found.shown(view(3), SEEING, "c1")) == 3
-    assert shelf.asked == [1, 2, 3, 1, 2, 3]
-    assert len(found._urls) <= 2
-
-
 async def test_no_message_outlives_its_request() -> None:
     """Every turn reads its messages anew: what kept one would keep them all."""
     found = Images(Shelf())
