@@ -5,8 +5,8 @@ system message, others know a field by another name. Nobody documents it all, an
 the server's software. So a request goes out in the usual form; where the server refuses it in known
 words, the quirk that meets them is noted, and the request is made again in the other form.
 
-What was learned holds for a server and a model. It is kept in a file, and looked at again once a
-day: a request without one quirk tells whether it still holds. `roles.py` and `wire.py` apply them.
+What was learned holds for a server and a model, and for a day: then a request goes out in the usual
+form, and a refusal teaches it again. It is kept in a file. `roles.py` and `wire.py` apply it.
 """
 
 import json
@@ -82,7 +82,7 @@ _CALL_CHARS = 200
 REFUSALS = frozenset({400, 422, 500})
 """Statuses with which servers refuse a form; llama.cpp says 500 where a template raises."""
 LOOK_AGAIN_S = 24 * 3600.0
-"""After so long a request finds out whether a quirk still holds. Being wrong costs one refusal."""
+"""So long a quirk is kept to after it was learned. To learn it again costs one refusal."""
 FILE_NAME = "server_modes.json"
 VERSION = 1
 
@@ -217,7 +217,9 @@ class ModeFile:
     def known(self) -> Mapping[str, Quirks]:
         """Return what is known of each server and model of which something is."""
         self.of("")
-        return {server: frozenset(found) for server, found in (self._modes or {}).items() if found}
+        now = time.time()
+        fresh = {server: _fresh(found, now) for server, found in (self._modes or {}).items()}
+        return {server: quirks for server, quirks in fresh.items() if quirks}
 
     def windows(self) -> Mapping[str, int]:
         """Return the windows that refusals of the last day have shown, by server and model."""
@@ -289,7 +291,7 @@ class ServerMode:
     @property
     def quirks(self) -> Quirks:
         """What the next request keeps to."""
-        return _with(self.usual, self.file.of(self.server))
+        return _with(self.usual, _fresh(self.file.of(self.server), self.now()))
 
     def limit(self, limit: Limit, believed: int = 0) -> float:
         """Return the tokens that a refusal of the last day told while this was believed; or inf."""
@@ -302,28 +304,15 @@ class ServerMode:
         log.warning("server_mode_learned", server=self.server, quirk=limit, tokens=tokens)
         self.file.keep()
 
-    def doubtful(self) -> Quirk | None:
-        """Return a learned quirk that was not seen for a day; None if there is none."""
-        learned = {**self.file.of(self.server)}
-        learned.pop(PARSER_OFF, None)
-        if not learned:
-            return None
-        oldest = min(learned, key=lambda quirk: learned[quirk])
-        return oldest if self.now() - learned[oldest] > LOOK_AGAIN_S else None
-
     def keep_to(self, quirks: Iterable[Quirk]) -> None:
         """Keep to quirks from now on: requests that kept to them were taken."""
         learned = self.file.of(self.server)
         for quirk in sorted(quirks):
+            if quirk not in learned:
+                # Not the server's words: it may repeat what it was sent.
+                log.warning("server_mode_learned", server=self.server, quirk=quirk)
             learned.pop(_OPPOSITE.get(quirk, quirk), None)
             learned[quirk] = self.now()
-            # Not the server's words: it may repeat what it was sent.
-            log.warning("server_mode_learned", server=self.server, quirk=quirk)
-        self.file.keep()
-
-    def renew(self, quirk: Quirk) -> None:
-        """Take note that a learned quirk still holds."""
-        self.file.of(self.server)[quirk] = self.now()
         self.file.keep()
 
     def note_calls(self, text: str, names: Iterable[str], *, called: bool) -> None:
@@ -333,15 +322,11 @@ class ServerMode:
         """
         is_known = PARSER_OFF in self.file.of(self.server)
         if called and is_known:
-            self.forget(PARSER_OFF)
+            self.file.of(self.server).pop(PARSER_OFF)
+            self.file.keep()
+            log.info("server_mode_forgotten", server=self.server, quirk=PARSER_OFF)
         elif not called and not is_known and has_call(text, names):
             self.keep_to([PARSER_OFF])
-
-    def forget(self, quirk: Quirk) -> None:
-        """Take note that a learned quirk holds no longer."""
-        self.file.of(self.server).pop(quirk, None)
-        self.file.keep()
-        log.info("server_mode_forgotten", server=self.server, quirk=quirk)
 
 
 @runtime_checkable
@@ -358,10 +343,15 @@ def has_call(text: str, names: Iterable[str]) -> bool:
     return any(known.search(each) for each in marks)
 
 
-def _with(quirks: Quirks, learned: Iterable[Quirk]) -> Quirks:
+def _fresh(learned: Mapping[Quirk, float], now: float) -> Quirks:
+    """Return the quirks that are kept to; tool_parser_off until a call comes as one."""
+    since = now - LOOK_AGAIN_S
+    return frozenset(each for each, at in learned.items() if at > since or each == PARSER_OFF)
+
+
+def _with(quirks: Quirks, learned: Quirks) -> Quirks:
     """Return quirks with those that were learned; of two opposites the learned one."""
-    new = frozenset(learned)
-    return new | {quirk for quirk in quirks if _OPPOSITE.get(quirk) not in new}
+    return learned | {quirk for quirk in quirks if _OPPOSITE.get(quirk) not in learned}
 
 
 def meaning_of(refusal: str, known: Quirks) -> Quirk | None:
@@ -388,35 +378,20 @@ class Negotiation:
         self._build = build
         self._quirks = mode.quirks
         self._learned: Quirks = frozenset()
-        self._doubtful = mode.doubtful()
 
     def body(self) -> dict[str, Any]:
-        """Return the body to send now.
-
-        Once a day it is one that finds out whether a quirk still holds, where that makes another.
-        """
-        body = self._build(self._quirks)
-        if self._doubtful is not None:
-            trial = self._build(self._quirks - {self._doubtful})
-            if trial != body:
-                return trial
-            self._doubtful = None
-        return body
+        """Return the body to send now."""
+        return self._build(self._quirks)
 
     def goes_on(self, refusal: Refusal) -> bool:
         """Return whether the server may take another form than the one that it refused."""
         if refusal.status not in REFUSALS:
             return False
-        if self._doubtful is not None:
-            # Whatever it says: without the trial the request would have been another one.
-            self._mode.renew(self._doubtful)
-            self._doubtful = None
-            return True
         refused = self._build(self._quirks)
         known = self._quirks | self._learned
         # What would change nothing of the request is not what it was refused for.
         while (quirk := meaning_of(refusal.text, known)) is not None:
-            other = _with(self._quirks, {quirk})
+            other = _with(self._quirks, frozenset({quirk}))
             if self._build(other) != refused:
                 self._learned |= {quirk}
                 self._quirks = other
@@ -426,7 +401,5 @@ class Negotiation:
 
     def settle(self) -> None:
         """Take note that the server took the request, in the form that it was made in."""
-        if self._doubtful is not None:
-            self._mode.forget(self._doubtful)
         if self._learned:
             self._mode.keep_to(self._learned & self._quirks)
