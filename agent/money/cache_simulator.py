@@ -37,22 +37,8 @@ from agent.models.catalog import (
 )
 from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import cost_usd
-from agent.money.prompt_blocks import THOUGHTS, Block, BlockReader, blocks_of
+from agent.money.prompt_blocks import THOUGHTS, Block
 from agent.usage import Prices, Summed, Usage, is_claude
-
-__all__ = [
-    "BillingError",
-    "Block",
-    "BlockReader",
-    "CacheRules",
-    "ImplicitCache",
-    "Minimum",
-    "PromptCache",
-    "Tally",
-    "blocks_of",
-    "cache_for",
-    "least_after",
-]
 
 BREAKPOINTS = 4
 LOOKBACK = 20
@@ -254,16 +240,21 @@ class Minimum:
         known = self._prefixes.count
         path = self._prefixes.path(blocks)
         total = sum(block.tokens for block in blocks)
-        if total < self._rules.min_tokens:
-            return Usage(input_tokens=total)
         # Numbers are given in order of birth: a smaller one was there before this request.
         shared = sum(
             block.tokens for block, prefix in zip(blocks, path, strict=True) if prefix < known
         )
-        read = shared if shared >= self._rules.min_tokens else 0
-        if self._rules.bills_writes:
-            return Usage(cache_read_tokens=read, cache_write_5m_tokens=total - read)
-        return Usage(input_tokens=total - read, cache_read_tokens=read)
+        return _least(total, shared, self._rules)
+
+
+def _least(total: int, known: int, rules: CacheRules) -> Usage:
+    """Return the least that a prompt can cost of which so many tokens were sent before."""
+    if total < rules.min_tokens:
+        return Usage(input_tokens=total)
+    read = known if known >= rules.min_tokens else 0
+    if rules.bills_writes:
+        return Usage(cache_read_tokens=read, cache_write_5m_tokens=total - read)
+    return Usage(input_tokens=total - read, cache_read_tokens=read)
 
 
 def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
@@ -281,11 +272,7 @@ def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
     """
     prompt_tokens = billed.prompt_tokens
     kept_tokens = before_tokens if before_tokens <= prompt_tokens else 0
-    known_tokens = max(kept_tokens, billed.cache_read_tokens)
-    known = Block(b"known", known_tokens, "text")
-    minimum = Minimum(rules)
-    minimum.bill([known])
-    return minimum.bill([known, Block(b"new", prompt_tokens - known_tokens, "text")])
+    return _least(prompt_tokens, max(kept_tokens, billed.cache_read_tokens), rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
-from agent.money.cache_simulator import BlockReader, Cache, CacheRules, Minimum, Tally, cache_for
+from agent.money.cache_simulator import Cache, CacheRules, Minimum, Tally, cache_for
+from agent.money.prompt_blocks import BlockReader
 from agent.ports import Effect
 from agent.settings import FactsSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens

@@ -14,7 +14,8 @@ from agent.messages import ChatMessage, decode, encode, user_message
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, find_facts
-from agent.money.cache_simulator import Block, BlockReader, CacheRules, Minimum, PromptCache, Tally
+from agent.money.cache_simulator import CacheRules, Minimum, PromptCache, Tally
+from agent.money.prompt_blocks import Block, BlockReader
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ToolSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens

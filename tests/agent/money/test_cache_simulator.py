@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 from agent.models.catalog import ModelFacts, find_facts
 from agent.money.cache_simulator import (
     BillingError,
-    Block,
     CacheRules,
     ImplicitCache,
     Minimum,
     PromptCache,
     Tally,
-    blocks_of,
     cache_for,
     least_after,
 )
 from agent.money.costs import cost_usd
+from agent.money.prompt_blocks import Block, blocks_of
 from agent.usage import Prices, Usage
 from tests.bench.billing import block_sizes, compare, recorded_tally, replayed
 from tests.bench.pi_sessions import load_session
