@@ -53,85 +53,67 @@ class Block(NamedTuple):
 
 
 def blocks_of(body: Mapping[str, Any], count: Count) -> list[Block]:
-    """Return the blocks of one request; see `BlockReader` for many."""
-    return BlockReader(count).read(body)
+    """Return the blocks of a body of either wire module in the order of the prefix.
 
-
-class BlockReader:
-    """Reads requests; remembers each block, since most stand in every request after their first.
-
-    `count` returns the tokens of a text; it is called once for each different block.
+    `count` returns the tokens of a text.
     """
+    tools = [{**tool, "type": "tool", "kind": tool.get("type")} for tool in body.get("tools") or ()]
+    shown = list(_shown(body))
+    parts = [part for _, block in shown for part in (block, *_listed(block.get("content")))]
+    settings = (
+        [body.get("model")],
+        [body.get("speed"), any((part.get("citations") or {}).get("enabled") for part in parts)],
+        [
+            body.get("tool_choice") or _AUTO,
+            body.get("thinking"),
+            body.get("output_config"),
+            body.get("reasoning_effort"),
+            any(map(is_image, parts)),
+        ],
+    )
+    sections = (
+        [_block("tools", tool, count) for tool in tools],
+        [_block("system", block, count) for block in _listed(body.get("system"))],
+        [_block(role, block, count) for role, block in shown],
+    )
+    return _salted(settings, sections)
 
-    def __init__(self, count: Count) -> None:
-        self._count = count
-        self._known: dict[tuple[Any, ...], Block] = {}
-        self._with_images: set[bytes] = set()
-        self._with_citations: set[bytes] = set()
 
-    def read(self, body: Mapping[str, Any]) -> list[Block]:
-        """Return the blocks of a body of either wire module in the order of the prefix."""
-        tools = [self._tool(tool) for tool in body.get("tools") or ()]
-        system = [self._block("system", block) for block in _listed(body.get("system"))]
-        messages = list(self._messages(body))
-        settings = (
-            [body.get("model")],
-            [body.get("speed"), _any_in(messages, self._with_citations)],
-            [
-                body.get("tool_choice") or _AUTO,
-                body.get("thinking"),
-                body.get("output_config"),
-                body.get("reasoning_effort"),
-                _any_in(messages, self._with_images),
-            ],
-        )
-        return _salted(settings, (tools, system, messages))
+def _shown(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the blocks of messages with their roles, without thoughts that are forgotten."""
+    messages = body["messages"]
+    thoughtless = _last_asking(messages) if strips_thoughts(str(body.get("model"))) else 0
+    for place, message in enumerate(messages):
+        for block in _wire_blocks(message):
+            if place >= thoughtless or block.get("type") not in THOUGHTS:
+                yield message["role"], block
 
-    def _messages(self, body: Mapping[str, Any]) -> Iterator[Block]:
-        messages = body["messages"]
-        thoughtless = _last_asking(messages) if strips_thoughts(str(body.get("model"))) else 0
-        for place, message in enumerate(messages):
-            for block in _wire_blocks(message):
-                if place >= thoughtless or block.get("type") not in THOUGHTS:
-                    yield self._block(message["role"], block)
 
-    def _tool(self, tool: Mapping[str, Any]) -> Block:
-        return self._block("tools", {**tool, "type": "tool", "kind": tool.get("type")})
+def _block(role: str, block: Mapping[str, Any], count: Count) -> Block:
+    plain = _plain({**block, "content": _listed(block.get("content"))})
+    # The keys of a block may stand in any order; those inside a value may not (see above).
+    data = orjson.dumps([role, sorted(plain.items())])
+    key = blake2b(data, digest_size=KEY_BYTES).digest()
+    tokens = sum(_tokens(part, count) for part in plain["content"] or [plain])
+    marker = _marker(block)
+    ttl = marker.get("ttl", "5m") if marker else None
+    return Block(key, tokens, str(block.get("type", "text")), ttl)
 
-    def _block(self, role: str, block: Mapping[str, Any]) -> Block:
-        known = self._known.get(found := _identity(role, block))
-        if known is None:
-            known = self._known[found] = self._new(role, block)
-        marker = _marker(block)
-        return known._replace(ttl=marker.get("ttl", "5m")) if marker else known
 
-    def _new(self, role: str, block: Mapping[str, Any]) -> Block:
-        plain = _plain({**block, "content": _listed(block.get("content"))})
-        # The keys of a block may stand in any order; those inside a value may not (see above).
-        data = orjson.dumps([role, sorted(plain.items())])
-        key = blake2b(data, digest_size=KEY_BYTES).digest()
-        parts = [plain, *plain["content"]]
-        if any(map(is_image, parts)):
-            self._with_images.add(key)
-        if any((part.get("citations") or {}).get("enabled") for part in parts):
-            self._with_citations.add(key)
-        kind = str(block.get("type", "text"))
-        return Block(key, sum(self._tokens(part) for part in plain["content"] or [plain]), kind)
-
-    def _tokens(self, part: Mapping[str, Any]) -> int:
-        match part.get("type"):
-            case "text":
-                return self._count(str(part.get("text", "")))
-            case "thinking":
-                return self._count(str(part.get("thinking", "")))
-            case "tool_use":
-                called = f"{part.get('name')}{orjson.dumps(part.get('input')).decode()}"
-                return self._count(called) + CALL_TOKENS
-            case kind if kind in IMAGE_PARTS:
-                return IMAGE_TOKENS
-            case _:
-                said = {name: value for name, value in part.items() if name != "content"}
-                return self._count(orjson.dumps(said).decode())
+def _tokens(part: Mapping[str, Any], count: Count) -> int:
+    match part.get("type"):
+        case "text":
+            return count(str(part.get("text", "")))
+        case "thinking":
+            return count(str(part.get("thinking", "")))
+        case "tool_use":
+            called = f"{part.get('name')}{orjson.dumps(part.get('input')).decode()}"
+            return count(called) + CALL_TOKENS
+        case kind if kind in IMAGE_PARTS:
+            return IMAGE_TOKENS
+        case _:
+            said = {name: value for name, value in part.items() if name != "content"}
+            return count(orjson.dumps(said).decode())
 
 
 def strips_thoughts(model: str) -> bool:
@@ -163,10 +145,6 @@ def _salted(settings: Iterable[list[Any]], sections: Iterable[list[Block]]) -> l
             # An empty section hands its settings on to the next block there is.
             salt = b""
     return blocks
-
-
-def _any_in(blocks: list[Block], keys: set[bytes]) -> bool:
-    return bool(keys) and any(block.key in keys for block in blocks)
 
 
 def _last_asking(messages: list[dict[str, Any]]) -> int:
@@ -206,16 +184,6 @@ def _listed(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return list(content)
-
-
-def _identity(role: str, block: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what tells a block from all others, cheaply: strings are not copied."""
-    items = [
-        item if isinstance(item[1], str) else (item[0], orjson.dumps(item[1]))
-        for item in block.items()
-        if item[0] != MARKER
-    ]
-    return (role, *items)
 
 
 def _plain(value: Any) -> Any:

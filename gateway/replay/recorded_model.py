@@ -14,7 +14,7 @@ from agent.models.anthropic.wire import request_body
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.money.cache_simulator import Cache, CacheRules, Minimum, Tally, cache_for
-from agent.money.prompt_blocks import BlockReader
+from agent.money.prompt_blocks import blocks_of
 from agent.ports import Effect
 from agent.settings import FactsSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens
@@ -61,7 +61,6 @@ class RecordedModel:
         self.context_length = context_length
         self.facts = facts or facts_of(DEFAULT_NAMES["anthropic"], FactsSettings())
         self.cache_layout: CacheLayout | None = "native" if is_claude(self.facts.name) else None
-        self._reader = BlockReader(partial(estimate_tokens, model=self.facts.name))
         self._talks: dict[str, _Talk] = {}
 
     def play(
@@ -127,7 +126,8 @@ class RecordedModel:
         Raises:
             ContextOverflow: It is larger than the window; nothing is billed.
         """
-        blocks = self._reader.read(request_body(request, self.facts.name))
+        count = partial(estimate_tokens, model=self.facts.name)
+        blocks = blocks_of(request_body(request, self.facts.name), count)
         tokens = sum(block.tokens for block in blocks)
         if tokens > self.context_length:
             raise ContextOverflow(

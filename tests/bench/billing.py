@@ -8,6 +8,7 @@ with its own breakpoints. Tokens of blocks are estimates, scaled to what was bil
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 
 from agent.messages import ChatMessage, decode, encode, user_message
@@ -15,7 +16,7 @@ from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, find_facts
 from agent.money.cache_simulator import CacheRules, Minimum, PromptCache, Tally
-from agent.money.prompt_blocks import Block, BlockReader
+from agent.money.prompt_blocks import Block, Count, blocks_of
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ToolSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens
@@ -232,13 +233,12 @@ def replayed(
     """
     rules = CacheRules.of(facts(session))
     cache, minimum = PromptCache(rules), Minimum(rules)
-    reader = BlockReader(len)
     tally = Tally()
     for number, (call, at_s) in enumerate(zip(session.reported, times_s, strict=True)):
         if restart_every and number % restart_every == 0:
-            reader, session = BlockReader(len), restarted(session)
+            session = restarted(session)
         marked = apply_cache_control(_request(session, call), strategy=strategy)
-        blocks = _sized(_read(reader, marked, session.model), sizes)
+        blocks = _sized(_read(marked, session.model), sizes)
         tally += Tally(cache.bill(blocks, at_s), minimum.bill(blocks))
     return tally
 
@@ -255,10 +255,10 @@ def block_sizes(session: Session) -> dict[bytes, int]:
     What is new in a request shares what its prompt has grown by; where that is nothing, estimates
     stand.
     """
-    reader = BlockReader(lambda text: estimate_tokens(text, session.model))
+    count = partial(estimate_tokens, model=session.model)
     sizes: dict[bytes, int] = {}
     for call in session.reported:
-        blocks = _read(reader, _request(session, call), session.model)
+        blocks = _read(_request(session, call), session.model, count)
         grown = call.prompt_tokens - sum(sizes.get(block.key, 0) for block in blocks)
         new = {block.key: block.tokens for block in blocks if block.key not in sizes}
         known = scaled(list(new.values()), grown) if grown > 0 else new.values()
@@ -275,8 +275,8 @@ def _request(session: Session, call: Call) -> list[ChatMessage]:
     return [system, user_message(f"[summary {call.segment}]"), *messages]
 
 
-def _read(reader: BlockReader, messages: list[ChatMessage], model: str) -> list[Block]:
-    return reader.read(request_body(ModelRequest(messages, TOOLS), model))
+def _read(messages: list[ChatMessage], model: str, count: Count = len) -> list[Block]:
+    return blocks_of(request_body(ModelRequest(messages, TOOLS), model), count)
 
 
 def _sized(blocks: Sequence[Block], sizes: dict[bytes, int]) -> list[Block]:

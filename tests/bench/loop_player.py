@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from agent.messages import assistant_message, text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import facts_of
+from agent.money.prompt_blocks import blocks_of
 from agent.settings import FactsSettings
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import CacheLayout, Usage
@@ -91,7 +93,8 @@ class Main(PLAYED):  # type: ignore[misc]
 
     def _read_from_cache(self, request: ModelRequest) -> Completion:
         done = summary_of(request)
-        blocks = self._reader.read(request_body(request, self.facts.name))
+        count = partial(estimate_tokens, model=self.facts.name)
+        blocks = blocks_of(request_body(request, self.facts.name), count)
         if PLAYED is recorded_model.RecordedModel:
             talk = self._talks[request.conversation]
             usage = talk.cache.bill(blocks, talk.now_s)

@@ -15,7 +15,7 @@ from agent.messages import (
 )
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
-from agent.money.prompt_blocks import Block, BlockReader, blocks_of, strips_thoughts
+from agent.money.prompt_blocks import Block, blocks_of, strips_thoughts
 from agent.prompt_caching import apply_cache_control
 from agent.tokens.estimate import CALL_TOKENS
 from agent.tokens.rough import IMAGE_TOKENS
@@ -227,20 +227,6 @@ def test_openai_layout() -> None:
     assert [b.ttl for b in read] == [None, "5m", None, None, "5m"]
 
 
-def test_reader_counts_each_block_once() -> None:
-    """A block that stands in the next request too is not counted again, marked or not."""
-    counted: list[str] = []
-
-    def count(said: str) -> int:
-        counted.append(said)
-        return len(said)
-
-    reader = BlockReader(count)
-    for part in (text("hello"), text("hello", **MARK)):
-        reader.read({"model": "m", "messages": [user(part)]})
-    assert counted == ["hello"]
-
-
 @pytest.mark.parametrize("strategy", ["system_and_3", "anchored"])
 def test_requests_of_the_wire_keep_their_prefix(strategy: str) -> None:
     """What Parley sends begins with what it sent before, wherever the markers stand."""
@@ -253,11 +239,11 @@ def test_requests_of_the_wire_keep_their_prefix(strategy: str) -> None:
         ChatMessage(role="assistant", content="done"),
     ]
     tools = (ToolSchema("f", "Does.", {"type": "object"}),)
-    reader = BlockReader(len)
     sent = []
     for size in (2, 4, 5):
         marked = apply_cache_control(view[:size], strategy=strategy)
-        sent.append(reader.read(request_body(ModelRequest(marked, tools), "claude-opus-5")))
+        body = request_body(ModelRequest(marked, tools), "claude-opus-5")
+        sent.append(blocks_of(body, len))
     keys = [[block.key for block in request] for request in sent]
     assert keys[2][: len(keys[1])] == keys[1]
     assert keys[1][: len(keys[0])] == keys[0]
