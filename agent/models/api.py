@@ -355,7 +355,6 @@ class StreamClock:
         self._step_s = settings.idle_timeout_s
         self._whole_s = settings.request_timeout_s
         self._deadline = asyncio.timeout(None)
-        self._set_at = 0.0
         self._end_at = 0.0
 
     @asynccontextmanager
@@ -363,15 +362,14 @@ class StreamClock:
         """Watch what happens in here.
 
         Raises:
-            ModelUnreachable: Nothing was noted for 4 to 5 times the idle timeout, or the time for
-                the whole call is over.
+            ModelUnreachable: Nothing was noted for 5 times the idle timeout, or the time for the
+                whole call is over.
         """
         telling = asyncio.ensure_future(self._tell_of_trickle())
         try:
             async with self._deadline:
-                now = asyncio.get_running_loop().time()
-                self._end_at = now + self._whole_s
-                self._start_anew(now)
+                self._end_at = asyncio.get_running_loop().time() + self._whole_s
+                self._start_anew()
                 yield
         except TimeoutError as exc:
             # Both limits share one timer; which of them it was set to tells what ended the call.
@@ -392,14 +390,12 @@ class StreamClock:
             await self._tell()
 
     def note(self) -> None:
-        """Take note of content. Costs next to nothing: the timer is moved once a step."""
+        """Take note of content."""
         self._noted += 1
-        now = asyncio.get_running_loop().time()
-        if now - self._set_at > self._step_s:
-            self._start_anew(now)
+        self._start_anew()
 
-    def _start_anew(self, now: float) -> None:
-        self._set_at = now
+    def _start_anew(self) -> None:
+        now = asyncio.get_running_loop().time()
         self._deadline.reschedule(min(now + PING_PATIENCE * self._step_s, self._end_at))
 
 
