@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -31,7 +31,6 @@ from agent.models.base import (
     Completion,
     ModelInfo,
     ModelRequest,
-    TellsOfTrickle,
     TextSink,
     can_be_key,
     checked_key,
@@ -348,7 +347,7 @@ class StreamClock:
     The read timeout sees only silence. Of a stream that trickles it tells, once.
     """
 
-    def __init__(self, settings: ModelSettings, tell: TellsOfTrickle | None) -> None:
+    def __init__(self, settings: ModelSettings, tell: Callable[[], Awaitable[None]] | None) -> None:
         """Take the limits of one call from the settings; `tell` is `ModelRequest.on_trickle`."""
         self._tell = tell
         self._noted = 0

@@ -1,6 +1,6 @@
 """The protocol every model implements, and what goes in and comes out of one call."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -14,14 +14,6 @@ from agent.usage import CacheLayout, Usage
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
 """Why an answer ended; "endless": Parley left it, it went beyond `model.max_answer_chars`."""
-
-
-class TellsOfTrickle(Protocol):
-    """Tells whoever waits that hardly anything comes of an answer."""
-
-    def __call__(self) -> Awaitable[None]:
-        """Tell it; the call goes on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +37,7 @@ class ModelRequest:
     max_output_tokens: int = 8192
     allow_tools: bool = True
     conversation: str = ""
-    on_trickle: TellsOfTrickle | None = field(default=None, compare=False)
+    on_trickle: Callable[[], Awaitable[None]] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

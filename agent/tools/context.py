@@ -4,7 +4,7 @@ The gateway implements these ports for one turn at a time: each is bound to the 
 turn, and to the people whose words are in it. The transcript's port is in agent/ports.py.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -31,12 +31,9 @@ InquiryKind = Literal["approval", "clarify"]
 MemoryTarget = Literal["memory", "user"]
 
 
-class Redirects(Protocol):
-    """Decides whether a redirect may lead the running call to an address of another host."""
-
-    def __call__(self, url: str, /) -> str:
-        """Return the row of the policy by which it may not; empty where it may."""
-        ...
+Redirects = Callable[[str], str]
+"""Returns the row of the policy by which a redirect may not lead the running call to an address of
+another host; empty where it may."""
 
 
 def no_redirects(_: str, /) -> str:
@@ -210,12 +207,8 @@ class ToolContext:
         return self.rights.may_act
 
 
-class MakesTools(Protocol):
-    """Makes what the tools of a turn may use."""
-
-    async def __call__(self) -> ToolContext:
-        """Return it."""
-        ...
+MakesTools = Callable[[], Awaitable[ToolContext]]
+"""Makes what the tools of a turn may use."""
 
 
 @dataclass(frozen=True, slots=True)
