@@ -42,7 +42,6 @@ from gateway.console.register import Inside
 from gateway.console.routes import Console
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
-from gateway.context.window import ContextParts
 from gateway.doctor.running import RunningLooks
 from gateway.http import control
 from gateway.http.connections import Connections
@@ -463,7 +462,7 @@ async def assembled(
     worker = Worker(database, replica, kit, list(adapters))
     burials = Burials(note_chats.owners, settings.delivery.retry_for_s)
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(database, links))
-    _listen(wakeups, beside, stops, worker, delivery, mind.context)
+    _listen(wakeups, beside, stops, worker, delivery)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
     parts = LiveParts(
         *(shared, intake, worker, delivery, supervised),
@@ -519,12 +518,7 @@ def _beginning(
 
 
 def _listen(
-    wakeups: Wakeups,
-    beside: Beside,
-    stops: Stops,
-    worker: Worker,
-    delivery: Delivery,
-    context: ContextParts,
+    wakeups: Wakeups, beside: Beside, stops: Stops, worker: Worker, delivery: Delivery
 ) -> None:
     """Say who hears which hint."""
     wakeups.work.listen(worker.notify)
@@ -533,7 +527,6 @@ def _listen(
     wakeups.files.listen(beside.files.notify)
     wakeups.outbox.listen(delivery.notify)
     wakeups.reaction.listen(beside.reactions.show)
-    wakeups.forgotten.listen(context.views.clear)
     worker.replica.on_lost(worker.drop)
     worker.replica.on_news(worker.wake)
 
@@ -555,7 +548,6 @@ def _others(
     here = accounts.elsewhere
     shared = here if isinstance(here, SharedChats) else SharedChats()
     others = OtherReplicas(database, replica, stops, shared)
-    others.news["forgotten"].listen(wakeups.forgotten)
     others.news["secrets"].listen(reloading.notify)
     return others
 
