@@ -1,12 +1,12 @@
 """The plugins that are active (`Plugins`), and what their hooks do in one turn (`TurnHooks`)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from agent.plugins.checks import as_plain
 from agent.plugins.contracts import Hook, HookName, MemoryProvider
 from agent.plugins.supervision import Caller, PluginFailed
 from agent.prompt.system import SourcedText
@@ -43,7 +43,7 @@ class LoadedPlugin:
         """
         return [
             # A copy for each: a hook that changes its event must not mislead the next one.
-            await self.caller.ask(name, hook, as_plain(dict(event)))
+            await self.caller.ask(name, hook, deepcopy(dict(event)))
             for hook in self.hooks.get(name, ())
         ]
 
@@ -174,7 +174,7 @@ class TurnHooks:
 def _event(name: str, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
     return {
         "tool": name,
-        "arguments": as_plain(dict(arguments)),
+        "arguments": deepcopy(dict(arguments)),
         "conversation": context.conversation,
         "call_id": context.call_id,
         "may_act": context.may_act,

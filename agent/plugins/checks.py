@@ -1,28 +1,24 @@
-"""Checks of what plugins offer and return: tools, classes, the plans of an engine.
+"""Checks of what plugins offer and return: tools, and the plans of an engine.
 
 All are pure, and trust neither the plugin's objects nor its figures.
 """
 
-import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, get_args
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from agent.context.phases.boundaries import Newest
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Sizes
-from agent.errors import AgentError, PluginRefused
-from agent.plugins.list_engines import adapted, takes_lists
+from agent.context_engine import Compressed, CompressionRequest, Sizes
+from agent.errors import AgentError
 from agent.ports import Effect
 from agent.tools.registry import Tool, parameter_schema
 from agent.view.view import Entry, ViewPlan, summary_messages
-
-T = TypeVar("T")
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What every provider takes. Source: the function names of OpenAI's and Anthropic's APIs."""
@@ -32,45 +28,6 @@ MAX_TIMEOUT_S = 600.0
 
 class ResultRefused(AgentError):
     """What an engine returned breaks the contract; the text lists how."""
-
-
-def as_plain(value: Any) -> Any:
-    """Return a copy of JSON data that shares no map and no list with it."""
-    if isinstance(value, dict):
-        return {key: as_plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [as_plain(item) for item in value]
-    return value
-
-
-def class_of(offered: Any, base: type[T]) -> type[T]:
-    """Return what a plugin offers, if it is a class derived from `base`.
-
-    Raises:
-        PluginRefused: It is not.
-    """
-    if not (isinstance(offered, type) and issubclass(offered, base)):
-        raise PluginRefused(f"{offered!r} is not a class derived from {base.__name__}")
-    return offered
-
-
-def engine_class(offered: Any, name: str) -> type[ContextEngine]:
-    """Return what a plugin offers under a name, if it can be an engine.
-
-    One that takes and returns lists of messages is adapted (agent/plugins/list_engines.py).
-
-    Raises:
-        PluginRefused: It cannot.
-    """
-    if takes_lists(offered):
-        return adapted(offered, name)
-    engine = class_of(offered, ContextEngine)  # type: ignore[type-abstract]
-    if inspect.isabstract(engine):
-        missing = ", ".join(sorted(engine.__abstractmethods__))
-        raise PluginRefused(f"{engine.__name__} does not define {missing}")
-    if getattr(engine, "name", None) != name:
-        raise PluginRefused(f"{engine.__name__} must have the class attribute name = {name!r}")
-    return engine
 
 
 def tool_problem(tool: Any) -> str | None:

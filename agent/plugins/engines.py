@@ -6,29 +6,27 @@ compressor takes its place, with a warning.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
 from agent.context_engine import ContextEngine, Limits
 from agent.errors import PluginRefused, ToolError
 from agent.messages import ToolSchema
-from agent.plugins.checks import engine_class
 from agent.plugins.finding import (
     ENGINE_GROUP,
     ENGINES,
-    NAME,
-    NAME_RULE,
-    engine_shelf,
+    Found,
+    entry_point,
     find_folder,
     find_folders,
-    summary_of,
+    name_problem,
+    packaged,
 )
 from agent.plugins.list_engines import adapted, takes_lists
 from agent.plugins.loading import guarded, load_engine
-from agent.plugins.registry import BUILT_IN, DEFAULT, registered
+from agent.plugins.registry import BUILT_IN, DEFAULT, engine_class, registered
 from agent.plugins.supervision import supervised_engine
 from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext
@@ -36,32 +34,16 @@ from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
-Source = Literal["plugin", "registered", "entry point", "built-in"]
-
 TOOL_TIME_LIMIT_S = 60.0
 """Of one call of an engine's tool."""
 
 
 @dataclass(frozen=True, slots=True)
-class EngineInfo:
-    """An engine that was found, without running any of its code.
-
-    Attributes:
-        problem: Why it cannot be used under its name; None if it can be tried.
-    """
-
-    name: str
-    source: Source
-    description: str = ""
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class EngineFactory:
-    """Makes the engine of one turn when called with its limits."""
+    """Makes the engine of one turn when called with its limits; see `Found` for the source."""
 
     name: str
-    source: Source
+    source: str
     engine: type[ContextEngine]
     options: Mapping[str, Any]
     threads: DaemonThreads = field(default_factory=DaemonThreads)
@@ -93,7 +75,7 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
             "engine_unavailable",
             engine=name,
             reason=str(exc),
-            known=sorted({info.name for info in available(home) if info.problem is None}),
+            known=sorted({found.name for found in available(home) if found.problem is None}),
             used=DEFAULT,
             exc_info=exc.__cause__,
         )
@@ -101,15 +83,14 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
 
 
 def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
-    if not NAME.fullmatch(name):
-        raise PluginRefused(_no_name(name))
+    if wrong := name_problem("engine", name):
+        raise PluginRefused(wrong)
     # What an operator has put into the data directory comes before what is installed.
-    if folder := find_folder(engine_shelf(home), name):
+    if folder := find_folder(home, "engine", name):
         return EngineFactory(name, "plugin", load_engine(folder, options), options)
     if name in registered:
         return EngineFactory(name, "registered", registered[name], options)
-    # Of several packages the first one counts.
-    for point in metadata.entry_points(group=ENGINE_GROUP, name=name):
+    if point := entry_point(ENGINE_GROUP, name):
         engine = engine_class(guarded(f"importing {point.value}", point.load), name)
         return EngineFactory(name, "entry point", engine, options)
     if name in BUILT_IN:
@@ -133,7 +114,6 @@ def engine_for(
     Raises:
         ValueError: There is no such engine, or an option is none of its.
     """
-    default, _ = BUILT_IN[DEFAULT]
     built_in = {name: made for name, (made, _) in BUILT_IN.items()}
     if isinstance(engine, str):
         known = registered | built_in
@@ -142,47 +122,38 @@ def engine_for(
         engine = known[engine]
     if takes_lists(engine):
         engine = adapted(engine, engine.__name__.lower())
-    if options and engine is default:
+    if options and engine is built_in[DEFAULT]:
         raise ValueError(f"the engine {DEFAULT} has no options: {', '.join(options)}")
-    source: Source = "built-in" if engine in built_in.values() else "registered"
+    source = "built-in" if engine in built_in.values() else "registered"
     return EngineFactory(engine.name, source, engine, options)(limits)
 
 
-def available(home: Path) -> list[EngineInfo]:
+def available(home: Path) -> list[Found]:
     """Return every engine in the order in which names are looked up; runs no code of plugins."""
-    found: list[EngineInfo] = []
+    found: list[Found] = []
     taken = {DEFAULT}
-    for info in _all(home):
-        if info.name in taken and (info.name, info.source) != (DEFAULT, "built-in"):
-            whose = "the built-in engine" if info.name == DEFAULT else "an engine found before"
-            found.append(replace(info, problem=f"{whose} has its name"))
-        else:
-            found.append(info)
-        taken.add(info.name)
+    for each in _all(home):
+        problem = each.problem
+        if each.name in taken and (each.name, each.source) != (DEFAULT, "built-in"):
+            whose = "the built-in engine" if each.name == DEFAULT else "an engine found before"
+            problem = f"{whose} has its name"
+        found.append(replace(each, problem=problem))
+        taken.add(each.name)
     return found
 
 
-def _all(home: Path) -> Iterator[EngineInfo]:
-    for folder in find_folders(engine_shelf(home)):
-        yield EngineInfo(folder.name, "plugin", folder.description, folder.problem)
+def _all(home: Path) -> Iterator[Found]:
+    for folder in find_folders(home, "engine"):
+        yield Found(folder.name, "plugin", folder.description, problem=folder.problem)
     for name, engine in sorted(registered.items()):
-        yield EngineInfo(name, "registered", (engine.__doc__ or "").strip().partition("\n")[0])
-    for point in metadata.entry_points(group=ENGINE_GROUP):
-        problem = None if NAME.fullmatch(point.name) else _no_name(point.name)
-        yield EngineInfo(point.name, "entry point", summary_of(point), problem)
+        yield Found(name, "registered", (engine.__doc__ or "").strip().partition("\n")[0])
+    yield from packaged(ENGINE_GROUP, "engine")
     for name, (_, description) in BUILT_IN.items():
-        yield EngineInfo(name, "built-in", description)
-
-
-def _no_name(name: str) -> str:
-    return f"{name!r} is no name of an engine: {NAME_RULE}"
+        yield Found(name, "built-in", description)
 
 
 def engine_tools(
-    offered: Sequence[ToolSchema],
-    taken: Collection[str],
-    *,
-    limit_s: float = TOOL_TIME_LIMIT_S,
+    offered: Sequence[ToolSchema], taken: Collection[str], limit_s: float = TOOL_TIME_LIMIT_S
 ) -> list[Tool]:
     """Return the tools of the context engine; those whose name is taken are left out and logged.
 

@@ -4,9 +4,9 @@ What agrees with the given list at its beginning and end is head and tail of a p
 between is the text of its summary. The plan is checked like any other (agent/plugins/checks.py).
 """
 
-import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, ClassVar, Literal, cast
@@ -64,7 +64,7 @@ class ListEngine(ContextEngine):
         super().__init__(limits, options)
         made = type(self).offered()
         if not isinstance(made, type):
-            self._inner = copy.deepcopy(made)
+            self._inner = deepcopy(made)
         elif made.__init__ is ContextEngine.__init__:  # type: ignore[misc]
             self._inner = made(limits, options)
         else:
@@ -72,6 +72,14 @@ class ListEngine(ContextEngine):
         for name, value in {**STATE, "threshold_percent": limits.threshold}.items():
             if not hasattr(self._inner, name):
                 setattr(self._inner, name, value)
+        for method in (
+            "should_compress",
+            "on_session_start",
+            "on_session_reset",
+            "handle_tool_call",
+        ):
+            if own := self._own(method):
+                setattr(self, method, own)
         self.update_model(limits)
 
     @override
@@ -107,38 +115,22 @@ class ListEngine(ContextEngine):
         told = {name: getattr(usage, name) for name in COUNTED}
         total = usage.prompt_tokens + usage.output_tokens
         told |= {"completion_tokens": usage.output_tokens, "total_tokens": total}
-        self._ask("update_from_response", told)
-
-    @override
-    def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
-        return bool(self._ask("should_compress", tokens, default=super().should_compress(tokens)))
-
-    @override
-    def on_session_start(self, session_id: str) -> None:
-        self._ask("on_session_start", session_id)
-
-    @override
-    def on_session_reset(self) -> None:
-        self._ask("on_session_reset")
+        if own := self._own("update_from_response"):
+            own(told)
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
         """Return the engine's tools, bare or in OpenAI's envelope."""
-        offered = [each.get("function", each) for each in self._ask("get_tool_schemas", default=())]
+        own = self._own("get_tool_schemas")
         return tuple(
             ToolSchema(each["name"], each.get("description", ""), each.get("parameters", {}))
-            for each in offered
+            for each in (offered.get("function", offered) for offered in (own() if own else ()))
         )
 
     @override
-    def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        return str(self._inner.handle_tool_call(name, dict(arguments)))
-
-    @override
     def get_status(self) -> Mapping[str, Any]:
-        fires_at = {"threshold_tokens": self._inner.threshold_tokens}
-        return {**fires_at, **self._ask("get_status", default={})}
+        own = self._own("get_status")
+        return {"threshold_tokens": self._inner.threshold_tokens, **(own() if own else {})}
 
     @override
     def update_model(self, limits: Limits) -> None:
@@ -148,11 +140,10 @@ class ListEngine(ContextEngine):
             if not isinstance(getattr(type(self._inner), name, None), property):
                 setattr(self._inner, name, getattr(limits, name))
 
-    def _ask(self, method: str, *arguments: Any, default: Any = None) -> Any:
-        """Call a method of the engine, unless it has it from our class, which keeps other state."""
+    def _own(self, method: str) -> Callable[..., Any] | None:
+        """Return a method of the engine; None if it has none or ours, which keeps other state."""
         found = getattr(self._inner, method, None)
-        inherited = getattr(found, "__func__", None) is getattr(ContextEngine, method)
-        return default if found is None or inherited else found(*arguments)
+        return None if getattr(found, "__func__", None) is getattr(ContextEngine, method) else found
 
 
 def _called(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -5,40 +5,48 @@ Code of other plugins is never imported. Whatever a plugin's code raises becomes
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import module_from_spec
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
 from agent.context_engine import ContextEngine
 from agent.errors import PluginRefused
 from agent.plugins.active import LoadedPlugin, Plugins, report_skipped
-from agent.plugins.checks import as_plain, class_of, engine_class, tool_problem
+from agent.plugins.checks import tool_problem
 from agent.plugins.contracts import Hook, HookName, MemoryProvider
 from agent.plugins.finding import (
     ENGINES,
     GROUP,
-    NAME,
-    NAME_RULE,
+    OLD_GROUPS,
     PLUGINS,
     Folder,
+    Kind,
     entry_point,
     find_folder,
-    is_old,
     may_guard,
-    plugin_shelf,
+    name_problem,
 )
 from agent.plugins.list_engines import takes_lists
-from agent.plugins.registry import PluginRegistry, register_context_engine, usable_engine
+from agent.plugins.registry import (
+    PluginRegistry,
+    class_of,
+    engine_class,
+    register_context_engine,
+    usable_engine,
+)
 from agent.plugins.supervision import Caller, supervised_tool
 from agent.settings import PluginSettings
 from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
+MODULES: Mapping[Kind, str] = {"plugin": "parley_plugin_", "engine": "parley_context_engine_"}
+"""What the names of their modules begin with; no other module's does."""
 MAX_PROMPT_CHARS = 2_000
 """Longest text that one memory provider puts into every system prompt."""
 
@@ -48,27 +56,19 @@ def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
     loaded: list[LoadedPlugin] = []
     missing: list[str] = []
     for name in dict.fromkeys(settings.enabled):
-        found = _tried(name, settings, home)
-        if isinstance(found, LoadedPlugin):
-            loaded.append(found)
-            continue
-        is_guard = may_guard(home, name)
-        missing += [name] if is_guard else []
-        log.error(
-            "plugin_unavailable",
-            plugin=name,
-            reason=str(found),
-            tools_refused=is_guard,
-            exc_info=found.__cause__,
-        )
+        try:
+            loaded.append(_load(name, settings, home))
+        except PluginRefused as exc:
+            is_guard = may_guard(home, name)
+            missing += [name] if is_guard else []
+            log.exception(
+                "plugin_unavailable",
+                plugin=name,
+                reason=str(exc),
+                tools_refused=is_guard,
+                exc_info=exc.__cause__,
+            )
     return Plugins(tuple(loaded), tuple(missing))
-
-
-def _tried(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin | PluginRefused:
-    try:
-        return _load(name, settings, home)
-    except PluginRefused as exc:
-        return exc
 
 
 def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
@@ -77,19 +77,26 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     Raises:
         PluginRefused: It cannot be loaded; nothing of it is active.
     """
-    if not NAME.fullmatch(name):
-        raise PluginRefused(f"{name!r} is no name of a plugin: {NAME_RULE}")
+    if wrong := name_problem("plugin", name):
+        raise PluginRefused(wrong)
     registry = PluginRegistry(name, settings.options_of(name))
-    if folder := find_folder(plugin_shelf(home), name):
+    provides: Mapping[str, list[str]] = {}
+    if folder := find_folder(home, "plugin", name):
         module, provides = imported(folder), folder.provides
-    elif point := entry_point(name):
-        module, provides = guarded(f"importing {point.value}", point.load), {}
+    elif point := entry_point(GROUP, name):
+        module = guarded(f"importing {point.value}", point.load)
+    elif any(entry_point(group, name) for group in OLD_GROUPS):
+        raise PluginRefused(
+            f"its package has no entry point in the group {GROUP}, as version 0.6 wants it"
+        )
     else:
-        raise PluginRefused(_why_missing(name, home))
+        raise PluginRefused(f"there is neither {home / PLUGINS / name} nor an entry point {name!r}")
     if not has_registered(module, registry):
         raise PluginRefused("it has no function register(registry)")
-    if provides:
-        _require_told(registry, provides)
+    for kind, names in registry.offered().items() if provides else ():
+        # Operators read only what plugin.yaml says.
+        if more := sorted({*names} - {*provides.get(kind, ())}):
+            raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
     caller = Caller(name, settings.timeout_s)
     plugin: LoadedPlugin = guarded("taking what it offers", _accepted, registry, caller)
     log.info(
@@ -102,12 +109,6 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     return plugin
 
 
-def _why_missing(name: str, home: Path) -> str:
-    if is_old(name):
-        return f"its package has no entry point in the group {GROUP}, as version 0.6 wants it"
-    return f"there is neither {home / PLUGINS / name} nor an entry point {name!r}"
-
-
 def load_engine(folder: Folder, options: Mapping[str, Any]) -> type[ContextEngine]:
     """Run the code of an engine's folder and return its engine.
 
@@ -117,17 +118,16 @@ def load_engine(folder: Folder, options: Mapping[str, Any]) -> type[ContextEngin
         PluginRefused: It has a problem, raises, or does not offer one engine of its name.
     """
     module = imported(folder)
-    registry = PluginRegistry(folder.name, as_plain(dict(options)))
+    registry = PluginRegistry(folder.name, deepcopy(dict(options)))
     engines = registry.engines
     if not has_registered(module, registry):
         engines = list(dict.fromkeys(own for own in vars(module).values() if _is_own(own, module)))
     if registry.tools or registry.providers or registry.hooks:
         raise PluginRefused(f"what lies in {ENGINES} can offer an engine alone")
     if len(engines) != 1:
-        names = (
-            ", ".join(sorted(str(getattr(each, "__name__", each)) for each in engines)) or "none"
-        )
-        raise PluginRefused(f"it must offer exactly one engine, by register() or alone: {names}")
+        names = ", ".join(sorted(str(getattr(each, "__name__", each)) for each in engines))
+        rule = "it must offer exactly one engine, by register() or alone"
+        raise PluginRefused(f"{rule}: {names or 'none'}")
     return engine_class(engines[0], folder.name)
 
 
@@ -163,14 +163,13 @@ def imported(folder: Folder) -> ModuleType:
     """
     if folder.problem:
         raise PluginRefused(folder.problem)
-    module_name, source = folder.shelf.module_prefix + folder.name, str(folder.source)
+    module_name, source = f"{MODULES[folder.kind]}{folder.name}", str(folder.source)
     loader = SourceFileLoader(module_name, source)
-    spec = ModuleSpec(module_name, loader, origin=source, is_package=True)
-    # Without it the module would have no `__file__`.
-    spec.has_location = True
-    # `from . import other` looks here.
-    spec.submodule_search_locations = [str(folder.path)]
-    module = module_from_spec(spec)
+    # `from . import other` looks in the folder.
+    spec = spec_from_file_location(
+        module_name, source, loader=loader, submodule_search_locations=[str(folder.path)]
+    )
+    module = module_from_spec(cast("ModuleSpec", spec))
     _forget(module_name)
     # Before it runs: the modules that it imports look for their package here.
     sys.modules[module_name] = module
@@ -199,13 +198,6 @@ def has_registered(module: Any, registry: PluginRegistry) -> bool:
         return False
     guarded("its register()", register, registry)
     return True
-
-
-def _require_told(registry: PluginRegistry, told: Mapping[str, list[str]]) -> None:
-    """Refuse a plugin that offers more than its plugin.yaml says: operators read only that."""
-    for kind, names in registry.offered().items():
-        if more := sorted({*names} - {*told.get(kind, ())}):
-            raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
 
 
 def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
@@ -237,7 +229,7 @@ def _provider(offered: Any, options: Mapping[str, Any]) -> MemoryProvider:
     provider = class_of(offered, MemoryProvider)  # type: ignore[type-abstract]
     if not isinstance(getattr(provider, "name", None), str):
         raise PluginRefused(f"{provider.__name__} has no class attribute name")
-    return provider(as_plain(dict(options)))
+    return provider(deepcopy(dict(options)))
 
 
 def _usable(

@@ -4,19 +4,22 @@ Engines are known to the whole process, since `context.engine` names one of them
 built in, and those that a program or a plugin has registered.
 """
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import ContextEngine
 from agent.engines.lcm.engine import LcmEngine
 from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused
-from agent.plugins.checks import engine_class
 from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
 from agent.plugins.finding import NAME, NAME_RULE
+from agent.plugins.list_engines import adapted, takes_lists
 from agent.tools.registry import Tool
+
+T = TypeVar("T")
 
 BUILT_IN: dict[str, tuple[type[ContextEngine], str]] = {
     "compressor": (
@@ -65,6 +68,36 @@ def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
         # What replaces a broken engine must be known to work.
         raise PluginRefused(f"{name!r} is the name of the built-in engine")
     return engine_class(engine, name)
+
+
+def class_of(offered: Any, base: type[T]) -> type[T]:
+    """Return what a plugin offers, if it is a class derived from `base`.
+
+    Raises:
+        PluginRefused: It is not.
+    """
+    if not (isinstance(offered, type) and issubclass(offered, base)):
+        raise PluginRefused(f"{offered!r} is not a class derived from {base.__name__}")
+    return offered
+
+
+def engine_class(offered: Any, name: str) -> type[ContextEngine]:
+    """Return what a plugin offers under a name, if it can be an engine.
+
+    One that takes and returns lists of messages is adapted (agent/plugins/list_engines.py).
+
+    Raises:
+        PluginRefused: It cannot.
+    """
+    if takes_lists(offered):
+        return adapted(offered, name)
+    engine = class_of(offered, ContextEngine)  # type: ignore[type-abstract]
+    if inspect.isabstract(engine):
+        missing = ", ".join(sorted(engine.__abstractmethods__))
+        raise PluginRefused(f"{engine.__name__} does not define {missing}")
+    if getattr(engine, "name", None) != name:
+        raise PluginRefused(f"{engine.__name__} must have the class attribute name = {name!r}")
+    return engine
 
 
 @dataclass(slots=True)

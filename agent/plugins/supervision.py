@@ -12,8 +12,9 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from pydantic import BaseModel
@@ -22,7 +23,7 @@ from typing_extensions import override
 from agent.context_engine import Archive, Compressed, CompressionRequest, ContextEngine, Limits
 from agent.errors import AgentError, ToolError, TurnSuspended
 from agent.messages import ChatMessage, ToolSchema
-from agent.plugins.checks import as_plain, checked
+from agent.plugins.checks import checked
 from agent.ports import ConversationReader, PastMessage
 from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import Provenance, ToolContext, ToolServices
@@ -31,8 +32,6 @@ from agent.usage import Usage
 from agent.view.view import Entry, Summary
 
 log = structlog.get_logger()
-
-T = TypeVar("T")
 
 TIME_LIMIT_S = 90.0
 """Longest `compress` of a plugin, its summary model included."""
@@ -98,13 +97,11 @@ class Caller:
     def failed(self, call: str, failure: BaseException) -> PluginFailed:
         """Log a failure; returns what is to be raised."""
         reason = f"{type(failure).__name__}: {failure}"
+        told: dict[str, Any] = {"reason": reason, "exc_info": failure}
         if isinstance(failure, CallHangs):
             # The traceback is the gateway's, and tells nothing.
-            log.warning("plugin_failed", plugin=self.plugin, call=call, reason=str(failure))
-        else:
-            log.warning(
-                "plugin_failed", plugin=self.plugin, call=call, reason=reason, exc_info=failure
-            )
+            told = {"reason": str(failure)}
+        log.warning("plugin_failed", plugin=self.plugin, call=call, **told)
         return PluginFailed(f"{self.plugin}: {call}: {reason}")
 
 
@@ -163,6 +160,17 @@ class _Reader:
         return await self.reader.read_output(output_id)
 
 
+def _unchanged(answer: Any) -> Any:
+    return answer
+
+
+def _schemas(offered: Any) -> tuple[ToolSchema, ...]:
+    return tuple(
+        ToolSchema(str(each.name), str(each.description), deepcopy(dict(each.parameters)))
+        for each in offered
+    )
+
+
 def supervised_engine(
     engine: type[ContextEngine],
     options: Mapping[str, Any],
@@ -171,7 +179,7 @@ def supervised_engine(
 ) -> ContextEngine:
     """Return a plugin's engine for one turn, supervised; the built-in one if it cannot be made."""
     try:
-        plugin = engine(built_in.limits, as_plain(dict(options)))
+        plugin = engine(built_in.limits, deepcopy(dict(options)))
     # SystemExit too: a plugin that calls sys.exit() must not end the gateway.
     except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
         _report(engine.name, "__init__", exc)
@@ -200,25 +208,32 @@ class HostedEngine(ContextEngine):
             time_limit_s: For one `compress`.
         """
         super().__init__(built_in.limits, {})
-        self._name, self._prepares = type(plugin).name, type(plugin).prepares
+        # Of the class: what an instance says of itself is not asked for.
+        self.name, self.prepares = type(plugin).name, type(plugin).prepares  # type: ignore[misc]
         self._engine = plugin
         self._built_in = built_in
         self._threads = threads or DaemonThreads()
         self._time_limit_s = time_limit_s
         # Asked once: schemas that change would move the cached prefix of every request.
-        self._schemas = self._ask("get_tool_schemas", _offered)
+        self._schemas = self._ask("get_tool_schemas", made=_schemas)
 
-    @property
-    @override
-    def name(self) -> str:  # type: ignore[override]
-        """The plugin's name."""
-        return self._name
+    def _ask(self, call: str, *arguments: Any, made: Callable[[Any], Any] = _unchanged) -> Any:
+        """Return the plugin's answer; the built-in's if the plugin fails, or has failed before.
 
-    @property
-    @override
-    def prepares(self) -> bool:  # type: ignore[override]
-        """Whether the plugin uses summaries that were written ahead."""
-        return self._prepares
+        Args:
+            made: Makes it what it must be; raises if it cannot.
+        """
+        try:
+            return made(getattr(self._engine, call)(*arguments))
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
+            self._give_up(call, exc)
+            return made(getattr(self._engine, call)(*arguments))
+
+    def _give_up(self, call: str, failure: BaseException) -> None:
+        """Have the built-in answer from here on, with what the turn knows of model and usage."""
+        _report(self.name, call, failure)
+        self._built_in.limits, self._built_in.prompt_tokens = self.limits, self.prompt_tokens
+        self._engine = self._built_in
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
@@ -230,7 +245,17 @@ class HostedEngine(ContextEngine):
         except Exception as exc:  # noqa: BLE001 - supervision of plugins
             self._give_up("compress", exc)
             return self._by_built_in(request)
-        return self._or_built_in(found, request)
+        tokens = request.tokens if found is None else found.tokens
+        refused = found is None and request.trigger == "overflow"
+        # A view that stays above the threshold would be compacted again before every call.
+        if tokens <= request.limits.threshold_tokens and not refused:
+            return found
+        own = self._by_built_in(request)
+        if own is None or (found is not None and found.tokens <= own.tokens):
+            return found
+        limit = request.limits.threshold_tokens
+        log.info("engine_overruled", engine=self.name, tokens=tokens, threshold_tokens=limit)
+        return own
 
     def _by_built_in(self, request: CompressionRequest) -> Compressed | None:
         found = self._built_in.compress(request)
@@ -245,7 +270,7 @@ class HostedEngine(ContextEngine):
                 raise CallHangs("the time is up")
             return request.estimate(message)
 
-        copies = tuple(Entry(seq, as_plain(message)) for seq, message in request.entries)
+        copies = tuple(Entry(seq, deepcopy(message)) for seq, message in request.entries)
         handed = replace(request, entries=copies, estimate=estimate)
         try:
             returned = self._threads.run(lambda: plugin.compress(handed), self._time_limit_s)
@@ -254,26 +279,6 @@ class HostedEngine(ContextEngine):
         # Compared with the request itself: the plugin may have changed its copy.
         return None if returned is None else checked(returned, request)
 
-    def _or_built_in(
-        self, found: Compressed | None, request: CompressionRequest
-    ) -> Compressed | None:
-        """Return the built-in's plan where the plugin's leaves the view above the threshold."""
-        tokens = request.tokens if found is None else found.tokens
-        refused = found is None and request.trigger == "overflow"
-        # A view that stays above the threshold would be compacted again before every call.
-        if tokens <= request.limits.threshold_tokens and not refused:
-            return found
-        own = self._by_built_in(request)
-        if own is None or (found is not None and found.tokens <= own.tokens):
-            return found
-        log.info(
-            "engine_overruled",
-            engine=self.name,
-            tokens=tokens,
-            threshold_tokens=request.limits.threshold_tokens,
-        )
-        return own
-
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:
         """Return the summary that the built-in writes ahead; the plugin is not asked."""
@@ -281,84 +286,60 @@ class HostedEngine(ContextEngine):
 
     @override
     def attach(self, archive: Archive) -> None:
-        self._ask("attach", lambda engine: engine.attach(archive))
+        self._ask("attach", archive)
 
     @override
     def update_from_response(self, usage: Usage) -> None:
         super().update_from_response(usage)
-        self._ask("update_from_response", lambda engine: engine.update_from_response(usage))
+        self._ask("update_from_response", usage)
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
         """Ask the plugin whether to compact; close to the window it has no choice."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
-        return tokens >= self.limits.guard_tokens or self._ask(
-            "should_compress", lambda engine: bool(engine.should_compress(prompt_tokens))
-        )
+        guarded = tokens >= self.limits.guard_tokens
+        return guarded or bool(self._ask("should_compress", tokens, made=bool))
 
     @override
     def should_compress_preflight(self, prompt_tokens: int) -> bool:
-        return prompt_tokens >= self.limits.guard_tokens or self._ask(
-            "should_compress_preflight",
-            lambda engine: bool(engine.should_compress_preflight(prompt_tokens)),
-        )
+        guarded = prompt_tokens >= self.limits.guard_tokens
+        return guarded or bool(self._ask("should_compress_preflight", prompt_tokens, made=bool))
 
     @override
     def on_session_start(self, session_id: str) -> None:
-        self._ask("on_session_start", lambda engine: engine.on_session_start(session_id))
+        self._ask("on_session_start", session_id)
 
     @override
     def on_session_end(self, session_id: str) -> None:
-        self._ask("on_session_end", lambda engine: engine.on_session_end(session_id))
+        self._ask("on_session_end", session_id)
 
     @override
     def on_session_reset(self) -> None:
-        self._ask("on_session_reset", lambda engine: engine.on_session_reset())
+        self._ask("on_session_reset")
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
         """Return what the plugin offered when the turn began."""
-        return self._schemas
+        return tuple(self._schemas)
 
     @override
     def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Have the plugin run its tool; whoever calls sees to time and failures.
+        """Have the plugin run its tool; the caller limits its time and handles failures.
 
         Raises:
             ToolError: From the plugin, or it has failed before.
         """
-        return str(self._engine.handle_tool_call(name, as_plain(dict(arguments))))
+        return str(self._engine.handle_tool_call(name, deepcopy(dict(arguments))))
 
     @override
     def get_status(self) -> Mapping[str, Any]:
-        """Return what the plugin tells, if it is a map."""
-        return self._ask("get_status", lambda engine: dict(engine.get_status()))
+        """Return what the plugin reports, if it is a map."""
+        return dict(self._ask("get_status", made=dict))
 
     @override
     def update_model(self, limits: Limits) -> None:
         super().update_model(limits)
-        self._ask("update_model", lambda engine: engine.update_model(limits))
-
-    def _ask(self, call: str, ask: Callable[[ContextEngine], T]) -> T:
-        """Return the plugin's answer; the built-in's if the plugin fails, or has failed before."""
-        try:
-            return ask(self._engine)
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
-            self._give_up(call, exc)
-            return ask(self._engine)
-
-    def _give_up(self, call: str, failure: BaseException) -> None:
-        """Have the built-in answer from here on, with what the turn knows of model and usage."""
-        _report(self.name, call, failure)
-        self._built_in.limits, self._built_in.prompt_tokens = self.limits, self.prompt_tokens
-        self._engine = self._built_in
-
-
-def _offered(engine: ContextEngine) -> tuple[ToolSchema, ...]:
-    return tuple(
-        ToolSchema(str(each.name), str(each.description), as_plain(dict(each.parameters)))
-        for each in engine.get_tool_schemas()
-    )
+        self._ask("update_model", limits)
 
 
 def _report(engine: str, call: str, failure: BaseException) -> None:

@@ -9,8 +9,7 @@ from dataclasses import asdict
 import typer
 
 from agent.plugins import engines, finding
-from agent.plugins.engines import EngineInfo
-from agent.plugins.finding import PLUGINS, PluginInfo
+from agent.plugins.finding import PLUGINS, Found
 from agent.plugins.registry import DEFAULT
 from gateway.cli.common import AsJson, loaded, settings_of
 from gateway.cli.output import out, say, show_json, show_table, table, warn
@@ -47,13 +46,13 @@ def plugins_list(context: typer.Context, *, json: AsJson = False) -> None:
         say(f"! plugins.enabled names {name}, which is not there", "yellow")
 
 
-def _plugin_row(info: PluginInfo, enabled: Sequence[str]) -> tuple[str, ...]:
+def _plugin_row(info: Found, enabled: Sequence[str]) -> tuple[str, ...]:
     mark = "!" if info.problem else "*" if info.name in enabled else ""
     offers = "; ".join(info.offers) or "(does not say)"
     return (mark, info.name, info.source, offers, info.description)
 
 
-def _missing(found: Sequence[PluginInfo], enabled: Sequence[str]) -> list[str]:
+def _missing(found: Sequence[Found], enabled: Sequence[str]) -> list[str]:
     known = {info.name for info in found}
     return [name for name in dict.fromkeys(enabled) if name not in known]
 
@@ -90,7 +89,7 @@ def engines_use(context: typer.Context, name: str) -> None:
         warn(f"{after.origins[KEY]} overrides it with {after.settings.context.engine!r}")
 
 
-def _show_engines(found: Sequence[EngineInfo], active: EngineInfo) -> None:
+def _show_engines(found: Sequence[Found], active: Found) -> None:
     rows = [
         (
             "*" if info is active else "!" if info.problem else "",
@@ -102,17 +101,17 @@ def _show_engines(found: Sequence[EngineInfo], active: EngineInfo) -> None:
     _show_problems(found)
 
 
-def _show_problems(found: Sequence[PluginInfo | EngineInfo]) -> None:
+def _show_problems(found: Sequence[Found]) -> None:
     for info in found:
         if info.problem:
             say(f"! {info.name} ({info.source}) cannot be used: {info.problem}", "yellow")
 
 
-def _usable(found: Loaded) -> list[EngineInfo]:
+def _usable(found: Loaded) -> list[Found]:
     return [info for info in engines.available(found.settings.home) if info.problem is None]
 
 
-def _active(found: Sequence[EngineInfo], name: str) -> EngineInfo:
+def _active(found: Sequence[Found], name: str) -> Found:
     """Return the engine in use: the one of this name, or the default if that cannot be used."""
     usable = [info for info in found if info.problem is None]
     default = next(info for info in usable if info.name == DEFAULT)

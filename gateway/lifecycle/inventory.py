@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from adapters.registry import account_types
-from agent.plugins.finding import engine_shelf, find_folders, plugin_shelf
+from agent.plugins.finding import find_folders
 from agent.plugins.registry import BUILT_IN
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
@@ -91,9 +91,12 @@ def _people(settings: Settings) -> Iterator[str]:
 
 
 def _of_files(files: Path) -> Iterator[str]:
-    for shelf in (plugin_shelf(files), engine_shelf(files)):
-        if folders := [each.name for each in find_folders(shelf)]:
-            yield f"holds {shelf.what} for each of: {_named(folders)}"
+    for what, found in (
+        ("a plugin", find_folders(files, "plugin")),
+        ("an engine", find_folders(files, "engine")),
+    ):
+        if found:
+            yield f"holds {what} for each of: {_named([each.name for each in found])}"
     skills = SkillShelf(files / "skills")
     for name in skills.names():
         if programs := skills.files(name):

@@ -2,12 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from agent.plugins import engines, finding
-from agent.plugins.engines import EngineInfo
-from agent.plugins.finding import PluginInfo
 from agent.safety.threats import revealed
 from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, NotFound, SettingsError
@@ -106,26 +103,18 @@ async def restart(ask: Ask) -> Result:
     return Moved(SETTINGS, "Restarted. " + " ".join(said))
 
 
-@dataclass(frozen=True, slots=True)
-class _Extensions:
-    plugins: Sequence[PluginInfo]
-    engines: Sequence[EngineInfo]
-
-
 @page(PLUGINS, "Plugins", "System")
 async def plugins(ask: Ask) -> Result:
     """Show the plugins and context engines that were found; none of their code is run for it."""
     settings_ = ask.inside.settings
     home = settings_.home
-    found = await asyncio.to_thread(
-        lambda: _Extensions(finding.available(home), engines.available(home))
-    )
-    known = {info.name for info in found.plugins}
+    found = await asyncio.to_thread(finding.available, home)
+    known = {each.name for each in found}
     return Shown(
         "plugins.html",
         {
-            "plugins": found.plugins,
-            "engines": found.engines,
+            "plugins": found,
+            "engines": await asyncio.to_thread(engines.available, home),
             "enabled": settings_.plugins.enabled,
             "loaded": {each.name: each for each in ask.inside.plugins.loaded},
             "missing": [name for name in settings_.plugins.enabled if name not in known],

@@ -18,7 +18,8 @@ from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused, ToolError
 from agent.messages import ToolSchema
 from agent.plugins import finding
-from agent.plugins.engines import EngineInfo, available, engine_tools, resolve
+from agent.plugins.engines import available, engine_tools, resolve
+from agent.plugins.finding import Found
 from agent.plugins.registry import register_context_engine
 from agent.plugins.supervision import HostedEngine
 from agent.ports import Origin
@@ -146,7 +147,7 @@ def test_a_package_offers_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     install(monkeypatch, mine=f"{__name__}:Mine")
     engine = resolve("mine", tmp_path, {})(LIMITS)
     assert isinstance(engine, HostedEngine)
-    assert available(tmp_path)[0] == EngineInfo("mine", "entry point")
+    assert available(tmp_path)[0] == Found("mine", "entry point")
 
 
 def test_a_package_cannot_offer_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +165,7 @@ def test_the_description_of_a_package_is_its_summary(
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nSummary: Does it.\n")
     (folder / "entry_points.txt").write_text(f"[{finding.ENGINE_GROUP}]\nmine = nowhere:Engine\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert available(tmp_path)[0] == EngineInfo("mine", "entry point", "Does it.")
+    assert available(tmp_path)[0] == Found("mine", "entry point", "Does it.")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_a_program_registers_an_engine(tmp_path: Path) -> None:
     """As a decorator, too; the first line of its docstring describes it."""
     assert register_context_engine(Mine) is Mine
     assert isinstance(resolve("mine", tmp_path, {})(LIMITS), HostedEngine)
-    assert available(tmp_path)[0] == EngineInfo("mine", "registered", "Does nothing.")
+    assert available(tmp_path)[0] == Found("mine", "registered", "Does nothing.")
 
 
 @pytest.mark.parametrize("name", [None, "", "../up", "Über", 7])
@@ -280,7 +281,7 @@ def context(answer: Callable[[Mapping[str, Any]], Any] = lambda arguments: "foun
 
 def tools(time_limit_s: float = 5) -> ToolRegistry:
     """Return the engine's tool beside another one."""
-    return ToolRegistry([ADD, *engine_tools([GREP], {"add"}, limit_s=time_limit_s)])
+    return ToolRegistry([ADD, *engine_tools([GREP], {"add"}, time_limit_s)])
 
 
 async def outcome(answer: Callable[[Mapping[str, Any]], Any], arguments: str = "{}") -> ToolOutcome:

@@ -8,9 +8,9 @@ import pytest
 
 from agent.context_compressor import ContextCompressor
 from agent.errors import PluginRefused
-from agent.plugins.checks import engine_class
-from agent.plugins.finding import ENGINES, engine_shelf, find_folder, find_folders
+from agent.plugins.finding import ENGINES, find_folder, find_folders
 from agent.plugins.loading import load_engine
+from agent.plugins.registry import engine_class
 from tests.agent.engines.views import engine_source, write_plugin
 
 BOMB = "raise AssertionError('this must not run')\n"
@@ -18,7 +18,7 @@ BOMB = "raise AssertionError('this must not run')\n"
 
 def refusal(home: Path, name: str) -> str:
     """Return why the plugin of this name is not loaded."""
-    plugin = find_folder(engine_shelf(home), name)
+    plugin = find_folder(home, "engine", name)
     assert plugin is not None
     with pytest.raises(PluginRefused) as caught:
         load_engine(plugin, {})
@@ -29,7 +29,7 @@ def test_an_engine_is_found_in_either_file(tmp_path: Path) -> None:
     """`__init__.py` or `engine.py`."""
     for name, file in (("one", "__init__.py"), ("two-2", "engine.py")):
         write_plugin(tmp_path, name, engine_source(name), file)
-        plugin = find_folder(engine_shelf(tmp_path), name)
+        plugin = find_folder(tmp_path, "engine", name)
         assert plugin is not None
         assert load_engine(plugin, {}).name == name
 
@@ -40,7 +40,7 @@ def test_modules_of_a_plugin_import_each_other(tmp_path: Path) -> None:
     for number in (1, 22):
         source = engine_source("several") + f"    number = {number}\n"
         write_plugin(tmp_path, "several", source, "inner.py")
-        plugin = find_folder(engine_shelf(tmp_path), "several")
+        plugin = find_folder(tmp_path, "engine", "several")
         assert plugin is not None
         assert vars(load_engine(plugin, {}))["number"] == number
 
@@ -50,7 +50,7 @@ def test_a_plugin_registers_its_engine(tmp_path: Path) -> None:
     other = engine_source("other").replace("class Engine", "class Other")
     register = "def register(registry):\n    registry.register_context_engine(Engine)\n"
     write_plugin(tmp_path, "mine", engine_source("mine") + other + register)
-    plugin = find_folder(engine_shelf(tmp_path), "mine")
+    plugin = find_folder(tmp_path, "engine", "mine")
     assert plugin is not None
     assert load_engine(plugin, {}).__name__ == "Engine"
 
@@ -62,7 +62,7 @@ def test_an_imported_engine_is_no_offer(tmp_path: Path) -> None:
         "class Mine(ContextCompressor):\n    name = 'mine'\n"
     )
     write_plugin(tmp_path, "mine", source)
-    plugin = find_folder(engine_shelf(tmp_path), "mine")
+    plugin = find_folder(tmp_path, "engine", "mine")
     assert plugin is not None
     assert issubclass(load_engine(plugin, {}), ContextCompressor)
 
@@ -74,15 +74,15 @@ def test_nothing_runs_when_plugins_are_listed(tmp_path: Path) -> None:
     (folder / "plugin.yaml").write_text(about)
     (tmp_path / ENGINES / ".hidden").mkdir()
     (tmp_path / ENGINES / "file.py").write_text(BOMB)
-    [plugin] = find_folders(engine_shelf(tmp_path))
+    [plugin] = find_folders(tmp_path, "engine")
     assert (plugin.name, plugin.problem) == ("quiet", None)
     assert plugin.description == "Says nothing. (version 1.2)"
 
 
 def test_without_a_folder_there_are_no_plugins(tmp_path: Path) -> None:
     """Neither the list nor a name finds anything."""
-    assert find_folders(engine_shelf(tmp_path)) == []
-    assert find_folder(engine_shelf(tmp_path), "any") is None
+    assert find_folders(tmp_path, "engine") == []
+    assert find_folder(tmp_path, "engine", "any") is None
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
@@ -122,7 +122,7 @@ def test_a_circle_of_links_is_refused(tmp_path: Path) -> None:
 def test_names_are_restricted(tmp_path: Path) -> None:
     """A folder with another name is listed with its problem."""
     write_plugin(tmp_path, "Über", BOMB)
-    [plugin] = find_folders(engine_shelf(tmp_path))
+    [plugin] = find_folders(tmp_path, "engine")
     assert "is no name of an engine" in str(plugin.problem)
 
 

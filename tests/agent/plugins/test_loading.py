@@ -17,7 +17,7 @@ from typing_extensions import override
 from agent.plugins import engines
 from agent.plugins.active import Plugins
 from agent.plugins.contracts import MemoryProvider, Query
-from agent.plugins.finding import PLUGINS, PluginInfo, available
+from agent.plugins.finding import PLUGINS, Found, available
 from agent.plugins.loading import MAX_PROMPT_CHARS, load_plugins
 from agent.plugins.registry import PluginRegistry
 from agent.prompt.system import SourcedText
@@ -301,14 +301,14 @@ def test_a_folder_goes_before_a_package(tmp_path: Path, monkeypatch: pytest.Monk
     install(monkeypatch, full=broken, **{"No Name": broken})
     assert [each.name for each in load(tmp_path, "full").tools(["diary"])] == ["weather"]
     assert available(tmp_path)[1:] == [
-        PluginInfo(
+        Found(
             "No Name",
             "entry point",
             "From a package.",
             (),
             "'No Name' is no name of a plugin: only a-z, 0-9, _ and - are allowed",
         ),
-        PluginInfo("full", "entry point", "From a package.", (), "a plugin's folder has its name"),
+        Found("full", "entry point", "From a package.", (), "a plugin's folder has its name"),
     ]
 
 
