@@ -1,17 +1,14 @@
 """Shell completion: `parley completion bash|zsh|fish`, and what a shell is told at a Tab.
 
-A Tab is a start of Parley, so nothing is imported that it can do without: the group stays lazy, and
-descriptions are written without rich. What completes a value reads the database or the settings,
-and says nothing where it cannot.
+typer answers at a Tab. What completes a value reads the database or the settings, and says nothing
+where it cannot.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer._completion_classes import BashComplete, FishComplete, ZshComplete
 from typer._completion_shared import _get_shell_name, get_completion_script, install
-from typing_extensions import override
 
 from gateway.errors import GatewayError
 
@@ -25,55 +22,6 @@ class Shell(StrEnum):
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
-
-
-class Zsh(ZshComplete):
-    """Writes what stands behind a word, without rich."""
-
-    @override
-    def format_completion(self, item: Any) -> str:
-        words = [item.value, *([_line(item.help)] if item.help else [])]
-        return ":".join(f'"{_for_zsh(each)}"' for each in words)
-
-
-class Fish(FishComplete):
-    """Writes what stands behind a word, without rich."""
-
-    @override
-    def format_completion(self, item: Any) -> str:
-        return f"{item.value}\t{_line(item.help)}" if item.help else str(item.value)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _for_zsh(text: str) -> str:
-    for character, escaped in (
-        ('"', '""'),
-        ("'", "''"),
-        ("$", "\\$"),
-        ("`", "\\`"),
-        (":", r"\\:"),
-    ):
-        text = text.replace(character, escaped)
-    return text
-
-
-def answered(command: Any, asked: str) -> str | None:
-    """Return what a shell is told, as in `complete_bash`; None where nobody can tell.
-
-    Args:
-        asked: What stands in `VARIABLE`.
-    """
-    match asked:
-        case "complete_bash":
-            return BashComplete(command, {}, "parley", VARIABLE).complete()
-        case "complete_zsh":
-            return Zsh(command, {}, "parley", VARIABLE).complete()
-        case "complete_fish":
-            return Fish(command, {}, "parley", VARIABLE).complete()
-    return None
 
 
 completion_app = typer.Typer(add_completion=False)

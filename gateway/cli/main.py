@@ -162,21 +162,6 @@ class LazyGroup(TyperGroup):
             self.add_command(LaterCommand(name, help=words, short_help=words))
 
     @override
-    def _main_shell_completion(
-        self, ctx_args: Any, prog_name: str, complete_var: str | None = None
-    ) -> None:
-        """Answer a shell's question, and end; typer's own way imports rich for that."""
-        asked = os.getenv("_PARLEY_COMPLETE")
-        if asked is None:
-            return
-        from gateway.cli.complete import answered
-
-        told = answered(self, asked)
-        if told is not None:
-            sys.stdout.write(f"{told}\n")
-        sys.exit(told is None)
-
-    @override
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what is said of a wrong value is a sentence without its class."""
         try:

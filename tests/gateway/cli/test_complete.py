@@ -46,23 +46,6 @@ async def test_commands_of_a_group_and_options_are_completed(tmp_path: Path) -> 
     assert (await told("bash", "parley logs --si", tmp_path)).split() == ["--since"]
 
 
-def test_a_tab_behind_parley_imports_no_command_and_no_rich(tmp_path: Path) -> None:
-    """It is as quick as `--help`."""
-    code = (
-        "import sys; from gateway.cli.main import app\n"
-        "try: app(prog_name='parley')\n"
-        "except SystemExit: pass\n"
-        "print(*sorted(m for m in sys.modules if m in {'rich.console', 'sqlalchemy', 'aiohttp'}))"
-    )
-    env = {"_PARLEY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "parley "}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    *completions, imported = done.stdout.splitlines()
-    assert imported == ""
-    assert len(completions) >= len(COMMANDS)
-
-
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_conversation_is_completed(parley: Parley, tmp_path: Path) -> None:
     """By its id; where the database cannot be read there is nothing, and no error."""
