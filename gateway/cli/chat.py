@@ -11,9 +11,9 @@ import re
 import secrets
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -26,6 +26,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from agent.processes.threads import in_daemon
 from agent.safety.redaction import printable
 from gateway.cli.common import settings_of
 from gateway.cli.output import out
@@ -478,28 +479,12 @@ def asker(stdin: Any, console: Console) -> Ask:
 
     Each line is read in a daemon thread, so that an open prompt never keeps the program alive.
     """
-    if stdin.isatty() and console.is_terminal:
-        return lambda: in_daemon_thread(lambda: input("> "))
-    return lambda: in_daemon_thread(lambda: stdin.readline() or None)
+    is_dialogue = stdin.isatty() and console.is_terminal
+    read = partial(input, "> ") if is_dialogue else lambda: stdin.readline() or None
 
+    async def ask() -> str | None:
+        with contextlib.suppress(EOFError):
+            return await asyncio.wrap_future(in_daemon(read))
+        return None
 
-async def in_daemon_thread(read: Callable[[], str | None]) -> str | None:
-    """Return what `read` returns; None at the end of the input."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[str | None] = loop.create_future()
-
-    def deliver(line: str | None) -> None:
-        # The talk may have ended while the line was read.
-        if not result.done():
-            result.set_result(line)
-
-    def work() -> None:
-        try:
-            line = read()
-        except EOFError:
-            line = None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(deliver, line)
-
-    threading.Thread(target=work, name="chat-input", daemon=True).start()
-    return await result
+    return ask
