@@ -6,7 +6,6 @@ What they print stands in gateway/cli/output.py.
 import asyncio
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -36,24 +35,7 @@ _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 def step_back() -> None:
     """Give all other processes priority, from here to the end of the command."""
-    if not _becomes_idle_work():
-        os.nice(NICENESS)
-
-
-def _becomes_idle_work() -> bool:
-    """Have Linux take a processor that does only this for a free one, if it lets us.
-
-    Where none has been free for a minute such work might never end: there it is not done (decision
-    039).
-    """
-    is_busy = os.getloadavg()[0] >= (os.cpu_count() or 1)
-    if sys.platform != "linux" or is_busy:
-        return False
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except PermissionError:
-        return False
-    return True
+    os.nice(NICENESS)
 
 
 def id_of(kind: str) -> Callable[[str], int]:
