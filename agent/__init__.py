@@ -82,10 +82,14 @@ def __getattr__(name: str) -> object:  # noqa: C901 - an import for each part
             from agent.library import history
 
             part = history
-        case "CompactionResult" | "compact_messages" | "SummaryFailed":
-            from agent import library
+        case "CompactionResult" | "compact_messages":
+            from agent.library import compaction
 
-            part = library
+            part = compaction
+        case "SummaryFailed":
+            from agent import errors
+
+            part = errors
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(part, name)

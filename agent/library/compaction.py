@@ -13,6 +13,7 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, text_of
+from agent.plugins.engines import engine_for
 from agent.tokens.estimate import estimate_message, estimate_messages
 from agent.view.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
 
@@ -84,13 +85,7 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
             no engine has this name, or an option is none of the engine's.
     """
     limits = limits_of(context_length, threshold, target_ratio, protect_last_n)
-    if engine == ContextCompressor.name and not options:
-        chosen: ContextEngine = ContextCompressor(limits, {})
-    else:
-        # With plugins and settings: 150 modules that the default does not need.
-        from agent.plugins.engines import engine_for  # noqa: PLC0415
-
-        chosen = engine_for(engine, limits, options or {})
+    chosen = engine_for(engine, limits, options or {})
     asking = Asking(limits, model, focus, summarise)
     result, _ = compacted(messages, chosen.compress, asking)
     return result

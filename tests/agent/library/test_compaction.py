@@ -14,7 +14,7 @@ import agent
 from agent.context.phases import summary
 from agent.context.phases.summary_parts import Piece
 from agent.errors import SummaryFailed
-from agent.library import CompactionResult, compact_messages
+from agent.library.compaction import CompactionResult, compact_messages
 from agent.safety.redaction import MASK, Redactor
 from agent.tokens import estimate
 from agent.tokens.estimate import estimate_messages
