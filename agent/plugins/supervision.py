@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
 from pydantic import BaseModel
 from typing_extensions import override
 
-from agent.context_engine import Archive, Compressed, CompressionRequest, ContextEngine, Limits
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.errors import AgentError, ToolError, TurnSuspended
 from agent.messages import ChatMessage, ToolSchema
 from agent.plugins.checks import checked
@@ -35,6 +36,10 @@ log = structlog.get_logger()
 
 TIME_LIMIT_S = 90.0
 """Longest `compress` of a plugin, its summary model included."""
+
+
+TOLD = ("attach", "on_session_start", "on_session_end", "on_session_reset")
+"""Methods that an engine is only told something by."""
 
 
 class PluginFailed(AgentError):
@@ -214,6 +219,8 @@ class HostedEngine(ContextEngine):
         self._built_in = built_in
         self._threads = threads or DaemonThreads()
         self._time_limit_s = time_limit_s
+        for call in TOLD:
+            setattr(self, call, partial(self._ask, call))
         # Asked once: schemas that change would move the cached prefix of every request.
         self._schemas = self._ask("get_tool_schemas", made=_schemas)
 
@@ -285,10 +292,6 @@ class HostedEngine(ContextEngine):
         return self._built_in.prepare(request)
 
     @override
-    def attach(self, archive: Archive) -> None:
-        self._ask("attach", archive)
-
-    @override
     def update_from_response(self, usage: Usage) -> None:
         super().update_from_response(usage)
         self._ask("update_from_response", usage)
@@ -304,18 +307,6 @@ class HostedEngine(ContextEngine):
     def should_compress_preflight(self, prompt_tokens: int) -> bool:
         guarded = prompt_tokens >= self.limits.guard_tokens
         return guarded or bool(self._ask("should_compress_preflight", prompt_tokens, made=bool))
-
-    @override
-    def on_session_start(self, session_id: str) -> None:
-        self._ask("on_session_start", session_id)
-
-    @override
-    def on_session_end(self, session_id: str) -> None:
-        self._ask("on_session_end", session_id)
-
-    @override
-    def on_session_reset(self) -> None:
-        self._ask("on_session_reset")
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
