@@ -18,7 +18,6 @@ from rich.text import Text
 from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import ReferencedSecret
-from gateway.cli import complete
 from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
@@ -64,6 +63,14 @@ class Row(NamedTuple):
 config_app = typer.Typer(help="Show, check and change the settings.", no_args_is_help=True)
 adapter_app = typer.Typer(help="The accounts of platforms.", no_args_is_help=True)
 secrets_app = typer.Typer(help="Secrets that the settings refer to.", no_args_is_help=True)
+
+
+def settings_keys(incomplete: str) -> list[str]:
+    """Return the keys of the settings that begin so; none if they cannot be read."""
+    try:
+        return [key for key in load_settings().origins if key.startswith(incomplete)]
+    except SettingsError:
+        return []
 
 
 @config_app.command("show")
@@ -182,9 +189,7 @@ def config_set(
     context: typer.Context,
     key: Annotated[
         str,
-        typer.Argument(
-            help="As `parley config show` names it.", autocompletion=complete.settings_keys
-        ),
+        typer.Argument(help="As `parley config show` names it.", autocompletion=settings_keys),
     ],
     value: Annotated[str, typer.Argument(help="As it would stand in the file.")],
     json: AsJson = False,

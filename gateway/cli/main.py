@@ -50,7 +50,6 @@ COMMANDS = {
         "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
     ),
     "db": "Look after the database's schema.",
-    "completion": "Print the script that completes commands in a shell, or install it.",
     "upgrade": "Say what starting this version would change here, and what to do first; offline.",
     "import": "Take over the data of another agent.",
     "replay": (
@@ -142,8 +141,6 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.config import adapter_app as found
         case "secrets":
             from gateway.cli.config import secrets_app as found
-        case "completion":
-            from gateway.cli.complete import completion_app as found
         case "upgrade":
             from gateway.cli.upkeep.upgrade import upgrade_app as found
         case "import":
@@ -176,7 +173,6 @@ app = typer.Typer(
     name="parley",
     help="A durable chat gateway for an LLM agent.",
     no_args_is_help=True,
-    add_completion=False,
     # Rich would draw boxes around the help, and is as much to import as all else together.
     rich_markup_mode=None,
     # A pretty traceback shows the values of variables: words of people, and keys.
@@ -213,14 +209,6 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in th
         raise typer.Exit
 
 
-def _install_completion(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in this way
-    if wanted:
-        from gateway.cli.complete import installed
-
-        installed(None)
-        raise typer.Exit
-
-
 @app.callback()
 def _options(
     config: ConfigOption = None,  # noqa: ARG001 - read by `loaded`
@@ -229,15 +217,6 @@ def _options(
     ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
-    ] = False,
-    _completion: Annotated[
-        bool,
-        typer.Option(
-            "--install-completion",
-            callback=_install_completion,
-            is_eager=True,
-            help="Have this shell complete commands.",
-        ),
     ] = False,
 ) -> None:
     log_problems_only()

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer import _completion_shared
 
-from gateway.cli import complete
+from gateway.cli.config import settings_keys
 from gateway.cli.main import COMMANDS
 from tests.gateway.cli.test_main import fill
 from tests.support.command_line import Run as Parley
@@ -58,31 +59,38 @@ async def test_a_conversation_is_completed(parley: Parley, tmp_path: Path) -> No
 
 def test_keys_of_the_settings_are_completed(home: Path) -> None:
     """All that begin so."""
-    assert complete.settings_keys("queue.deb") == ["queue.debounce_ms"]
+    assert settings_keys("queue.deb") == ["queue.debounce_ms"]
     (home / "parley.yaml").write_text("queue: {")
-    assert complete.settings_keys("queue.deb") == []
+    assert settings_keys("queue.deb") == []
 
 
-def test_the_script_works_in_bash(parley: Parley, tmp_path: Path) -> None:
+async def script_of(shell: str, home: Path) -> str:
+    """Return the script by which a shell asks."""
+    done = await ParleyProcess(home, environ={"_PARLEY_COMPLETE": f"source_{shell}"}).run()
+    assert done.code == 0
+    return done.stdout
+
+
+async def test_the_script_works_in_bash(tmp_path: Path) -> None:
     """As bash would call it."""
     script = tmp_path / "completion.sh"
-    script.write_text(parley("completion", "bash").out)
+    script.write_text(await script_of("bash", tmp_path))
     calls = f"""
         source {script}
         COMP_WORDS=(parley doc) COMP_CWORD=1
         _parley_completion {PARLEY}
         echo "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "-c", calls], capture_output=True, text=True, check=True)
+    done = await asyncio.to_thread(
+        subprocess.run, ["bash", "-c", calls], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "doctor\n"
 
 
-@pytest.mark.parametrize("shell", list(complete.Shell))
-def test_each_shell_has_a_script(parley: Parley, shell: str) -> None:
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_each_shell_has_a_script(tmp_path: Path, shell: str) -> None:
     """It asks by the variable that Parley answers to."""
-    script = parley("completion", shell).out
-    assert f"{complete.VARIABLE}=complete_{shell}" in script
-    assert "parley" in script
+    assert f"_PARLEY_COMPLETE=complete_{shell}" in await script_of(shell, tmp_path)
 
 
 def test_a_script_is_installed(
@@ -90,17 +98,7 @@ def test_a_script_is_installed(
 ) -> None:
     """Where the shell finds it; twice is once."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(_completion_shared, "_get_shell_name", lambda: "bash")
     for _ in range(2):
-        assert parley("completion", "bash", "--install").code == 0
+        assert parley("--install-completion").code == 0
     assert (tmp_path / ".bashrc").read_text().count("parley.sh") == 1
-    monkeypatch.setattr(complete, "known_shell", lambda: complete.Shell.FISH)
-    assert "parley.fish" in parley("--install-completion").out
-    assert (tmp_path / ".config" / "fish" / "completions" / "parley.fish").exists()
-
-
-def test_an_unknown_shell_is_asked_for(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instead of a script for another one."""
-    monkeypatch.setattr(complete, "_get_shell_name", lambda: "csh")
-    result = parley("completion")
-    assert result.code == 1
-    assert "bash|zsh|fish" in result.err

@@ -104,7 +104,6 @@ ELSEWHERE = {
     "config set": "writes the settings alone",
     "config reload": "asks a gateway that runs",
     "adapter restart": "asks a gateway that runs",
-    "completion": "is about the shell",
     "doctor": "tests/gateway/doctor",
     "import hermes": "tests/gateway/setup",
     "alerts test": "asks a gateway that runs",
