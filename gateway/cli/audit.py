@@ -31,10 +31,11 @@ from gateway.cli.common import (
 )
 from gateway.cli.output import page_of, say, show_lines, show_next, show_table, write_whole
 from gateway.settings.loading import secret_values
-from gateway.storage import audit_log, schema
+from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditKind, AuditRecord
 from gateway.storage.reports import audit, history
 from gateway.storage.reports.audit import AuditRow
+from gateway.storage.schema import iso_time
 
 SHOWN_CHARS = 80
 """Longest arguments in the table; JSON has `JSON_CHARS`."""
@@ -130,7 +131,7 @@ def audit_export(
 
 
 def _record_json(row: AuditRecord) -> dict[str, Any]:
-    facts = {"seq": row.seq, "at": _time(row.at), "kind": row.kind}
+    facts = {"seq": row.seq, "at": iso_time(row.at), "kind": row.kind}
     return facts | {"conversation": row.conversation} | row.text()
 
 
@@ -152,16 +153,11 @@ def _named(text: str) -> tuple[int, int]:
 
 def _as_json(row: AuditRow, redactor: Redactor) -> dict[str, Any]:
     facts = asdict(row)
-    facts["at"] = _time(row.at)
-    facts["decided_at"] = None if row.decided_at is None else _time(row.decided_at)
+    facts["at"] = iso_time(row.at)
+    facts["decided_at"] = None if row.decided_at is None else iso_time(row.decided_at)
     facts["said"] = redactor.known(row.said)[0]
     facts["arguments"] = _shortened(_masked(row.arguments, redactor), JSON_CHARS)
     return facts
-
-
-def _time(at: float) -> str:
-    text: str = schema.iso_time(at)
-    return text
 
 
 def _row(row: AuditRow, redactor: Redactor, zone: ZoneInfo) -> tuple[object, ...]:
