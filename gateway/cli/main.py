@@ -191,7 +191,7 @@ def main() -> None:
     """
     os.umask(0o077)
     try:
-        app()
+        app(prog_name="parley")
     except GatewayError as exc:
         from gateway.cli.output import warn
 
