@@ -6,7 +6,7 @@ Landlock does not guard, nor use the network unless it may; it cannot watch file
 change other processes. What this does not keep from it: docs/tools.md. Apart from that, every
 command is held in its process group, so that killing the group ends all of it in one step.
 
-Runs in the supervisor's process, before the shell is started; standard library only.
+Runs in the process that is about to become the program; standard library only.
 """
 
 import ctypes

@@ -10,23 +10,16 @@ import os
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import cast
-
-import structlog
 
 from agent.processes import descent, keeper
 from agent.processes.walls import BOOT
 
-log = structlog.get_logger()
-
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LANGUAGE = "C.UTF-8"
-GRACE_S = 5.0
-"""How long a helper gets to end what it has begun."""
 KEEPER_GONE_WITHIN_S = 10.0
 """How long a keeper may take beside the time that its program gets to end."""
 
@@ -44,44 +37,14 @@ class HelperFailed(Exception):
     """A helper ended without its answer, or gave more than was allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Helper:
-    """A helper process with its two pipes."""
+async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) -> bytes:
+    """Return what a helper answers to one request; it has ended then, whatever it did.
 
-    process: Process
-    stdin: asyncio.StreamWriter
-    stdout: asyncio.StreamReader
-
-    async def send(self, request: bytes) -> None:
-        """Send a request; a helper that is gone already shows that by its answer."""
-        with suppress(ConnectionError):
-            self.stdin.write(request)
-            await self.stdin.drain()
-
-    async def read_all(self, max_bytes: int) -> bytes:
-        """Return all that it writes up to its end.
-
-        Raises:
-            HelperFailed: It is more than `max_bytes`.
-        """
-        parts: list[bytes] = []
-        size = 0
-        while part := await self.stdout.read(65_536):
-            parts.append(part)
-            size += len(part)
-            if size > max_bytes:
-                raise HelperFailed("the answer is too large")
-        return b"".join(parts)
-
-
-@asynccontextmanager
-async def helper(module: str) -> AsyncIterator[Helper]:
-    """Run a helper in a session of its own; on leaving it is told to end, and then killed.
-
-    The end of its stdin tells it; a helper notices in the same way that Parley was killed.
+    The end of its stdin tells a helper that Parley was killed.
 
     Raises:
-        HelperFailed: It cannot be started.
+        HelperFailed: It failed, or its answer is larger than `max_bytes`.
+        TimeoutError: It did not answer in time; it was killed.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -96,52 +59,41 @@ async def helper(module: str) -> AsyncIterator[Helper]:
         )
     except OSError as exc:
         raise HelperFailed(f"no process can be started: {exc.strerror}") from exc
-    found = Helper(
-        process,
-        cast("asyncio.StreamWriter", process.stdin),
-        cast("asyncio.StreamReader", process.stdout),
-    )
+    stdin = cast("asyncio.StreamWriter", process.stdin)
+    stdout = cast("asyncio.StreamReader", process.stdout)
     try:
-        yield found
+        async with asyncio.timeout(timeout_s):
+            # One that is gone already shows that by its answer.
+            with suppress(ConnectionError):
+                stdin.write(request)
+                await stdin.drain()
+            stdin.write_eof()
+            answer = await read_all(stdout, max_bytes)
+            code = await process.wait()
     finally:
-        await _end(found)
-
-
-async def _end(helper: Helper) -> None:
-    helper.stdin.close()
-    try:
-        async with asyncio.timeout(GRACE_S):
-            await helper.process.wait()
-    except TimeoutError:
-        log.warning("helper_killed", pid=helper.process.pid)
-    finally:
+        # It may be within one endless step, where it does not see that nobody waits.
         with suppress(ProcessLookupError):
-            helper.process.kill()
-        await helper.process.wait()
-
-
-async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) -> bytes:
-    """Return what a helper answers to one request.
-
-    Raises:
-        HelperFailed: It failed, or its answer is larger than `max_bytes`.
-        TimeoutError: It did not answer in time; it was killed.
-    """
-    async with helper(module) as asked:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asked.send(request)
-                asked.stdin.write_eof()
-                answer = await asked.read_all(max_bytes)
-                code = await asked.process.wait()
-        except BaseException:
-            # It may be within one endless step, where it does not see that nobody waits.
-            with suppress(ProcessLookupError):
-                asked.process.kill()
-            raise
+            process.kill()
+        await process.wait()
     if code != 0:
         raise HelperFailed(f"{module} ended with code {code}")
     return answer
+
+
+async def read_all(stream: asyncio.StreamReader, max_bytes: int) -> bytes:
+    """Return all that comes up to the end.
+
+    Raises:
+        HelperFailed: It is more than `max_bytes`.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while part := await stream.read(65_536):
+        parts.append(part)
+        size += len(part)
+        if size > max_bytes:
+            raise HelperFailed("the answer is too large")
+    return b"".join(parts)
 
 
 class KeptProgram:
@@ -150,14 +102,17 @@ class KeptProgram:
     The keeper ends it also when Parley is killed. Call `end` whatever has become of `start`.
 
     Attributes:
-        stdin, stdout, stderr: The program's pipes; the keeper has none of its own.
+        stdin, stdout, stderr: The program's pipes; of a command the keeper has them.
     """
 
-    def __init__(self, process: Process, lifeline: socket.socket) -> None:
+    def __init__(
+        self, process: Process, told: asyncio.StreamReader, lifeline: asyncio.StreamWriter
+    ) -> None:
         self.stdin = cast("asyncio.StreamWriter", process.stdin)
         self.stdout = cast("asyncio.StreamReader", process.stdout)
         self.stderr = cast("asyncio.StreamReader", process.stderr)
         self._keeper = process
+        self._told = told
         self._lifeline = lifeline
         self._group: int | None = None
         self._ends_within_s = 0.0
@@ -170,8 +125,6 @@ class KeptProgram:
             OSError: No process can be started.
         """
         lifeline, far_end = socket.socketpair()
-        # The loop's own calls on a socket want it not to block.
-        lifeline.settimeout(0)
         try:
             # This end is the keeper's alone: a copy of it here would hide that the keeper is gone.
             with far_end:
@@ -189,7 +142,7 @@ class KeptProgram:
         except BaseException:
             lifeline.close()
             raise
-        return cls(process, lifeline)
+        return cls(process, *await asyncio.open_connection(sock=lifeline))
 
     async def start(self, order: keeper.ProgramOrder) -> None:
         """Have the keeper start the program.
@@ -198,20 +151,23 @@ class KeptProgram:
             OSError: It cannot be started.
         """
         self._ends_within_s = order.ends_within_s
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._lifeline, json.dumps(asdict(order)).encode() + b"\n")
-        line = b""
-        while not line.endswith(b"\n"):
-            part = await loop.sock_recv(self._lifeline, 4_096)
-            if not part:
-                raise OSError("its keeper has ended")
-            line += part
+        self._lifeline.write(json.dumps(asdict(order)).encode() + b"\n")
+        line = await self._told.readline()
+        if not line:
+            raise OSError("its keeper has ended")
         answer = keeper.StartAnswer(**json.loads(line))
         if answer.problem:
             raise OSError(f"it cannot be confined: {answer.problem}")
         if answer.group is None:
             raise OSError(answer.error, os.strerror(answer.error), answer.file)
         self._group = answer.group
+
+    async def report(self) -> keeper.Report | None:
+        """Return how a command has ended; None if something has killed its keeper."""
+        with suppress(ConnectionError):
+            if line := await self._told.readline():
+                return keeper.Report(**json.loads(line))
+        return None
 
     async def end(self) -> None:
         """Close stdin and the lifeline, and wait: the keeper does the rest."""
@@ -223,5 +179,7 @@ class KeptProgram:
                     await self._keeper.wait()
         finally:
             # Where nobody waits any longer, or something has killed the keeper.
+            with suppress(ProcessLookupError):
+                self._keeper.kill()
             if self._group is not None:
                 descent.kill_group(self._group)

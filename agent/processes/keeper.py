@@ -1,31 +1,73 @@
-"""The process that holds somebody else's program, and ends it with all that it has started.
+"""The process that holds one program, and ends it with all that it has started.
 
-Parley may be killed at any moment, and a program need not look at its stdin. The keeper stands
-beside the pipes, which are the program's alone, and reads a lifeline: a socket that ends with
-Parley, or when Parley needs the program no more. The program's stdin has ended by then. It gets
-some time, then SIGTERM, then it is killed with every descendant, also those in a session of their
-own (Linux).
+It runs between Parley and the program: Parley may be killed at any moment, and the program may do
+what it likes. Its lifeline is a socket that ends with Parley, or when Parley needs the program no
+more. Then the program's process group and every descendant are killed, also those in a session of
+their own (Linux).
 
-On the lifeline, in: one line of JSON (`ProgramOrder`). Out: one line of JSON (`StartAnswer`). It
-runs on the standard library only.
+A server of MCP has the keeper's pipes for itself, and its stdin has ended by then: it gets some
+time, then SIGTERM, before it is killed. A command of the tool `terminal` has limits. It also ends
+where one is broken, and what it leaves running ends with it; of its output the beginning and the
+end are kept.
+
+On the lifeline, in: one line of JSON (`ProgramOrder`). Out: a line with a `StartAnswer`; of a
+command then a line with a `Report`, and on stdout what is kept of its output. It runs on the
+standard library only.
 """
 
 import json
 import os
+import resource
+import select
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
-from agent.processes import descent
-from agent.processes.confinement import ConfinementError
-from agent.processes.walls import STARTED, Walls, launch, raise_walls
+from agent.errors import ToolError
+from agent.processes import confinement, descent
+from agent.processes.walls import SPARE_PROCESSES, STARTED, Walls, launch, raise_walls
+from agent.processes.workspace import Workspace
 
+Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk"]
+
+CHUNK_BYTES = 65_536
+LOOK_EVERY_S = 0.05
+"""How often the descendants are counted at most; looking takes a twentieth of the time at most."""
+MEASURE_EVERY_S = 1.0
+"""The same for the size of the directory; as often as the rest while the disk fills up."""
+SPARE_DISK_BYTES = 500_000_000
+"""How much more than the directory may hold the disk may lose meanwhile: others write too."""
+STARTS_WITHIN_S = 30.0
+"""How long building walls may take."""
 GONE_WITHIN_S = 5.0
 """How long killed descendants may take to be gone."""
+MAX_FILES = 256
+"""Files that each process of a command may have open."""
+NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLimits:
+    """What a command may use.
+
+    Attributes:
+        tail_bytes: Of `output_bytes`, how many are kept for the end of the output.
+        disk_bytes: Of the whole directory, and of one file; 0: nothing can be written, since the
+            directory is full already.
+    """
+
+    timeout_s: float
+    output_bytes: int
+    tail_bytes: int
+    max_processes: int
+    memory_bytes: int
+    disk_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +77,14 @@ class ProgramOrder:
     Attributes:
         environment: All that it finds there.
         ends_within_s: How long it has to end, and again after SIGTERM.
+        limits: Of a command; None: it runs for as long as Parley needs it.
     """
 
     command: list[str]
     walls: Walls
     environment: dict[str, str]
-    ends_within_s: float
+    ends_within_s: float = 0.0
+    limits: CommandLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +103,49 @@ class StartAnswer:
     problem: str = ""
 
 
+@dataclass(slots=True)
+class Report:
+    """How a command ended; `code` is the exit code or the signal's number.
+
+    Attributes:
+        ended: None while it runs.
+        head_bytes: What is kept of the beginning; the rest of what is kept is the end.
+        left_behind: Processes that were killed when the command itself had ended.
+    """
+
+    ended: Ended | None = None
+    code: int = 0
+    output_bytes: int = 0
+    head_bytes: int = 0
+    left_behind: int = 0
+    duration_s: float = 0.0
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class BoundedOutput:
+    """The beginning and the end of what a command writes, in bounded memory."""
+
+    head_room: int
+    tail_room: int
+    size: int = 0
+    head: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+
+    def add(self, part: bytes) -> None:
+        """Take the next part."""
+        self.size += len(part)
+        room = self.head_room - len(self.head)
+        self.head += part[:room]
+        self.tail += part[max(0, room) :]
+        if len(self.tail) > self.tail_room + CHUNK_BYTES:
+            del self.tail[: len(self.tail) - self.tail_room]
+
+    def kept(self) -> tuple[bytes, bytes]:
+        """Return beginning and end."""
+        return bytes(self.head), bytes(self.tail[-self.tail_room :] if self.tail_room else b"")
+
+
 class NotConfinedError(Exception):
     """The walls could not be built; the text says why."""
 
@@ -66,11 +153,25 @@ class NotConfinedError(Exception):
 def main() -> None:
     """Keep one program; the lifeline is the file whose number is the last argument."""
     lifeline = int(sys.argv[-1])
-    fields = descent.read_order(lifeline)
-    order = ProgramOrder(**{**fields, "walls": Walls(**fields["walls"])})
+    order = ordered(descent.read_order(lifeline))
     descent.adopt_orphans()
+    # Parley may be gone when it is told something.
+    with suppress(ConnectionError):
+        keep(order, lifeline)
+
+
+def ordered(fields: dict[str, Any]) -> ProgramOrder:
+    """Return an order from its JSON."""
+    limits = fields["limits"] and CommandLimits(**fields["limits"])
+    return ProgramOrder(**{**fields, "walls": Walls(**fields["walls"]), "limits": limits})
+
+
+def keep(order: ProgramOrder, lifeline: int) -> None:
+    """Run a program from its start to the end of all its processes."""
+    wake = _on_child_end()
+    command = HeldCommand(order.walls, order.limits) if order.limits else None
     try:
-        program = _started(order)
+        process = _started(order, lifeline, command)
     except OSError as exc:
         _say(lifeline, StartAnswer(error=exc.errno or 0, file=exc.filename))
         return
@@ -78,56 +179,103 @@ def main() -> None:
         _say(lifeline, StartAnswer(problem=str(exc)))
         return
     try:
-        _let_go_of_its_pipes()
         _outlast_signals()
-        _say(lifeline, StartAnswer(program.pid))
-        _wait(lifeline, program.pid)
+        if command is None:
+            _let_go_of_its_pipes()
+        _say(lifeline, StartAnswer(process.pid))
+        _watch(process.pid, lifeline, wake, command)
     finally:
-        _end(program, order.ends_within_s)
+        _end(process, order, command)
+    if command is not None:
+        report, head, tail = command.told()
+        _say(lifeline, report)
+        _write(1, head)
+        _write(1, tail)
 
 
-def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
-    """Start the program on this process's own pipes, in a session of its own, behind its walls.
+def _started(
+    order: ProgramOrder, lifeline: int, command: "HeldCommand | None"
+) -> subprocess.Popen[bytes]:
+    """Start the program in a session of its own, behind its walls.
 
     Raises:
         OSError: It cannot be started.
         NotConfinedError: It cannot be confined.
     """
     told, telling = os.pipe()
-    walls = order.walls
-    with os.fdopen(told, "rb") as said:
-        started = launch(walls, order.command, order.environment, telling)
-        try:
-            program = subprocess.Popen(  # noqa: S603 - the operator's command
-                started.command,
-                cwd=(walls.directory or None) if not started.tells else None,
-                env=started.environment,
-                # A group of its own: it can be killed without the keeper.
-                start_new_session=True,
-                # Nothing else runs in this process, so nothing can hold a lock.
-                preexec_fn=partial(_stand_behind, walls, telling),  # noqa: PLW1509
-                pass_fds=started.handles,
-            )
-        except subprocess.SubprocessError as exc:
-            os.close(telling)
-            raise NotConfinedError(said.read().decode()) from exc
-        for handle in {telling, *started.handles}:
-            os.close(handle)
-        # The program itself, where it runs, closes it; the builder of its walls says more.
-        if started.tells and (words := said.readline()) != STARTED:
-            problem = words.decode().partition(":")[2] or "its sandbox could not be built"
-            raise NotConfinedError(problem)
-    return program
+    started = launch(order.walls, order.command, order.environment, telling)
+    streams: dict[str, Any] = {}
+    if command is not None:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": command.writing, "umask": 0o077}
+        streams["stderr"] = subprocess.STDOUT
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the operator's command, or the model's
+            started.command,
+            cwd=order.walls.directory or None,
+            env=started.environment,
+            # A group of its own: it can be killed without the keeper.
+            start_new_session=True,
+            # Nothing else runs in this process, so nothing can hold a lock.
+            preexec_fn=partial(_prepare, order, telling),  # noqa: PLW1509
+            pass_fds=started.handles,
+            **streams,
+        )
+    except subprocess.SubprocessError as exc:
+        raise NotConfinedError(os.read(told, CHUNK_BYTES).decode()) from exc
+    for handle in {telling, *started.handles, *([command.writing] if command else [])}:
+        os.close(handle)
+    # The builder of its walls says that they stand, or why not.
+    if started.tells and (words := _first_words(told, lifeline)) != STARTED:
+        process.kill()
+        said = command.drained() if command is not None else ""
+        problem = words.decode().partition(":")[2] or said
+        raise NotConfinedError(problem or "its sandbox could not be built")
+    return process
 
 
-def _stand_behind(walls: Walls, telling: int) -> None:
+def _first_words(told: int, lifeline: int) -> bytes:
+    """Return what is written first; nothing where that takes too long, or nobody waits for it."""
+    poll = select.poll()
+    for each in (told, lifeline):
+        poll.register(each, select.POLLIN)
+    ready = dict(poll.poll(STARTS_WITHIN_S * 1000))
+    return os.read(told, CHUNK_BYTES) if told in ready else b""
+
+
+def _prepare(order: ProgramOrder, telling: int) -> None:
     """Make the process ready that is about to become the program."""
     descent.die_with_parent()
     try:
-        raise_walls(walls)
-    except ConfinementError as exc:
+        if order.limits is not None:
+            # Before the walls, which close /proc: there the kernel learns what to kill first.
+            _limit(order.limits)
+            confinement.hold_in_group()
+        raise_walls(order.walls)
+    except (confinement.ConfinementError, OSError, ValueError) as exc:
         os.write(telling, str(exc).encode())
         raise
+
+
+def _limit(limits: CommandLimits) -> None:
+    """Set the kernel's limits: each is for one process, but that of processes for the user."""
+    # All that this machine shows: more than the user's own.
+    running = sum(each.threads for each in descent.descendants(0))
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, int(limits.timeout_s) + 2),
+        (resource.RLIMIT_FSIZE, limits.disk_bytes),
+        (resource.RLIMIT_NOFILE, MAX_FILES),
+        (resource.RLIMIT_NPROC, running + limits.max_processes + SPARE_PROCESSES),
+        # Not RLIMIT_AS: runtimes reserve far more addresses than they use memory.
+        (resource.RLIMIT_DATA, limits.memory_bytes),
+    ):
+        _, hard = resource.getrlimit(kind)
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (limit, limit))
+    os.nice(NICENESS)
+    # Where memory runs out, the kernel ends the command before Parley.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+        file.write("1000")
 
 
 def _let_go_of_its_pipes() -> None:
@@ -143,49 +291,206 @@ def _outlast_signals() -> None:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _say(lifeline: int, answer: StartAnswer) -> None:
+def _on_child_end() -> int:
+    """Return a file that becomes readable when a child ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    # poll() goes on after a signal (PEP 475), and Python writes a byte to the wakeup file for
+    # signals with a handler alone: the byte ends the wait.
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
+
+
+def _say(lifeline: int, words: StartAnswer | Report) -> None:
+    _write(lifeline, json.dumps(asdict(words)).encode() + b"\n")
+
+
+def _write(handle: int, part: bytes) -> None:
+    view = memoryview(part)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _watch(program: int, lifeline: int, wake: int, command: "HeldCommand | None") -> None:
+    """Return when nobody needs the program any more, or a command has ended or broke a limit."""
+    poll = select.poll()
+    for each in (lifeline, wake, *([command.reading] if command else [])):
+        poll.register(each, select.POLLIN)
+    while command is None or command.report.ended is None:
+        wait_s = command.until_next_look() if command else None
+        ready = {handle for handle, _ in poll.poll(None if wait_s is None else wait_s * 1000)}
+        if lifeline in ready and not _is_needed(lifeline):
+            return
+        if command is not None and command.reading in ready and not command.take():
+            # At its end a pipe is always ready: this loop would not wait any more.
+            poll.unregister(command.reading)
+        if wake in ready:
+            os.read(wake, CHUNK_BYTES)
+        if command is not None:
+            command.check_limits()
+        _reap(program, command)
+
+
+def _is_needed(lifeline: int) -> bool:
+    """What is written there means nothing; its end does, and with words unread it is a reset."""
     with suppress(ConnectionError):
-        os.write(lifeline, json.dumps(asdict(answer)).encode() + b"\n")
+        return bool(os.read(lifeline, CHUNK_BYTES))
+    return False
 
 
-def _wait(lifeline: int, program: int) -> None:
-    """Return when the lifeline has ended; dead orphans are taken leave of meanwhile."""
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(program))
-    _reap(program)
-    # An end with words unread is a reset.
-    with suppress(ConnectionError):
-        while os.read(lifeline, 1):
-            continue
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def _reap(program: int) -> None:
+def _reap(program: int, command: "HeldCommand | None") -> None:
     """Take leave of dead orphans; the program itself stays, so that its group keeps its id."""
     # Elsewhere orphans do not come here, and some systems lack waitid.
-    if sys.platform != "linux":
+    if command is None and sys.platform != "linux":
         return
     while (end := descent.dead_child()) is not None:
         if end.si_pid == program:
+            if command is not None:
+                command.note_end(end)
             # No other is told of behind it, so none may stay any more.
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             return
-        # A signal may have come in between, and this been done.
-        with suppress(ChildProcessError):
-            os.waitpid(end.si_pid, 0)
+        os.waitpid(end.si_pid, 0)
 
 
-def _end(program: subprocess.Popen[bytes], within_s: float) -> None:
-    if not _ends(program, within_s):
-        descent.terminate_group(program.pid)
-        _ends(program, within_s)
-    descent.kill_group(program.pid)
-    # What has left the group may fork after it was listed: again until there is none.
+def _end(
+    process: subprocess.Popen[bytes], order: ProgramOrder, command: "HeldCommand | None"
+) -> None:
+    """Let the program end, and kill its group and all descendants until there is none.
+
+    Where the program is held in its group that dies in one step, and nothing is left.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if order.ends_within_s and not _ends(process, order.ends_within_s):
+        descent.terminate_group(process.pid)
+        _ends(process, order.ends_within_s)
     deadline = time.monotonic() + GONE_WITHIN_S
+    descent.stop_group(process.pid)
+    # Where it has process ids of its own, they end with it, and nobody can tell how many.
+    if command is not None and order.walls.backend != "bwrap":
+        left = [each.pid for each in descent.descendants(os.getpid())]
+        command.report.left_behind = len(left) - left.count(process.pid)
+    descent.kill_group(process.pid)
+    # What has left the group may fork after it was listed: again until there is none.
     while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+        time.sleep(0.001)
+    # The dead that nobody takes leave of would stay in the list of processes.
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
 
 
-def _ends(program: subprocess.Popen[bytes], within_s: float) -> bool:
+def _ends(process: subprocess.Popen[bytes], within_s: float) -> bool:
     with suppress(subprocess.TimeoutExpired):
-        program.wait(within_s)
-    return program.returncode is not None
+        process.wait(within_s)
+    return process.returncode is not None
+
+
+class HeldCommand:
+    """What a command writes, and whether it keeps to its limits.
+
+    Attributes:
+        reading, writing: The ends of the pipe for its output.
+    """
+
+    def __init__(self, walls: Walls, limits: CommandLimits) -> None:
+        self.report = Report()
+        self.reading, self.writing = os.pipe()
+        # What the command has left running may keep the pipe open with nothing in it.
+        os.set_blocking(self.reading, False)
+        self._directory = walls.directory
+        self._limits = limits
+        self._output = BoundedOutput(limits.output_bytes - limits.tail_bytes, limits.tail_bytes)
+        self._started = time.monotonic()
+        self._next_look = self._started + LOOK_EVERY_S
+        self._measured = self._started
+        self._measuring_s = 0.0
+        self._free = _free_bytes(walls.directory)
+
+    def until_next_look(self) -> float:
+        """Return the seconds until limits are to be checked."""
+        deadline = self._started + self._limits.timeout_s
+        return max(0.0, min(self._next_look, deadline) - time.monotonic())
+
+    def take(self) -> bool:
+        """Read what is there; whether there may be more."""
+        try:
+            part = os.read(self.reading, CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        self._output.add(part)
+        return bool(part)
+
+    def note_end(self, end: Any) -> None:
+        """Note how the command itself has ended, unless it was for a limit."""
+        if self.report.ended is None:
+            self.report.ended = "exit" if end.si_code == os.CLD_EXITED else "signal"
+            self.report.code = end.si_status
+
+    def check_limits(self) -> None:
+        """Note which limit is broken, if one is."""
+        now = time.monotonic()
+        if now >= self._started + self._limits.timeout_s:
+            self.report.ended = "timeout"
+        elif now >= self._next_look:
+            self._count()
+            if self.report.ended is None and self.takes_too_much(now):
+                self.report.ended = "disk"
+
+    def takes_too_much(self, now: float) -> bool:
+        """Whether the directory holds too much, or the disk has lost too much meanwhile.
+
+        The disk tells of what the directory does not show: files deleted while they are open.
+        """
+        disk_bytes = self._limits.disk_bytes
+        lost = self._free - _free_bytes(self._directory)
+        if lost > min(disk_bytes + SPARE_DISK_BYTES, self._free // 2):
+            self.report.problem = "the disk lost too much free space meanwhile"
+            return True
+        pause_s = LOOK_EVERY_S if lost > disk_bytes else MEASURE_EVERY_S
+        if not disk_bytes or now < self._measured + max(pause_s, self._measuring_s):
+            return False
+        try:
+            return Workspace(Path(self._directory)).used_bytes() > disk_bytes
+        except ToolError:
+            return True
+        finally:
+            self._measured = time.monotonic()
+            self._measuring_s = 20 * (self._measured - now)
+
+    def _count(self) -> None:
+        began_s = time.process_time()
+        found = descent.descendants(os.getpid())
+        # By the time of the processor: a bomb that keeps this process waiting wins none by it.
+        pause_s = max(LOOK_EVERY_S, 20 * (time.process_time() - began_s))
+        self._next_look = time.monotonic() + pause_s
+        if sum(each.threads for each in found) > self._limits.max_processes:
+            self.report.ended = "processes"
+        elif sum(each.memory_bytes for each in found) > self._limits.memory_bytes:
+            self.report.ended = "memory"
+
+    def drained(self) -> str:
+        """Take what the dead left in the pipe; return the beginning of all that was written."""
+        with suppress(BlockingIOError):
+            while part := os.read(self.reading, CHUNK_BYTES):
+                self._output.add(part)
+        return self._output.kept()[0].decode(errors="replace").strip()
+
+    def told(self) -> tuple[Report, bytes, bytes]:
+        """Return the report, and the beginning and the end of the output."""
+        self.drained()
+        head, tail = self._output.kept()
+        self.report.output_bytes = self._output.size
+        self.report.head_bytes = len(head)
+        self.report.duration_s = time.monotonic() - self._started
+        return self.report, head, tail
+
+
+def _free_bytes(directory: str) -> int:
+    """Return the free space of the disk; of a directory that is not there nothing can be said."""
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return sys.maxsize
+    return disk.f_bavail * disk.f_frsize

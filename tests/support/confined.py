@@ -1,4 +1,4 @@
-"""Commands under the real supervisor, as the user `nobody`: what an ordinary user can do.
+"""Commands behind the real keeper, as the user `nobody`: what an ordinary user can do.
 
 Which backends this machine has, and whether it can become that user, is said here alone.
 """
@@ -6,6 +6,7 @@ Which backends this machine has, and whether it can become that user, is said he
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from agent.processes import confinement, sandbox, supervisor
-from agent.processes.supervisor import CommandOrder, Report
+from agent.processes import confinement, keeper, sandbox
+from agent.processes.keeper import CommandLimits, ProgramOrder, Report
 from agent.processes.walls import Backend, Walls
 
 NOBODY = 65534
@@ -36,14 +37,14 @@ os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
 """A process reads the code first: to this user it may be closed."""
 
 
-SUPERVISE = f"""
+KEEP = f"""
 import sys, types
 agent = types.ModuleType("agent")
-agent.__path__ = [{str(Path(supervisor.__file__).parents[1])!r}]
+agent.__path__ = [{str(Path(keeper.__file__).parents[1])!r}]
 sys.modules["agent"] = agent
-from agent.processes import supervisor
+from agent.processes import keeper
 {BECOME_NOBODY}
-supervisor.main()
+keeper.main()
 """
 
 
@@ -68,17 +69,12 @@ def folder_of_nobody() -> Iterator[Path]:
         yield Path(found)
 
 
-def order_for(folder: Path, command: str, backend: Backend, **changes: Any) -> CommandOrder:
+def order_for(folder: Path, command: str, backend: Backend, **changes: Any) -> ProgramOrder:
     """Return an order with small limits; what the walls have by that name is changed there."""
     walls = Walls(backend, str(folder), shutil.which("bwrap") or "", writable=[str(folder)])
     of_walls = {each.name for each in fields(Walls)} & changes.keys()
     walls = replace(walls, **{name: changes.pop(name) for name in of_walls})
-    order: dict[str, Any] = {
-        "command": command,
-        "shell": shutil.which("bash") or "/bin/sh",
-        "directory": str(folder),
-        "environment": {"PATH": os.defpath, "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"},
-        "walls": walls,
+    limits: dict[str, Any] = {
         "timeout_s": 30,
         "output_bytes": 2_000,
         "tail_bytes": 1_000,
@@ -86,20 +82,32 @@ def order_for(folder: Path, command: str, backend: Backend, **changes: Any) -> C
         "memory_bytes": 100_000_000,
         "disk_bytes": 200_000,
     }
-    return CommandOrder(**{**order, **changes})
+    shell = shutil.which("bash") or "/bin/sh"
+    environment = {"PATH": os.defpath, "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+    return ProgramOrder(
+        [shell, "-c", command], walls, environment, limits=CommandLimits(**{**limits, **changes})
+    )
 
 
 def run_as_nobody(
     folder: Path, command: str, backend: Backend = "landlock", **changes: Any
 ) -> tuple[Report, str]:
-    """Have a supervisor that is this user run a command; returns its report and the output."""
+    """Have a keeper that is this user run a command; returns its report and the output."""
     order = order_for(folder, command, backend, **changes)
+    lifeline, far_end = socket.socketpair()
     # One that this user may run: within bubblewrap Python is started anew.
-    started = [shutil.which("python3", path="/usr/bin") or sys.executable, "-c", SUPERVISE]
-    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
+    python = shutil.which("python3", path="/usr/bin") or sys.executable
+    with subprocess.Popen(
+        [python, "-c", KEEP, str(far_end.fileno())],
+        stdout=subprocess.PIPE,
+        pass_fds=[far_end.fileno()],
+    ) as process:
+        far_end.close()
         assert process.stdout is not None
-        process.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
-        process.stdin.flush()
-        _group, report, output = process.stdout.read().split(b"\n", 2)
-    return Report(**json.loads(report)), output.decode(errors="replace")
+        with lifeline, lifeline.makefile() as told:
+            lifeline.sendall(json.dumps(asdict(order)).encode() + b"\n")
+            answer = json.loads(told.readline())
+            assert answer["group"] is not None, answer
+            report = Report(**json.loads(told.readline()))
+            output = process.stdout.read()
+    return report, output.decode(errors="replace")

@@ -1,27 +1,24 @@
-"""The tool `terminal`: a shell command in the workspace, held by a supervisor process.
+"""The tool `terminal`: a shell command in the workspace, behind a keeper.
 
 Nothing of Parley's own environment reaches the command. What keeps it to the workspace is in
-`confinement.py`, what ends it in `supervisor.py`.
+`confinement.py`, what ends it in `keeper.py`.
 """
 
 import asyncio
-import json
 import os
 import shutil
 import signal
 from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import Any
 
 import structlog
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.processes import confinement, descent
-from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
+from agent.processes import confinement
+from agent.processes.helpers import LANGUAGE, PATH, HelperFailed, KeptProgram, read_all
 from agent.processes.installations import of_this_python
+from agent.processes.keeper import CommandLimits, ProgramOrder, Report
 from agent.processes.sandbox import choose
-from agent.processes.supervisor import CommandOrder, Report
 from agent.processes.walls import Sandbox, Walls
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
@@ -33,8 +30,8 @@ log = structlog.get_logger()
 
 TEMPORARY = ".tmp"
 """The command's TMPDIR, in its workspace."""
-_REPORT_BYTES = 100_000
-"""Room for what the supervisor says beside the output."""
+_REPORTS_WITHIN_S = 15.0
+"""Beyond the limit of a command its keeper can still tell how it ended."""
 
 
 class TerminalArguments(Arguments):
@@ -67,8 +64,7 @@ def make_terminal(settings: ToolSettings) -> Tool:
         arguments=TerminalArguments,
         run=terminal.run,
         exclusive=True,
-        # Beyond the limit of the supervisor: that one can still tell how the command ended.
-        timeout_s=options.timeout_s + 3 * GRACE_S,
+        timeout_s=options.timeout_s + _REPORTS_WITHIN_S,
         restricted=True,
     )
 
@@ -153,14 +149,10 @@ class Terminal:
             context.rights.read.note("tool", "terminal")
         full = await asyncio.to_thread(self._prepare, workspace)
         wanted_s = arguments.timeout_s or self._options.timeout_s
-        order = self._order(arguments.command, workspace, min(wanted_s, self._options.timeout_s))
-        if full:
-            order = replace(order, disk_bytes=0, walls=replace(order.walls, growing=False))
-        try:
-            report, output = await self._supervised(order)
-        except HelperFailed as exc:
-            raise ToolError(f"the command's supervisor failed: {exc}") from exc
-        answer = told(report, output, order)
+        timeout_s = min(wanted_s, self._options.timeout_s)
+        order, limits = self._order(arguments.command, workspace, timeout_s, is_full=bool(full))
+        report, output = await self._kept(order, limits)
+        answer = told(report, output, limits)
         return f"{answer}\n[{full}: nothing can be written; delete files]" if full else answer
 
     def _prepare(self, workspace: Workspace) -> str:
@@ -180,66 +172,68 @@ class Terminal:
         limit = f"the workspace holds more than {self._disk_bytes:,} bytes"
         return limit if used_bytes > self._disk_bytes else ""
 
-    def _order(self, command: str, workspace: Workspace, timeout_s: float) -> CommandOrder:
+    def _order(
+        self, command: str, workspace: Workspace, timeout_s: float, *, is_full: bool
+    ) -> tuple[ProgramOrder, CommandLimits]:
         options, home = self._options, str(workspace.root)
-        return CommandOrder(
-            command=command,
-            shell=self._shell,
-            directory=home,
-            environment={
-                "PATH": PATH,
-                "HOME": home,
-                "PWD": home,
-                "TMPDIR": f"{home}/{TEMPORARY}",
-                "LANG": LANGUAGE,
-                "TERM": "dumb",
-                # What it may not look for ends git, though it need not be there.
-                "GIT_CONFIG_NOSYSTEM": "1",
-            },
-            walls=Walls(
-                backend=self._sandbox.backend,
-                tool=self._sandbox.tool,
-                directory=home,
-                readable=[*self._python, *map(str, options.readable)],
-                writable=[home],
-                network=options.network,
-            ),
+        limits = CommandLimits(
             timeout_s=timeout_s,
             output_bytes=options.max_output_bytes,
             tail_bytes=options.max_output_bytes // 2,
             max_processes=options.max_processes,
             memory_bytes=options.max_memory_bytes,
-            disk_bytes=self._disk_bytes,
+            disk_bytes=0 if is_full else self._disk_bytes,
         )
+        environment = {
+            "PATH": PATH,
+            "HOME": home,
+            "PWD": home,
+            "TMPDIR": f"{home}/{TEMPORARY}",
+            "LANG": LANGUAGE,
+            "TERM": "dumb",
+            # What it may not look for ends git, though it need not be there.
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
+        walls = Walls(
+            backend=self._sandbox.backend,
+            tool=self._sandbox.tool,
+            directory=home,
+            readable=[*self._python, *map(str, options.readable)],
+            writable=[home],
+            growing=not is_full,
+            network=options.network,
+        )
+        order = ProgramOrder([self._shell, "-c", command], walls, environment, limits=limits)
+        return order, limits
 
-    async def _supervised(self, order: CommandOrder) -> tuple[Report, bytes]:
-        """Have the supervisor carry out an order; it ends the command whatever becomes of us."""
-        async with helper("agent.processes.supervisor") as supervisor:
-            await supervisor.send(json.dumps(asdict(order)).encode() + b"\n")
-            group = _object(await supervisor.stdout.readline()).get("group")
-            answer = await supervisor.read_all(order.output_bytes + _REPORT_BYTES)
-            line, _, output = answer.partition(b"\n")
-            if not (fields := _object(line)):
+    async def _kept(self, order: ProgramOrder, limits: CommandLimits) -> tuple[Report, bytes]:
+        """Have a keeper run a command; it ends it whatever becomes of us.
+
+        Raises:
+            ToolError: It could not be run, or nobody knows how it ended.
+        """
+        try:
+            program = await KeptProgram.behind_keeper(limits.output_bytes)
+        except OSError as exc:
+            raise ToolError(f"no process can be started: {exc.strerror}") from exc
+        try:
+            await program.start(order)
+            report = await program.report()
+            if report is None:
                 # It was killed: by the command, or by the system for lack of memory.
-                if group is not None:
-                    descent.kill_group(group)
-                raise HelperFailed("it ended without a report")
-        return Report(**fields), output
+                raise ToolError("the command's keeper failed: it ended without a report")
+            return report, await read_all(program.stdout, limits.output_bytes)
+        except OSError as exc:
+            raise ToolError(f"the command was not run: {exc}") from exc
+        except HelperFailed as exc:
+            raise ToolError(f"the command's keeper failed: {exc}") from exc
+        finally:
+            await program.end()
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    return dict(json.loads(line)) if line.strip() else {}
-
-
-def told(report: Report, output: bytes, order: CommandOrder) -> str:
-    """Return the report for the model about a command that has ended.
-
-    Raises:
-        ToolError: It could not be started.
-    """
-    if report.problem and report.ended in {"failed", "unconfined"}:
-        raise ToolError(f"the command was not run: {report.problem}")
-    lines = [_how_it_ended(report, order)]
+def told(report: Report, output: bytes, limits: CommandLimits) -> str:
+    """Return the report for the model about a command that has ended."""
+    lines = [_how_it_ended(report, limits)]
     if report.left_behind:
         lines.append(f"[{report.left_behind} processes that it left running were ended]")
     return "\n".join([_shown(report, output), *lines]).lstrip("\n")
@@ -252,20 +246,20 @@ def _shown(report: Report, output: bytes) -> str:
     return (head + mark + tail).decode(errors="replace").rstrip("\n")
 
 
-def _how_it_ended(report: Report, order: CommandOrder) -> str:
+def _how_it_ended(report: Report, limits: CommandLimits) -> str:
     match report.ended:
         case "exit":
             return f"[exit code {report.code}]"
         case "signal":
             return f"[ended by signal {report.code} ({_signal_name(report.code)})]"
         case "timeout":
-            return f"[ended after {order.timeout_s:g} s, the time limit]"
+            return f"[ended after {limits.timeout_s:g} s, the time limit]"
         case "processes":
-            return f"[ended: it had more than {order.max_processes} processes and threads]"
+            return f"[ended: it had more than {limits.max_processes} processes and threads]"
         case "memory":
-            return f"[ended: it used more than {order.memory_bytes:,} bytes of memory]"
+            return f"[ended: it used more than {limits.memory_bytes:,} bytes of memory]"
         case _:
-            grew = f"the workspace grew beyond {order.disk_bytes:,} bytes"
+            grew = f"the workspace grew beyond {limits.disk_bytes:,} bytes"
             return f"[ended: {report.problem or grew}; delete files]"
 
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from agent.processes.helpers import Helper, ask
+from agent.processes import helpers
+from agent.processes.helpers import ask
 
 
 async def test_a_helper_that_has_ended_takes_no_cancellation_away(
@@ -12,14 +13,13 @@ async def test_a_helper_that_has_ended_takes_no_cancellation_away(
 ) -> None:
     """There is nothing to kill any more, and whoever was cancelled stays so."""
 
-    async def cancelled(asked: Helper, _max_bytes: int) -> bytes:
-        await asked.stdout.read()
-        await asked.process.wait()
+    async def cancelled(stdout: asyncio.StreamReader, _max_bytes: int) -> bytes:
+        await stdout.read()
         for _ in range(10):
             await asyncio.sleep(0)
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(Helper, "read_all", cancelled)
+    monkeypatch.setattr(helpers, "read_all", cancelled)
     with pytest.raises(asyncio.CancelledError):
         await ask(
             "agent.tools.sandbox.pages",

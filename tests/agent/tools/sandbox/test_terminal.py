@@ -1,8 +1,9 @@
-"""The tool `terminal`: real commands, held by the real supervisor."""
+"""The tool `terminal`: real commands, behind the real keeper."""
 
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import structlog
 
 from agent.processes import confinement, helpers
-from agent.processes.supervisor import Report
+from agent.processes.keeper import Report
 from agent.processes.walls import Sandbox
 from agent.settings import SandboxSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools import policy
@@ -302,37 +303,34 @@ def test_the_confinement_in_force_is_logged(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_command_that_cannot_be_confined_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The supervisor says why; here it confines to a directory that is not there."""
+    """The keeper says why; here it confines to a directory that is not there."""
     real = Terminal._order
 
-    def elsewhere(self: Terminal, *args: Any) -> Any:
-        order = real(self, *args)
-        object.__setattr__(order, "directory", str(tmp_path / "gone"))
-        return order
+    def elsewhere(self: Terminal, *args: Any, **options: Any) -> Any:
+        order, limits = real(self, *args, **options)
+        return replace(order, walls=replace(order.walls, directory=str(tmp_path / "gone"))), limits
 
     monkeypatch.setattr(Terminal, "_order", elsewhere)
     outcome = await shell(tmp_path, "echo")
     assert outcome.text.startswith("Error: the command was not run: [Errno 2]")
 
 
-async def test_a_supervisor_that_dies_leaves_no_command(tmp_path: Path) -> None:
+async def test_a_keeper_that_dies_leaves_no_command(tmp_path: Path) -> None:
     """It is killed from outside: Parley kills the group itself."""
     os.mkfifo(tmp_path / "pipe")
     command = "exec 7> pipe; sleep 100 & echo $! >&7; wait"
     running = asyncio.ensure_future(shell(tmp_path, command, backend="landlock"))
     with await asyncio.to_thread((tmp_path / "pipe").open) as pipe:
         pid = int(await asyncio.to_thread(pipe.readline))
-        supervisor = psutil.Process(os.getpgid(pid)).parent()
-        assert supervisor is not None
-        supervisor.kill()
+        keeper = psutil.Process(os.getpgid(pid)).parent()
+        assert keeper is not None
+        keeper.kill()
         assert (await running).text.endswith("it ended without a report")
         # The pipe ends with the last process that could write into it.
         assert await asyncio.to_thread(pipe.read) == ""
 
 
-async def test_no_supervisor_can_be_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_keeper_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine is out of processes."""
 
     async def refuse(*_: Any, **__: Any) -> Any:
@@ -343,22 +341,20 @@ async def test_no_supervisor_can_be_started(
     assert outcome.text.endswith("no process can be started: Resource temporarily unavailable")
 
 
-async def test_a_helper_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets a short time, then it is logged."""
-    monkeypatch.setattr(helpers, "GRACE_S", 0.01)
+async def test_a_keeper_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets some time."""
+    monkeypatch.setattr(helpers, "KEEPER_GONE_WITHIN_S", 0.01)
     monkeypatch.setattr(helpers, "BOOT", "import time; time.sleep(60)")
-    with structlog.testing.capture_logs() as logs:
-        async with helpers.helper("agent.processes.supervisor") as found:
-            pass
-    assert found.process.returncode == -signal.SIGKILL
-    assert [line["event"] for line in logs] == ["helper_killed"]
+    program = await helpers.KeptProgram.behind_keeper(100)
+    await program.end()
+    assert await program._keeper.wait() == -signal.SIGKILL
 
 
 def test_signals_are_named() -> None:
     """As far as they have names."""
-    order = Terminal(TerminalSettings(), Sandbox("none", "", {}), 1)._order(
-        "x", terminal.Workspace(Path("/x")), 1
+    _, limits = Terminal(TerminalSettings(), Sandbox("none", "", {}), 1)._order(
+        "x", terminal.Workspace(Path("/x")), 1, is_full=False
     )
-    told = terminal.told(Report(ended="signal", code=9), b"", order)
+    told = terminal.told(Report(ended="signal", code=9), b"", limits)
     assert told == "[ended by signal 9 (SIGKILL)]"
-    assert "(unknown)" in terminal.told(Report(ended="signal", code=99), b"", order)
+    assert "(unknown)" in terminal.told(Report(ended="signal", code=99), b"", limits)
