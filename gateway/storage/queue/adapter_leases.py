@@ -10,11 +10,10 @@ On SQLite there is one process, which receives for all accounts: it has no rows 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import JSON, Connection, ScalarSelect, bindparam, func, select, text, update
+from sqlalchemy import Connection, bindparam, select, text, update
 
-from gateway.storage.queue.leases import Receiving, lives
+from gateway.storage.queue.leases import AdapterLease, Receiving, lives
 from gateway.storage.schema import adapter_lease
 
 
@@ -30,15 +29,13 @@ _OFFER = text(
 )
 
 
-def everyone() -> ScalarSelect[Any]:
-    """Select all leases, those of accounts that are not configured any more, too.
-
-    As JSON of PostgreSQL: [[[platform, account, shard], [owner, epoch]], …], NULL for none.
-    """
-    of = (adapter_lease.c.platform, adapter_lease.c.account, adapter_lease.c.shard)
-    held = (adapter_lease.c.owner, adapter_lease.c.epoch)
-    each = func.json_build_array(func.json_build_array(*of), func.json_build_array(*held))
-    return select(func.json_agg(each, type_=JSON)).select_from(adapter_lease).scalar_subquery()
+def everyone(conn: Connection) -> list[AdapterLease]:
+    """Return all leases, those of accounts that are not configured any more, too."""
+    rows = conn.execute(select(adapter_lease))
+    return [
+        AdapterLease(Receiving(row.platform, row.account, row.shard), row.owner, row.epoch)
+        for row in rows
+    ]
 
 
 def take(conn: Connection, replica_id: int, receiving: Receiving) -> int | None:

@@ -20,13 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sqlalchemy import (
-    JSON,
     ColumnElement,
     Connection,
     Row,
-    ScalarSelect,
     and_,
-    func,
     select,
     update,
 )
@@ -164,14 +161,13 @@ def take_over_from(
     return Inheritance(count, len(ran), held)
 
 
-def trials() -> ScalarSelect[Any]:
-    """Select for how many seconds each suspect is on trial once it begins.
+def trials(conn: Connection) -> dict[int, float]:
+    """Return for how many seconds each suspect is on trial once it begins, by conversation.
 
-    As JSON of PostgreSQL: [[conversation, seconds], …], NULL for none. Where there are several
-    replicas any of them may claim a suspect after its quiet time.
+    Where there are several replicas any of them may claim a suspect after its quiet time.
     """
-    each = func.json_build_array(turn.c.conversation, turn.c.quiet_s * TRIAL_SHARE)
-    return select(func.json_agg(each, type_=JSON)).where(*_IS_SUSPECT).scalar_subquery()
+    suspects = conn.execute(select(turn.c.conversation, turn.c.quiet_s).where(*_IS_SUSPECT))
+    return {row.conversation: TRIAL_SHARE * row.quiet_s for row in suspects}
 
 
 def _charge(

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from gateway.storage.queue import adapter_leases, blame, leases
 from gateway.storage.queue.blame import Death, Inheritance
-from gateway.storage.queue.leases import AdapterLease, Receiving
+from gateway.storage.queue.leases import AdapterLease
 from gateway.storage.schema import adapter_lease, now_s, replica
 
 LEFT = Death("stop_cut_off")
@@ -130,8 +130,8 @@ def attend(conn: Connection, replica_id: int, *, renews: bool) -> Surroundings |
         expired=expired,
         unlocked=frozenset(row.id for row in rows if row.unlocked),
         server_up_s=rows[0].server_up_s,
-        receivers=[AdapterLease(Receiving(*of), *held) for of, held in rows[0].receivers or ()],
-        trials=dict(rows[0].trials or ()),
+        receivers=adapter_leases.everyone(conn),
+        trials=blame.trials(conn),
     )
 
 
@@ -152,9 +152,6 @@ _ALL = select(
         "extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision",
         Double,
     ).label("server_up_s"),
-    # With each row the same: all is one statement, which idle replicas make all the time.
-    adapter_leases.everyone().label("receivers"),
-    blame.trials().label("trials"),
 )
 
 
