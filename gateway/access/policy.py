@@ -282,7 +282,8 @@ class Quotas:
         limit, files = self._settings.files_per_day, len(message.attachments)
         if limit is None or not files:
             return None
-        return _no_room(limit, "file", arrivals.file_ages_s(conn, message, DAY_S, limit), files)
+        ages_s = arrivals.ages_s(conn, message, DAY_S, limit, files=True)
+        return _no_room(limit, "file", ages_s, files)
 
     def _tokens_used_up(self, conn: Connection, whose: str) -> str | None:
         if (limit := self._settings.tokens_per_day) is None:

@@ -64,7 +64,9 @@ def key_of(message: InboundMessage) -> tuple[str, str]:
     return source_of(message), message.dedupe_key
 
 
-def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
+def ages_s(
+    conn: Connection, message: InboundMessage, within_s: float, limit: int, *, files: bool = False
+) -> list[float]:
     """Return how long ago the sender's messages for the model came, the newest first.
 
     Not those that were refused, nor what was answered at once: no turn has taken that.
@@ -72,56 +74,28 @@ def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: in
     Args:
         message: What its sender sends now, on any account of the platform.
         within_s: Older ones are left out.
+        files: Of the files that came with them instead.
     """
     sources = f"{message.address.platform}:%"
-    return list(
-        conn.scalars(
-            _AGES,
-            {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit},
-        )
+    its = {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit}
+    return list(conn.scalars(_FILE_AGES if files else _AGES, its))
+
+
+_AGES = (
+    select(now_s() - inbox.c.at)
+    .where(
+        inbox.c.sender == bindparam("sender"),
+        inbox.c.at > now_s() - bindparam("within_s"),
+        is_said,
+        or_(inbox.c.turn_id.is_not(None), inbox.c.state.not_in(("done", "refused"))),
+        inbox.c.source.like(bindparam("sources")),
     )
-
-
-def file_ages_s(
-    conn: Connection, message: InboundMessage, within_s: float, limit: int
-) -> list[float]:
-    """Return the same of the files that came with them."""
-    sources = f"{message.address.platform}:%"
-    return list(
-        conn.scalars(
-            _FILE_AGES,
-            {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit},
-        )
-    )
-
-
-def _of_sender(sender: Any, sources: Any, within_s: Any) -> Any:
-    return (
-        select(now_s() - inbox.c.at)
-        .where(
-            inbox.c.sender == sender,
-            inbox.c.at > now_s() - within_s,
-            is_said,
-            or_(inbox.c.turn_id.is_not(None), inbox.c.state.not_in(("done", "refused"))),
-            inbox.c.source.like(sources),
-        )
-        .order_by(inbox.c.at.desc())
-    )
-
-
-_FILE_AGES = (
-    _of_sender(bindparam("sender"), bindparam("sources"), bindparam("within_s"))
-    .join(
-        attachment,
-        and_(
-            attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq
-        ),
-    )
+    .order_by(inbox.c.at.desc())
     .limit(bindparam("limit"))
 )
-
-_AGES = _of_sender(bindparam("sender"), bindparam("sources"), bindparam("within_s")).limit(
-    bindparam("limit")
+_FILE_AGES = _AGES.join(
+    attachment,
+    and_(attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq),
 )
 
 
