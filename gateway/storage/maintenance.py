@@ -329,23 +329,13 @@ def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
     Raises:
         StorageUnavailable: It is damaged, or no database, or it was stopped.
     """
-
-    def connect_unchanging() -> Any:
-        # Immutable: else SQLite would put files of its own beside the copy.
-        found = sqlite3.connect(f"{read_only_uri(copy)}&immutable=1", uri=True)
-        found.set_progress_handler(stopped, LOOK_EVERY)
-        return found
-
-    engine = create_engine("sqlite://", creator=connect_unchanging, poolclass=NullPool)
-    try:
-        with engine.connect() as conn:
-            found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
-            if found == "ok":
-                return schema_revision(conn)
-    except DBAPIError as exc:
-        raise StorageUnavailable(f"{copy} cannot be read: {exc.orig}") from exc
-    finally:
-        engine.dispose()
+    # Immutable: else SQLite would put files of its own beside the copy.
+    with _file_read(copy, "&immutable=1") as conn:
+        raw: Any = conn.connection.driver_connection
+        raw.set_progress_handler(stopped, LOOK_EVERY)
+        found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if found == "ok":
+            return schema_revision(conn)
     raise StorageUnavailable(f"{copy} is damaged: {found}")
 
 
@@ -453,11 +443,11 @@ def _server_read(server: DatabaseServer) -> Iterator[Connection]:
 
 
 @contextmanager
-def _file_read(path: Path) -> Iterator[Connection]:
+def _file_read(path: Path, how: str = "") -> Iterator[Connection]:
     require_database(path)
 
     def connect_read_only() -> Any:
-        return sqlite3.connect(read_only_uri(path), uri=True)
+        return sqlite3.connect(f"{read_only_uri(path)}{how}", uri=True)
 
     engine = create_engine("sqlite://", creator=connect_read_only, poolclass=NullPool)
     try:
