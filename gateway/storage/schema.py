@@ -46,23 +46,6 @@ def _postgresql_now(*_: Any, **__: Any) -> str:
     return "extract(epoch from clock_timestamp())::double precision"
 
 
-class greatest(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
-    """The largest of several whole numbers."""
-
-    type = BigInteger()
-    inherit_cache = True
-
-
-@compiles(greatest, "sqlite")
-def _sqlite_greatest(element: greatest, compiler: Any, **how: Any) -> str:
-    return f"max({compiler.process(element.clauses, **how)})"
-
-
-@compiles(greatest, "postgresql")
-def _postgresql_greatest(element: greatest, compiler: Any, **how: Any) -> str:
-    return f"greatest({compiler.process(element.clauses, **how)})"
-
-
 class octets(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
     """The bytes of a text; its `length` are characters."""
 

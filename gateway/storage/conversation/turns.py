@@ -11,7 +11,7 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, case, func, select, update
 
 from adapters.messages import MessageRef
 from agent.messages import ChatMessage, Content, context_message, user_message
@@ -28,7 +28,6 @@ from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import (
     Whole,
-    greatest,
     is_of_tool,
     is_running,
     message,
@@ -415,7 +414,7 @@ _INSERT = (
     turn
     .insert()
     .values(
-        upto_seq=greatest(_NEWEST_SEQ, func.coalesce(_SPOKE_BELOW, 0)),
+        upto_seq=case((_SPOKE_BELOW > _NEWEST_SEQ, _SPOKE_BELOW), else_=_NEWEST_SEQ),
         state="running",
         attempt=1,
         started_at=now_s(),
