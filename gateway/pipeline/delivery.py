@@ -371,12 +371,11 @@ class Delivery:
 
     async def _mark_sending(self, message: Outgoing) -> bool:
         me, line = self._replica, self._lines[message.conversation]
-        write = self._database.write
-        if not me.is_shared:
-            return await write(sending.mark_sending, message, me.id)
-        # A row that was handed over is sent as who this replica is now.
-        line.by = me.id if line.by is None else line.by
-        return await write(sending.mark_sending, message, line.by, is_shared=True)
+        if me.is_shared and line.by is None:
+            # A row that was handed over is sent as who this replica is now.
+            line.by = me.id
+        by = me.id if line.by is None else line.by
+        return await self._database.write(sending.mark_sending, message, by)
 
     def _by(self, due: Due) -> int | None:
         """Return as whom this replica sends a row; None where no other one could."""

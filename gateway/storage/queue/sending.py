@@ -196,17 +196,14 @@ def _take_over() -> Any:
 _TAKE_OVER = _take_over()
 
 
-def mark_sending(
-    conn: Connection, message: Outgoing, replica_id: int, *, is_shared: bool = False
-) -> bool:
+def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
     """Note that a send begins; False where another replica has taken the row or it was dropped.
 
     A row that this replica marked before, and whose receipt could not be stored, is taken again.
     """
     # Compared and set in one statement: delivery has no lease (decision 064).
-    mark = _MARK_SENDING_SHARED if is_shared else _MARK_SENDING
     row = {"p_conversation_id": message.conversation, "p_seq": message.seq}
-    return conn.execute(mark, {**row, "p_replica_id": replica_id}).rowcount == 1
+    return conn.execute(_MARK_SENDING, {**row, "p_replica_id": replica_id}).rowcount == 1
 
 
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> bool:
@@ -354,21 +351,11 @@ def _row(conversation_id: Any, seq: Any) -> Any:
 
 
 # Who is taken for dead is so before, and cannot mark it, or after, and the row is in doubt.
-_MARK_SENDING_SHARED = (
+_MARK_SENDING = (
     _row(bindparam("p_conversation_id"), bindparam("p_seq"))
     .where(
         or_(_is_nobodys, outbox.c.sender == bindparam("p_replica_id")),
         lives(bindparam("p_replica_id")),
-    )
-    .values(state="sending", sender=bindparam("p_replica_id"))
-)
-
-_MARK_SENDING = (
-    _row(bindparam("p_conversation_id"), bindparam("p_seq"))
-    .where(
-        or_(
-            outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == bindparam("p_replica_id")
-        )
     )
     .values(state="sending", sender=bindparam("p_replica_id"))
 )
@@ -381,31 +368,25 @@ def unsent_conversations(
 
     For `by` those with rows of its own, or with rows that have been nobody's for a while.
     """
-    if by is not None:
-        rows = conn.execute(_LINES, {"replica_id": by})
-        return [row.id for row in rows if (row.platform, row.account) in accounts]
-    rows = conn.execute(
-        select(conversation.c.id, conversation.c.platform, conversation.c.account)
-        .where(conversation.c.id.in_(select(outbox.c.conversation).where(is_unsent)))
-        .order_by(conversation.c.id)
-    )
+    rows = conn.execute(_LINES) if by is None else conn.execute(_LINES_FOR, {"replica_id": by})
     return [row.id for row in rows if (row.platform, row.account) in accounts]
 
 
-_LINES = (
-    select(conversation.c.id, conversation.c.platform, conversation.c.account)
-    .where(
-        conversation.c.id.in_(
-            select(outbox.c.conversation).where(
-                is_unsent,
-                or_(
-                    outbox.c.sender == bindparam("replica_id"),
-                    and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S),
-                ),
-            )
-        )
+def _lines(*its: ColumnElement[bool]) -> Any:
+    unsent = select(outbox.c.conversation).where(is_unsent, *its)
+    return (
+        select(conversation.c.id, conversation.c.platform, conversation.c.account)
+        .where(conversation.c.id.in_(unsent))
+        .order_by(conversation.c.id)
     )
-    .order_by(conversation.c.id)
+
+
+_LINES = _lines()
+_LINES_FOR = _lines(
+    or_(
+        outbox.c.sender == bindparam("replica_id"),
+        and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S),
+    )
 )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -294,9 +293,6 @@ def test_buttons_and_files_reach_the_adapter(store: Store, chat: int) -> None:
     assert (second.message.payload, second.attachment) == ("", 7)
 
 
-shared_mark = partial(sending.mark_sending, is_shared=True)
-
-
 class Two(NamedTuple):
     """Two replicas, and a conversation with two rows to be shown."""
 
@@ -328,8 +324,8 @@ def test_who_looks_first_sends_all(store: Store, both: Two) -> None:
     """The other one finds nothing that it may send, from the first row to the last."""
     first = due_of(store, both, both.one)
     assert store.run(sending.next_due, both.chat, both.two) is None
-    assert store.run(shared_mark, first.message, both.one)
-    assert not store.run(shared_mark, first.message, both.two)
+    assert store.run(sending.mark_sending, first.message, both.one)
+    assert not store.run(sending.mark_sending, first.message, both.two)
     second = store.run(mark_sent, first.message, RECEIPT, both.one)
     assert second is not None
     assert store.run(sending.next_due, both.chat, both.two) is None
@@ -352,7 +348,7 @@ def test_what_comes_later_is_sent_by_who_is_at_it(store: Store, both: Two) -> No
 def test_the_rows_of_a_dead_replica_are_anybodys(store: Store, both: Two) -> None:
     """What it was sending is in doubt, and stays the first."""
     first = due_of(store, both, both.one)
-    assert store.run(shared_mark, first.message, both.one)
+    assert store.run(sending.mark_sending, first.message, both.one)
     store.run(leases.reap, both.one)
     again = due_of(store, both, both.two)
     assert again.message.seq == first.message.seq
@@ -369,16 +365,16 @@ def test_a_replica_that_was_forgotten_holds_no_line_up(store: Store, both: Two) 
 def test_who_was_reaped_sends_nothing_and_notes_nothing(store: Store, both: Two) -> None:
     """Another one is at its row; its receipt alone is taken, since that is true."""
     first = due_of(store, both, both.one)
-    assert store.run(shared_mark, first.message, both.one)
+    assert store.run(sending.mark_sending, first.message, both.one)
     store.run(leases.reap, both.one)
     # Also as long as nobody else is at it.
-    assert not store.run(shared_mark, first.message, both.one)
+    assert not store.run(sending.mark_sending, first.message, both.one)
     store.run(sending.mark_delayed, first.message, 60.0, "busy", 1, both.one)
     mine = due_of(store, both, both.two)
     assert mine.failures == 0
-    assert store.run(shared_mark, mine.message, both.two)
+    assert store.run(sending.mark_sending, mine.message, both.two)
     assert store.run(sending.next_due, both.chat, both.one) is None
-    assert not store.run(shared_mark, first.message, both.one)
+    assert not store.run(sending.mark_sending, first.message, both.one)
     store.run(sending.mark_delayed, first.message, 60.0, "busy", 1, both.one)
     store.run(sending.mark_unknown, first.message, 60.0, "cut", both.one)
     store.run(sending.drop, first.message, "gone", both.one)
