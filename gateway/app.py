@@ -483,7 +483,7 @@ async def assembled(
         health, lambda: reloading.mind.standing, budgets, lambda: reloading.refused
     )
     alerts = build_alerts(lambda: reloading.settings, database, wakeups, burials.owners, sources)
-    others = _others(database, replica, wakeups, stops, reloading, accounts)
+    others = _others(database, replica, stops, reloading, accounts)
     platforms = Platforms(adapters, supervised, health.watch, others, alerts)
     looks = RunningLooks(origin, lambda: reloading.settings, database, health.look)
     inside = Inside(
@@ -534,7 +534,6 @@ def _listen(
 def _others(
     database: Database,
     replica: Replica,
-    wakeups: Wakeups,
     stops: Stops,
     reloading: Reloading,
     accounts: Accounts,
