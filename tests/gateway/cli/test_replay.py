@@ -276,7 +276,7 @@ def test_the_window_has_a_default(tmp_path: Path) -> None:
             "compression.threshold: 50.0 in --threshold is not allowed; must be less",
         ),
         ({"threshold": "nan"}, "compression.threshold: nan in --threshold is not allowed"),
-        ({"engine": ""}, f"--engine : there is no such engine; there are: {ENGINES}"),
+        ({"engine": ""}, "context.engine: '' in --engine is not allowed"),
         ({"engine": "x"}, f"--engine x: there is no such engine; there are: {ENGINES}"),
         (
             {"strategy": "x"},
