@@ -15,7 +15,7 @@ own: it is a tool, and another list of tools is another prefix.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -23,9 +23,8 @@ import orjson
 
 from agent.messages import IMAGE_PARTS, is_image
 from agent.tokens.estimate import CALL_TOKENS
-from agent.tokens.rough import IMAGE_TOKENS
+from agent.tokens.rough import IMAGE_TOKENS, Count
 
-Count = Callable[[str], int]
 MARKER = "cache_control"
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 KEY_BYTES = 16

@@ -101,12 +101,13 @@ class Caller:
 
     def failed(self, call: str, failure: BaseException) -> PluginFailed:
         """Log a failure; returns what is to be raised."""
-        reason = f"{type(failure).__name__}: {failure}"
-        told: dict[str, Any] = {"reason": reason, "exc_info": failure}
-        if isinstance(failure, CallHangs):
-            # The traceback is the gateway's, and tells nothing.
-            told = {"reason": str(failure)}
-        log.warning("plugin_failed", plugin=self.plugin, call=call, **told)
+        # The traceback of a call that hangs is the gateway's, and tells nothing.
+        hangs = isinstance(failure, CallHangs)
+        reason = str(failure) if hangs else f"{type(failure).__name__}: {failure}"
+        traceback = None if hangs else failure
+        log.warning(
+            "plugin_failed", plugin=self.plugin, call=call, reason=reason, exc_info=traceback
+        )
         return PluginFailed(f"{self.plugin}: {call}: {reason}")
 
 

@@ -14,6 +14,9 @@ import orjson
 
 from agent.messages import IMAGE_PARTS
 
+Count = Callable[[str], int]
+"""Tells how many tokens a text has."""
+
 MESSAGE_TOKENS = 4
 """Overhead of one message (role, separators). Source: OpenAI cookbook."""
 
@@ -21,9 +24,7 @@ IMAGE_TOKENS = 1600
 """Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""
 
 
-def message_tokens(
-    message: Mapping[str, Any], count: Callable[[str], int], call_tokens: int
-) -> int:
+def message_tokens(message: Mapping[str, Any], count: Count, call_tokens: int) -> int:
     """Return the tokens of a message: its text, its calls, images at a flat cost, the overhead.
 
     Takes what other libraries make of OpenAI's format, too: missing keys, parts of any type.
@@ -37,14 +38,14 @@ def message_tokens(
     return tokens
 
 
-def _call_tokens(call: Any, count: Callable[[str], int]) -> int:
+def _call_tokens(call: Any, count: Count) -> int:
     match call:
         case {"function": {"name": name, "arguments": arguments}}:
             return _content_tokens(name, count) + _content_tokens(arguments, count)
     return count(as_json(call))
 
 
-def _content_tokens(content: Any, count: Callable[[str], int]) -> int:
+def _content_tokens(content: Any, count: Count) -> int:
     """Return the tokens of a content: a string, None, a part, or a list of parts."""
     if isinstance(content, str):
         return count(content)
@@ -53,7 +54,7 @@ def _content_tokens(content: Any, count: Callable[[str], int]) -> int:
     return 0 if content is None else _part_tokens(content, count)
 
 
-def _part_tokens(part: Any, count: Callable[[str], int]) -> int:
+def _part_tokens(part: Any, count: Count) -> int:
     match part:
         case {"type": str(kind)} if kind in IMAGE_PARTS:
             return IMAGE_TOKENS

@@ -41,6 +41,7 @@ APART = {
     "gateway/storage/test_ephemeral.py": "one kind of row, wherever it is read",
     "gateway/storage/test_pages.py": "the pages of all long lists",
     "gateway/storage/test_rolling.py": "two versions on one schema: what migrations may do",
+    "gateway/cli/test_complete.py": "what typer tells a shell at a Tab",
     "gateway/cli/test_homes_on_postgres.py": "all commands, where the database is on a server",
     "gateway/storage/test_races.py": "two transactions at once, whatever they are about",
     "gateway/storage/test_statements.py": "how SQLite plans the statements of a turn",
