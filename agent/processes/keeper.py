@@ -118,7 +118,6 @@ class Report:
     output_bytes: int = 0
     head_bytes: int = 0
     left_behind: int = 0
-    duration_s: float = 0.0
     problem: str = ""
 
 
@@ -212,7 +211,7 @@ def _started(
         process = subprocess.Popen(  # noqa: S603 - the operator's command, or the model's
             started.command,
             cwd=order.walls.directory or None,
-            env=started.environment,
+            env=order.environment,
             # A group of its own: it can be killed without the keeper.
             start_new_session=True,
             # Nothing else runs in this process, so nothing can hold a lock.
@@ -483,7 +482,6 @@ class HeldCommand:
         head, tail = self._output.kept()
         self.report.output_bytes = self._output.size
         self.report.head_bytes = len(head)
-        self.report.duration_s = time.monotonic() - self._started
         return self.report, head, tail
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
@@ -17,6 +16,7 @@ from agent.processes.helpers import LANGUAGE, PATH
 from agent.processes.walls import (
     STARTED,
     Backend,
+    Launch,
     Sandbox,
     Walls,
     launch,
@@ -30,6 +30,7 @@ TRIED_WITHIN_S = 20.0
 ORDER: tuple[Backend, ...] = ("bwrap", "landlock")
 """Order in which they are tried."""
 _SAID_CHARS = 200
+_ENVIRONMENT = {"PATH": PATH, "LANG": LANGUAGE}
 
 
 def choose(settings: SandboxSettings) -> Sandbox | str:
@@ -93,43 +94,34 @@ def why_not_bwrap() -> str | None:
     tool = _tool()
     if not tool:
         return "there is no program bwrap (Debian's package is called bubblewrap)"
-    with tempfile.TemporaryDirectory() as folder:
-        told, telling = os.pipe()
-        with os.fdopen(told, "rb") as said:
-            try:
-                _, problem = _try(Walls("bwrap", folder, tool, writable=[folder]), telling)
-            finally:
-                os.close(telling)
-            return None if said.read() == STARTED else problem or "it did not start a program"
+    told, telling = os.pipe()
+    with tempfile.TemporaryDirectory() as folder, os.fdopen(told, "rb") as said:
+        walls = Walls("bwrap", folder, tool, writable=[folder])
+        started = launch(walls, ["/bin/sh", "-c", ":"], _ENVIRONMENT, telling)
+        try:
+            problem = _run(started)
+        finally:
+            for handle in started.handles:
+                os.close(handle)
+        return None if said.read() == STARTED else problem or "it did not start a program"
 
 
-def _try(walls: Walls, telling: int) -> tuple[int, str]:
-    """Run the smallest program behind walls; returns its code and the end of what was said."""
-    started = launch(walls, ["/bin/sh", "-c", ":"], {"PATH": PATH, "LANG": LANGUAGE}, telling)
-    try:
-        return _run(started.command, started.environment, started.handles)
-    finally:
-        for letter in started.handles[:1]:
-            os.close(letter)
-
-
-def _run(
-    command: Sequence[str], environment: Mapping[str, str], handles: Sequence[int] = ()
-) -> tuple[int, str]:
+def _run(started: Launch) -> str:
+    """Run what was launched; return the end of what it said."""
     try:
         done = subprocess.run(  # noqa: S603 - the tool that was found
-            command,
-            env=environment,
+            started.command,
+            env=_ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=handles,
+            pass_fds=started.handles,
             timeout=TRIED_WITHIN_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
-        return 1, str(exc)
-    return done.returncode, done.stdout.decode(errors="replace").strip()[-_SAID_CHARS:]
+        return str(exc)
+    return done.stdout.decode(errors="replace").strip()[-_SAID_CHARS:]
 
 
 def _tool() -> str:

@@ -84,13 +84,11 @@ class Launch:
     """How a program is started behind walls.
 
     Attributes:
-        environment: All that it finds there.
         handles: Open files that must stay open then.
         tells: Whether what is executed tells `STARTED` itself.
     """
 
     command: list[str]
-    environment: dict[str, str]
     handles: tuple[int, ...] = ()
     tells: bool = False
 
@@ -103,7 +101,7 @@ def launch(
     What stands up in the process itself is `raise_walls`, between the fork and this command.
     """
     if walls.backend != "bwrap":
-        return Launch([*program], dict(environment))
+        return Launch([*program])
     order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
     # In memory, not among the arguments: those have a longest length, and all users see them.
     letter = os.memfd_create("parley")
@@ -112,7 +110,7 @@ def launch(
         *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _PACKAGE_INSIDE),
         *("agent.processes.walls", str(letter), str(told)),
     ]
-    return Launch([*bwrap(walls), *inside], dict(environment), (letter, told), tells=True)
+    return Launch([*bwrap(walls), *inside], (letter, told), tells=True)
 
 
 def raise_walls(walls: Walls) -> None:
