@@ -123,7 +123,7 @@ def test_o200k_is_tiktokens_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_public, "load_tiktoken_bpe", note)
     theirs = openai_public.o200k_base()
     assert theirs["pat_str"] == token_counter.O200K_PATTERN
-    assert ranks == [token_counter._O200K.sha256]
+    assert ranks == [token_counter._O200K_SHA256]
     ours = token_counter._packaged_o200k()
     assert ours is not None
     assert ours.encode_ordinary("Hello wörld 你好 12345\n") == [
