@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tokens.rough import rough_tokens
+from agent.tokens.rough import CHUNK_CHARS, rough_tokens
 
 CLAUDE_4 = "claude-opus-4-5"
 # First bytes of each class in their order, then the tokens of a byte.
@@ -68,6 +68,14 @@ def test_more_text_never_has_fewer_tokens(head: str, tail: str) -> None:
     both = rough_tokens(head + tail)
     assert max(rough_tokens(head), rough_tokens(tail)) <= both
     assert both == pytest.approx(rough_tokens(head) + rough_tokens(tail), abs=3)
+
+
+@pytest.mark.parametrize("text", ["word ", "日本 語", "a\n\tb", "😀", "\u3000x", "Ωab  "])
+def test_pieces_do_not_show(text: str) -> None:
+    """A text of many pieces has as many tokens as its parts, wherever the pieces end."""
+    times = 3 * CHUNK_CHARS // len(text) + 7
+    once = rough_tokens((text + "\n") * 1000) / 1000
+    assert rough_tokens((text + "\n") * times) == pytest.approx(times * once, rel=1e-3)
 
 
 def test_the_empty_text_has_no_tokens() -> None:
