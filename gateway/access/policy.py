@@ -57,7 +57,7 @@ class Access:
             return self.web_role(conn, sender) if message.authenticated else "stranger"
         if message.authenticated:
             return "owner"
-        granted = self._standing(conn, platform, sender)
+        granted = self._granted(platform, sender, members.role(conn, platform, sender))
         if granted != "stranger":
             return granted
         rule = self.rule(message)
@@ -95,7 +95,7 @@ class Access:
         """Return what all of these were let in as at least.
 
         Args:
-            senders: "platform:sender id" of each.
+            senders: "platform:sender id" of each; many are looked up together.
 
         Returns:
             owner, member or stranger, which guests are as well; stranger for nobody.
@@ -107,14 +107,17 @@ class Access:
 
     def standings(self, conn: Connection, senders: Collection[str]) -> set[SenderRole]:
         """Return as what these were let in: owner, member or stranger, each once."""
-        found = {self._standing(conn, *each.partition(":")[::2]) for each in senders}
-        # Guests talk, and have tools do nothing.
-        return {each if each in {"owner", "member"} else "stranger" for each in found}
-
-    def _standing(self, conn: Connection, platform: str, sender: str) -> SenderRole:
-        if platform == BUILT_IN:
-            return self.web_role(conn, sender)
-        return self._granted(platform, sender, members.role(conn, platform, sender))
+        named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
+        invited = [sender for name, sender in named if _is_invited(name, sender)]
+        users = web_users.named(conn, invited) if invited else {}
+        who = [_elsewhere(name, sender, users) for name, sender in named]
+        roles = members.roles(conn, [each for each in who if each[0] != BUILT_IN])
+        return {
+            self._web_standing(sender, users)
+            if name == BUILT_IN
+            else self._granted(name, sender, roles.get((name, sender)))
+            for name, sender in who
+        }
 
     def rule(self, message: InboundMessage) -> GroupRule | None:
         """Return the closest rule of a group; None in a direct chat."""
@@ -126,6 +129,13 @@ class Access:
                 return groups[key]
         return GroupRule()
 
+    def _web_standing(self, sender: str, users: Mapping[str, WebUser]) -> SenderRole:
+        """Return the role of a web user who is nobody elsewhere; guests have tools do nothing."""
+        if sender == FIRST_OWNER:
+            return "owner"
+        role = self.own_role(users[sender]) if sender in users else "stranger"
+        return role if role in {"owner", "member"} else "stranger"
+
     def _granted(self, platform: str, sender: str, role: members.Role | None) -> SenderRole:
         """Return what the settings, or an owner's word, make of somebody."""
         if f"{platform}:{sender}" in self.settings.owners:
@@ -133,6 +143,19 @@ class Access:
         if role is not None:
             return role
         return "member" if sender in self.settings.listed(platform) else "stranger"
+
+
+def _is_invited(platform: str, sender: str) -> bool:
+    return platform == BUILT_IN and sender != FIRST_OWNER
+
+
+def _elsewhere(platform: str, sender: str, users: Mapping[str, WebUser]) -> tuple[str, str]:
+    """Return whose role somebody has: of a web user who is somebody elsewhere, that one's."""
+    user = users.get(sender) if _is_invited(platform, sender) else None
+    if user is None or user.same_as is None or user.role == "removed":
+        return platform, sender
+    there, _, same = user.same_as.partition(":")
+    return there, same
 
 
 AnswerRefusal = Literal["not here", "not theirs", "guest", "owners alone"]

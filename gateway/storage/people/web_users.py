@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ SESSION_S = 30 * 86_400.0
 """How long a session holds after it was used last."""
 NOTED_EVERY_S = 3600.0
 """How often it is noted at most that a session was used."""
+AT_ONCE = 500
+"""Users who are looked up by one statement."""
 STORED_LINK, SHOWN_LINK = "#invited=", "#sign-in="
 _LINK_CHARS = 43
 """Of 16 each: no renderer of any platform writes them in another way."""
@@ -93,6 +96,16 @@ def user(conn: Connection, name: str) -> WebUser | None:
 
 
 _USER = select(web_user).where(web_user.c.name == bindparam("name"))
+
+
+def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
+    """Return the users of these names, without those that there are not."""
+    batches = (names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE))
+    rows = (row for batch in batches for row in conn.execute(_NAMED, {"names": batch}))
+    return {row.name: WebUser(*row) for row in rows}
+
+
+_NAMED = select(web_user).where(web_user.c.name.in_(bindparam("names")))
 
 
 def everybody(conn: Connection) -> list[WebUser]:

@@ -40,7 +40,9 @@ def test_who_was_let_in_has_a_role(store: Store) -> None:
     store.run(members.let_in, ("telegram", "7"), "Ann", "member", "telegram:1")
     assert store.run(members.role, "telegram", "7") == "member"
     assert store.run(members.role, "slack", "7") is None
-    assert store.run(members.role, "telegram", "8") is None
+    whom = [("telegram", "7"), ("slack", "7"), ("telegram", "8")]
+    assert store.run(members.roles, whom) == {("telegram", "7"): "member"}
+    assert store.run(members.roles, []) == {}
     assert store.run(members.owners) == []
 
 
