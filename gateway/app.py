@@ -52,6 +52,7 @@ from gateway.lifecycle.accounts import ReplaceableAdapter
 from gateway.lifecycle.backups import Backups
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import keep_modes, restore_modes
+from gateway.lifecycle.other_replicas import OtherReplicas, SharedChats
 from gateway.lifecycle.pruning import Pruner
 from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
 from gateway.lifecycle.rotation import Rotation
@@ -359,7 +360,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
     if platforms.alerts is not None:
         receiving["alerts"] = platforms.alerts.run()
     if beside.indexer.meanings is not None:
-        receiving["embeddings"] = beside.indexer.meanings.run()
+        receiving["embeddings"] = beside.indexer.meanings.run(lambda: gateway.replica.id)
     if beside.recall.reader is not None:
         receiving["memory"] = beside.recall.reader.run()
     return receiving | {
@@ -541,9 +542,6 @@ def _others(
     """Return what tells the other replicas, and hears them; None on SQLite, which has none."""
     if database.server is None:
         return None
-    # With the driver of PostgreSQL, which SQLite needs nothing of.
-    from gateway.lifecycle.other_replicas import OtherReplicas, SharedChats  # noqa: PLC0415
-
     here = accounts.elsewhere
     shared = here if isinstance(here, SharedChats) else SharedChats()
     others = OtherReplicas(database, replica, stops, shared)

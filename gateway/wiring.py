@@ -67,6 +67,7 @@ from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import backups, start_checks
 from gateway.lifecycle.accounts import UnbuiltAdapter
+from gateway.lifecycle.other_replicas import SharedChats
 from gateway.lifecycle.replica import Beginning, Replica, tell_of
 from gateway.lifecycle.start_checks import Finding
 from gateway.logging.setup import log_path, refuse_unwritable
@@ -570,9 +571,6 @@ def _elsewhere(settings: Settings) -> Elsewhere:
     """Return what the web chat knows of other replicas; on SQLite there are none."""
     if not isinstance(location_of(settings), DatabaseServer):
         return ALONE
-    # With the driver of PostgreSQL, which SQLite needs nothing of.
-    from gateway.lifecycle.other_replicas import SharedChats  # noqa: PLC0415
-
     return SharedChats()
 
 

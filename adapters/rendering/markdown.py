@@ -246,3 +246,6 @@ def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
 
 _PARSER = _parser()
 _INLINE = _parser({"maxNesting": MAX_BRACKETS})
+for _each in (_PARSER, _INLINE):
+    # The first parse compiles the rules, which two threads may not do at once.
+    _each.parse("a")

@@ -174,12 +174,13 @@ class KeptProgram:
         self.stdin.close()
         self._lifeline.close()
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(2 * self._ends_within_s + KEEPER_GONE_WITHIN_S):
-                    await self._keeper.wait()
-        finally:
-            # Where nobody waits any longer, or something has killed the keeper.
+            async with asyncio.timeout(2 * self._ends_within_s + KEEPER_GONE_WITHIN_S):
+                await self._keeper.wait()
+        except TimeoutError:
+            # It hangs: what it holds ends without it.
+            descent.kill_descendants(self._keeper.pid)
             with suppress(ProcessLookupError):
                 self._keeper.kill()
-            if self._group is not None:
-                descent.kill_group(self._group)
+        # Something has killed it. An id that it has freed may be another program's by now.
+        if self._group is not None and self._keeper.returncode != 0:
+            descent.kill_group(self._group)

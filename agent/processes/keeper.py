@@ -169,12 +169,14 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
     """Run a program from its start to the end of all its processes."""
     wake = _on_child_end()
     command = HeldCommand(order.walls, order.limits) if order.limits else None
+    told, telling = os.pipe()
     try:
-        process = _started(order, lifeline, command)
+        process = _started(order, lifeline, command, (told, telling))
     except OSError as exc:
         _say(lifeline, StartAnswer(error=exc.errno or 0, file=exc.filename))
         return
-    except NotConfinedError as exc:
+    # A character that no command can have is a ValueError.
+    except (NotConfinedError, ValueError) as exc:
         _say(lifeline, StartAnswer(problem=str(exc)))
         return
     try:
@@ -187,13 +189,15 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
         _end(process, order, command)
     if command is not None:
         report, head, tail = command.told()
+        # Of a program that was not there behind its walls, or had too many words.
+        report.problem = report.problem or _problem_in(_written(told))
         _say(lifeline, report)
         _write(1, head)
         _write(1, tail)
 
 
 def _started(
-    order: ProgramOrder, lifeline: int, command: "HeldCommand | None"
+    order: ProgramOrder, lifeline: int, command: "HeldCommand | None", pipe: tuple[int, int]
 ) -> subprocess.Popen[bytes]:
     """Start the program in a session of its own, behind its walls.
 
@@ -201,7 +205,7 @@ def _started(
         OSError: It cannot be started.
         NotConfinedError: It cannot be confined.
     """
-    told, telling = os.pipe()
+    told, telling = pipe
     started = launch(order.walls, order.command, order.environment, telling)
     streams: dict[str, Any] = {}
     if command is not None:
@@ -220,6 +224,7 @@ def _started(
             **streams,
         )
     except subprocess.SubprocessError as exc:
+        os.close(telling)
         raise NotConfinedError(os.read(told, CHUNK_BYTES).decode()) from exc
     for handle in {telling, *started.handles, *([command.writing] if command else [])}:
         os.close(handle)
@@ -227,13 +232,25 @@ def _started(
     if started.tells and (words := _first_words(told, lifeline)) != STARTED:
         process.kill()
         said = command.drained() if command is not None else ""
-        problem = words.decode().partition(":")[2] or said
-        raise NotConfinedError(problem or "its sandbox could not be built")
+        raise NotConfinedError(_problem_in(words) or said or "its sandbox could not be built")
     return process
 
 
+def _problem_in(words: bytes) -> str:
+    """Return why a builder of walls could not go on; empty where it could."""
+    return words.decode(errors="replace").removeprefix(STARTED.decode()).partition(":")[2]
+
+
+def _written(told: int) -> bytes:
+    """Return what else is written there; whoever could write there is dead."""
+    os.set_blocking(told, False)
+    with suppress(BlockingIOError):
+        return os.read(told, CHUNK_BYTES)
+    return b""
+
+
 def _first_words(told: int, lifeline: int) -> bytes:
-    """Return what is written first; nothing where that takes too long, or nobody waits for it."""
+    """Return the first output; nothing on timeout, or if Parley is gone."""
     poll = select.poll()
     for each in (told, lifeline):
         poll.register(each, select.POLLIN)
@@ -332,14 +349,14 @@ def _watch(program: int, lifeline: int, wake: int, command: "HeldCommand | None"
 
 
 def _is_needed(lifeline: int) -> bool:
-    """What is written there means nothing; its end does, and with words unread it is a reset."""
+    """Whether the lifeline is still open; its end with words unread is a reset."""
     with suppress(ConnectionError):
         return bool(os.read(lifeline, CHUNK_BYTES))
     return False
 
 
 def _reap(program: int, command: "HeldCommand | None") -> None:
-    """Take leave of dead orphans; the program itself stays, so that its group keeps its id."""
+    """Reap dead orphans; the program itself stays, so that its group keeps its id."""
     # Elsewhere orphans do not come here, and some systems lack waitid.
     if command is None and sys.platform != "linux":
         return

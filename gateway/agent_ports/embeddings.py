@@ -10,13 +10,20 @@ text, 300,000 tokens of a request).
 
 import asyncio
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import orjson
 import structlog
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, ModelUnreachable
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    ModelError,
+    ModelRefused,
+    ModelUnreachable,
+    RateLimited,
+)
 from agent.models.base import can_be_key
 from agent.models.factory import resolve_provider
 from agent.models.openai.client import base_url_of, openai_errors
@@ -27,14 +34,16 @@ from gateway.errors import SettingsError, StorageError
 from gateway.settings.loading import redactor_of
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database
-from gateway.storage.reports import ledger
-from gateway.storage.search import vectors
+from gateway.storage.reports import health, ledger
+from gateway.storage.search import index, vectors
 from gateway.storage.search.query import SearchLimits
 
 log = structlog.get_logger()
 
 POLL_S = 300.0
 """How long an indexed message stays without a vector at most, and a provider alone that fails."""
+LEAST_REST_S = 60.0
+"""How long a provider that is asked too often is left alone at least."""
 QUESTION_S = 2.0
 """How long a search waits for the vector of its question."""
 WEIGHT = 0.1
@@ -78,19 +87,32 @@ class Embedder:
         self._server = JsonServer(base_url, self._key, 30.0)
         self._space = f"{base_url} {chosen.model} {chosen.dimensions or ''}".rstrip()
 
-    async def run(self) -> None:
-        """Make what is missing until cancelled."""
+    async def run(self, replica_id: Callable[[], int]) -> None:
+        """Make what is missing until cancelled, where this is the oldest replica.
+
+        Args:
+            replica_id: Tells which one this is now.
+        """
         try:
             while True:
-                try:
-                    await self.make_all()
-                except (StorageError, ModelError) as exc:
-                    log.warning("embeddings_not_made", error=str(exc))
-                except Exception:
-                    log.exception("embedding_failed")
-                await asyncio.sleep(POLL_S)
+                rest_s = await self._made(replica_id())
+                await asyncio.sleep(rest_s)
         finally:
             await self.close()
+
+    async def _made(self, replica_id: int) -> float:
+        """Make what is missing; returns for how many seconds to rest."""
+        try:
+            if await self._database.read(health.oldest_replica) == replica_id:
+                await self.make_all()
+        except RateLimited as exc:
+            log.warning("embeddings_not_made", error=str(exc))
+            return max(LEAST_REST_S, exc.retry_after_s or 0)
+        except (StorageError, ModelError) as exc:
+            log.warning("embeddings_not_made", error=str(exc))
+        except Exception:
+            log.exception("embedding_failed")
+        return POLL_S
 
     async def close(self) -> None:
         """Give back the connections."""
@@ -102,13 +124,14 @@ class Embedder:
         Raises:
             ModelError: The provider cannot be asked now.
         """
-        made, after = 0, (0, 0)
-        while found := await self._database.search(vectors.lacking, self._space, after):
-            conversation, texts = found
+        made, before = 0, (index.END, index.END)
+        while found := await self._database.search(vectors.lacking, self._space, before):
+            conversation, stored = found
+            texts = await asyncio.to_thread(vectors.texts_of, stored)
             said = {seq: text for seq, text in texts.items() if text.strip()}
             bodies = dict.fromkeys(texts, b"") | await self._vectors(said, conversation)
             await self._database.write(vectors.enter, conversation, self._space, bodies)
-            made, after = made + len(said), (conversation, max(texts))
+            made, before = made + len(said), (conversation, min(texts))
         return made
 
     async def _vectors(self, texts: Mapping[int, str], conversation: int) -> dict[int, bytes]:

@@ -197,15 +197,19 @@ class MemoryReader:
             self.waiting.setdefault(turn.lease.conversation, []).extend(said)
 
     async def run(self) -> None:
-        """Read what has gathered until cancelled."""
-        while True:
-            await asyncio.sleep(REST_S)
-            try:
-                await self.read_all()
-            except (SummaryFailed, StorageError) as exc:
-                log.warning("memory_not_read", error=str(exc))
-            except Exception:
-                log.exception("memory_reading_failed")
+        """Read what has gathered until cancelled; what is not read then is told."""
+        try:
+            while True:
+                await asyncio.sleep(REST_S)
+                try:
+                    await self.read_all()
+                except (SummaryFailed, StorageError) as exc:
+                    log.warning("memory_not_read", error=str(exc))
+                except Exception:
+                    log.exception("memory_reading_failed")
+        finally:
+            if left := sum(map(len, self.waiting.values())):
+                log.warning("memory_not_read", error=f"{left} messages waited at the stop")
 
     async def read_all(self) -> int:
         """Read what has gathered; returns how many requests' worth of messages there were.
@@ -218,14 +222,24 @@ class MemoryReader:
         while self.waiting:
             conversation, said = next(iter(self.waiting.items()))
             batch = said[:AT_ONCE]
+            unnoted = await self.database.read(
+                notebook.unnoted, conversation, {each.turn for each in batch}
+            )
             try:
-                await self._read(conversation, batch)
+                if fresh := [each for each in batch if each.turn in unnoted]:
+                    await self._read(conversation, fresh)
             except SummaryFailed:
                 # The budget may be one person's: the next time others come first.
                 self.waiting[conversation] = self.waiting.pop(conversation)
                 raise
             except CommitUnknown:
                 # The notes are there, or may be: a note that was undone must not come back.
+                self._drop(conversation, batch)
+                raise
+            except StorageError:
+                raise
+            except Exception:
+                # What fails so once fails again, and is paid for each time.
                 self._drop(conversation, batch)
                 raise
             self._drop(conversation, batch)
@@ -237,13 +251,7 @@ class MemoryReader:
         if not self.waiting[conversation]:
             del self.waiting[conversation]
 
-    async def _read(self, conversation: int, batch: Sequence[OwnWords]) -> None:
-        unnoted = await self.database.read(
-            notebook.unnoted, conversation, {each.turn for each in batch}
-        )
-        said = [each for each in batch if each.turn in unnoted]
-        if not said:
-            return
+    async def _read(self, conversation: int, said: Sequence[OwnWords]) -> None:
         calls = self.models.calls()
         try:
             found = _usable(await self._answer(calls, said), said)

@@ -35,10 +35,6 @@ _SAYS: Mapping[WindowSource, str] = {
 }
 
 
-FEW_MESSAGES = 200
-"""Read and rendered on the event loop: a thread would cost more than it saves."""
-
-
 async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
     """Load what any plan shows of a segment's conversation, behind the segment's system prompt.
 
@@ -46,8 +42,6 @@ async def open_view(database: Database, session: Session, plan: ViewPlan) -> Vie
     """
     system = session.system_prompt or ""
     rows = await database.read(transcript.load_rows, session.conversation, plan)
-    if len(rows) <= FEW_MESSAGES and not plan.edits:
-        return _view(system, plan, rows)
     return await asyncio.to_thread(_view, system, plan, rows)
 
 

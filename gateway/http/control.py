@@ -160,7 +160,7 @@ class Operator:
     """Carries out what an operator wants of a running gateway, whichever way they say it.
 
     Attributes:
-        wakeups: Told what a retried dead letter brings, and that something was erased.
+        wakeups: Told what a retried dead letter brings.
         tell_approved: `GatewayIntake.tell_approved`.
         settings: Has the gateway go by its settings as they are now.
         answer: `GatewayIntake.answer_as_owner`.

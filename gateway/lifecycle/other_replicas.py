@@ -113,10 +113,14 @@ class SharedChats(Elsewhere):
         """The session keys of the chats that somebody looks at here."""
         return list(self._watched)
 
-    def take_ended(self) -> set[str]:
-        """Return the chats in which answers have ended since the last call."""
-        ended, self._ended = self._ended, set()
-        return ended
+    @property
+    def ended_here(self) -> set[str]:
+        """The chats whose answers have ended here, and may still be stored as growing."""
+        return set(self._ended)
+
+    def taken_away(self, keys: Iterable[str]) -> None:
+        """Note that nothing is stored as growing in these chats any more."""
+        self._ended.difference_update(keys)
 
     @property
     def unstored(self) -> dict[str, str]:
@@ -213,12 +217,10 @@ class OtherReplicas:
 
     async def _store_growing(self) -> None:
         """Store how far answers have grown that others look at, and take away those that ended."""
-        ended = self._chats.take_ended()
-        if not self._is_watched:
-            return
-        if ended:
+        if ended := self._chats.ended_here:
             await self._database.write(sharing.end_previews, ended)
-        if growing := self._chats.unstored:
+            self._chats.taken_away(ended)
+        if self._is_watched and (growing := self._chats.unstored):
             stored = await self._database.write(sharing.show, self._replica.id, growing)
             self._chats.stored(growing, stored)
 

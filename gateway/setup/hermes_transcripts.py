@@ -79,18 +79,26 @@ class Transcript(NamedTuple):
 def lineages(conn: sqlite3.Connection) -> list[list[HermesSession]]:
     """Return the sessions in lineages: each with what its compactions made of it, oldest first.
 
-    Of several children of a compaction the newest one goes on; the others are lineages of their
-    own, as branches are.
+    Of several children of a compaction the one goes on that was compacted itself or has not ended,
+    the newest of these: a later import must not find that another one does. The others are lineages
+    of their own, as branches are.
     """
     rows = conn.execute("SELECT * FROM sessions ORDER BY started_at, id")
     sessions = {each.id: each for each in (_session(dict(row)) for row in rows)}
     goes_on: dict[str, HermesSession] = {}
     for session in sessions.values():
         parent = sessions.get(session.parent or "")
-        if parent and parent.is_compacted and not (session.is_branch or session.is_delegate):
+        if parent is None or not parent.is_compacted or session.is_branch or session.is_delegate:
+            continue
+        known = goes_on.get(parent.id)
+        if known is None or _rank(session) >= _rank(known):
             goes_on[parent.id] = session
     inner = {session.id for session in goes_on.values()}
     return [list(_chain(each, goes_on)) for each in sessions.values() if each.id not in inner]
+
+
+def _rank(session: HermesSession) -> int:
+    return 2 if session.is_compacted else 1 if session.ended_at is None else 0
 
 
 def _chain(
@@ -272,7 +280,9 @@ def _answer(row: Mapping[str, Any]) -> ChatMessage:
     told = _json(row.get("tool_calls"))
     calls = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
     if calls:
-        message["tool_calls"] = [_call(each, place) for place, each in enumerate(calls)]
+        message["tool_calls"] = [
+            _call(each, f"hermes_{row['id']}_{n}") for n, each in enumerate(calls)
+        ]
         message["content"] = message["content"] or None
     if thought := _id(row.get("reasoning_content")) or _id(row.get("reasoning")):
         message["reasoning"] = thought
@@ -302,13 +312,13 @@ def _part(part: Any) -> str:
     return text if isinstance(text, str) else IMAGE
 
 
-def _call(call: Mapping[str, Any], place: int) -> ToolCall:
+def _call(call: Mapping[str, Any], otherwise: str) -> ToolCall:
     function = call.get("function")
     told: Mapping[str, Any] = function if isinstance(function, dict) else {}
     arguments = told.get("arguments") or "{}"
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return {
-        "id": storable(str(call.get("id") or call.get("call_id") or f"hermes_{place}")),
+        "id": storable(str(call.get("id") or call.get("call_id") or otherwise)),
         "type": "function",
         "function": {
             "name": storable(str(told.get("name") or "tool")),

@@ -40,7 +40,7 @@ class DatabaseServer:
 
     @property
     def direct(self) -> SecretStr:
-        """The way to a session of one's own, for what listens or holds a lock of a session."""
+        """The way to a session of one's own, for what holds a lock of a session."""
         return self.direct_url or self.url
 
 

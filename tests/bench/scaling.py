@@ -49,7 +49,7 @@ FEW, MANY = 100, 100_000
 """Conversations that are there when a turn's cost is compared."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _ASKED = re.compile(r"LOG:  (?:execute [^:]*|statement): (?P<sql>.*)")
-_CONTROL = re.compile(r"BEGIN|COMMIT|ROLLBACK|SET|DISCARD|LISTEN|NOTIFY", re.IGNORECASE)
+_CONTROL = re.compile(r"BEGIN|COMMIT|ROLLBACK|SET|DISCARD", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ NAMES_CLASSES = {
     *("gateway/alerts/webhook.py", "gateway/lifecycle/crash_journal.py"),
     *("gateway/lifecycle/start_checks.py", "agent/spans.py"),
     "gateway/pipeline/delegation.py",
-    "gateway/storage/object_store.py",  # compares
 }
 """Files that use the name of an exception's class outside of a call that logs, and why."""
 

@@ -222,6 +222,8 @@ class Terminal:
             if report is None:
                 # It was killed: by the command, or by the system for lack of memory.
                 raise ToolError("the command's keeper failed: it ended without a report")
+            if report.ended == "exit" and report.problem:
+                raise ToolError(f"the command was not run: {report.problem}")
             return report, await read_all(program.stdout, limits.output_bytes)
         except OSError as exc:
             raise ToolError(f"the command was not run: {exc}") from exc

@@ -209,6 +209,7 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
     """
     if not is_current(conn):
         clear(conn)
+        vectors.forget(conn, conversation_id, upto_seq)
         return
     here = (message.c.conversation == conversation_id, message.c.seq <= upto_seq)
     rows = conn.execute(select(message.c.seq, message.c.body).where(*here))

@@ -27,24 +27,26 @@ KERNEL = (0.25, 0.5, 1.0, 0.5, 0.25)
 
 
 def lacking(
-    conn: Connection, space: str, after: tuple[int, int]
+    conn: Connection, space: str, before: tuple[int, int]
 ) -> tuple[int, dict[int, str]] | None:
     """Return the next messages of a conversation that have no vector, or None.
 
     Args:
         space: What their vectors can be compared with.
-        after: Conversation and seq: only messages behind it, in the order of both.
+        before: Conversation and seq: only messages before it, the last ones first.
 
     Returns:
-        The conversation, and by seq what the search reads of each message.
+        The conversation, and the bodies of its messages by seq.
     """
-    rows = conn.execute(_LACKING, {"space": space, "after": after[0], "after_seq": after[1]}).all()
-    texts = {
-        row.seq: searched_text(decode(row.body))
-        for row in rows
-        if row.conversation == rows[0].conversation
-    }
-    return (rows[0].conversation, texts) if rows else None
+    known = {"space": space, "before": before[0], "before_seq": before[1]}
+    rows = conn.execute(_LACKING, known).all()
+    bodies = {row.seq: row.body for row in rows if row.conversation == rows[0].conversation}
+    return (rows[0].conversation, bodies) if rows else None
+
+
+def texts_of(bodies: Mapping[int, str]) -> dict[int, str]:
+    """Return what the search reads of messages, by seq."""
+    return {seq: searched_text(decode(body)) for seq, body in bodies.items()}
 
 
 _key = (search_row.c.conversation, search_row.c.seq)
@@ -53,10 +55,10 @@ _LACKING = (
     select(*_key, message.c.body)
     .join(message, (message.c.conversation == _key[0]) & (message.c.seq == _key[1]))
     .where(
-        tuple_(*_key) > tuple_(bindparam("after"), bindparam("after_seq")),
+        tuple_(*_key) < tuple_(bindparam("before"), bindparam("before_seq")),
         ~exists().where(vector.c.conversation == _key[0], vector.c.seq == _key[1], _of_space),
     )
-    .order_by(*_key)
+    .order_by(_key[0].desc(), _key[1].desc())
     .limit(TEXTS)
 )
 

@@ -25,6 +25,7 @@ from gateway.settings.tree import Settings
 from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
+from gateway.storage.queue import leases
 from gateway.storage.schema import ledger, vector
 from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
 from tests.support.gateway import RecordingModel, agent_of, running
@@ -159,7 +160,8 @@ async def test_it_goes_on_with_what_is_indexed(
     server.refusals.append((500, {}, {"message": "broken"}))
     talk(store, "a zebra")
     with capture_logs() as logs:
-        task = asyncio.create_task(embedder.run(), name="embeddings")
+        replica = store.run(leases.register, "test")
+        task = asyncio.create_task(embedder.run(lambda: replica), name="embeddings")
         async with asyncio.timeout(WAIT_S):
             await server.asked.wait()
         server.asked.clear()

@@ -1,6 +1,6 @@
 """A turn's search: what it may see, what it says about it, and what it never reaches.
 
-The feeder: wakes for a hint, goes on after trouble, builds anew what is of another version.
+The feeder: goes on after trouble, builds anew what is of another version.
 """
 
 import asyncio

@@ -77,8 +77,9 @@ def test_an_answer_that_has_ended_grows_no_more(chats: SharedChats) -> None:
     chats.growing("c1", "Hel")
     chats.ended("c1")
     assert (chats.unstored, chats.made_here) == ({}, {})
-    assert chats.take_ended() == {KEY}
-    assert chats.take_ended() == set()
+    assert chats.ended_here == {KEY}
+    chats.taken_away({KEY})
+    assert chats.ended_here == set()
 
 
 def test_who_looks_away_and_back_is_watched(chats: SharedChats) -> None:

@@ -280,10 +280,10 @@ async def test_a_reload_that_fails_ends_no_gateway(
     monkeypatch.setattr(module, "AGAIN_AFTER_S", 0.01)
     build, failures = module.build_mind, [failure]
 
-    async def built(*given: Any) -> Any:
+    def built(*given: Any) -> Any:
         if failures:
             raise failures.pop()
-        return await build(*given)
+        return build(*given)
 
     monkeypatch.setattr(module, "build_mind", built)
     file = tmp_path / "parley.yaml"
@@ -368,7 +368,7 @@ async def test_models_that_are_not_gone_by_are_closed(
         async def close(self) -> None:
             closed.append(self.name)
 
-    async def broken(*_: object) -> None:
+    def broken(*_: object) -> None:
         raise StorageUnavailable("gone")
 
     async with running(tmp_path) as chat:

@@ -234,18 +234,19 @@ def test_values_of_any_type_are_data(tmp_path: Path, column: str, value: object)
 
 
 def test_lineages_follow_compactions_alone(tmp_path: Path) -> None:
-    """Not branches, not delegated agents; of two children the living one goes on."""
+    """Not branches, not delegated agents; of several children the living one goes on."""
     records = HermesRecords(tmp_path)
     records.session("root")
     records.turn("root", 1)
     records.compact_into_child("root", "next", "so far", head=0, tail=1)
     records.session("stale", at=BEGAN + 1, parent_session_id="root", ended_at=BEGAN + 2)
+    records.session("late", at=BEGAN + 9_000, parent_session_id="root", ended_at=BEGAN + 9_001)
     records.session("branch", parent_session_id="root", model_config='{"_branched_from": "root"}')
     records.session("child", parent_session_id="next")
     with HermesHome.of(tmp_path).database() as conn:
         assert conn is not None
         found = [[each.id for each in chain] for chain in lineages(conn)]
-    assert sorted(found) == [["branch"], ["child"], ["root", "next"], ["stale"]]
+    assert sorted(found) == [["branch"], ["child"], ["late"], ["root", "next"], ["stale"]]
 
 
 def test_an_older_database_lacks_columns(tmp_path: Path) -> None:

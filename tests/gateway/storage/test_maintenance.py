@@ -48,7 +48,7 @@ from gateway.storage.schema import (
     quarantine,
     replica,
 )
-from gateway.storage.search import vectors
+from gateway.storage.search import index, vectors
 from tests.support.postgres import PostgresServer, server_at
 from tests.support.scripted_model import tool_call
 from tests.support.searching import feed
@@ -101,7 +101,7 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
         store.run(turns.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
     feed(store)
-    lacking = store.run(vectors.lacking, "space", (0, 0))
+    lacking = store.run(vectors.lacking, "space", (index.END, index.END))
     assert lacking is not None
     store.run(vectors.enter, lacking[0], "space", dict.fromkeys(lacking[1], b"direction"))
     return current.lease.conversation

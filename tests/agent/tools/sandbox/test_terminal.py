@@ -315,6 +315,13 @@ async def test_a_command_that_cannot_be_confined_is_not_run(
     assert outcome.text.startswith("Error: the command was not run: [Errno 2]")
 
 
+@pytest.mark.parametrize("command", ["echo \0", f"echo {'我' * 60_000}"], ids=["NUL", "too long"])
+async def test_a_command_that_the_system_refuses_is_told(tmp_path: Path, command: str) -> None:
+    """Whichever wall is there: it stands by then, or the process is not there yet."""
+    outcome = await shell(tmp_path, command)
+    assert outcome.text.startswith("Error: the command was not run: ")
+
+
 async def test_a_keeper_that_dies_leaves_no_command(tmp_path: Path) -> None:
     """It is killed from outside: Parley kills the group itself."""
     os.mkfifo(tmp_path / "pipe")

@@ -23,13 +23,13 @@ def body(*numbers: int) -> bytes:
 
 def make(store: Store, space: str = SPACE) -> list[tuple[int, dict[int, str]]]:
     """Make what is missing; returns what was embedded together."""
-    batches, after = [], (0, 0)
-    while batch := store.run(vectors.lacking, space, after):
-        conversation, texts = batch
-        batches.append(batch)
+    batches, before = [], (END, END)
+    while batch := store.run(vectors.lacking, space, before):
+        conversation, texts = batch[0], vectors.texts_of(batch[1])
+        batches.append((conversation, texts))
         made = {seq: body(1, 2, 3) if text else b"" for seq, text in texts.items()}
         store.run(vectors.enter, conversation, space, made)
-        after = (conversation, max(texts))
+        before = (conversation, min(texts))
     return batches
 
 
@@ -40,7 +40,7 @@ def kept(store: Store, conversation_id: int, space: str = SPACE) -> list[int]:
 
 
 def test_what_is_indexed_is_embedded_once(store: Store) -> None:
-    """In order, a bounded number at a time; what nobody can find has none."""
+    """The newest first, a bounded number at a time; what nobody can find has none."""
     here = chat(store)
     store.run(tell, here, [said(f"a zebra {n}") for n in range(TEXTS)])
     store.run(tell, here, [said("go on", synthetic=True), said("a horse")])
@@ -48,9 +48,9 @@ def test_what_is_indexed_is_embedded_once(store: Store) -> None:
     feed(store)
     other = talk(store, "a giraffe", user="8")
     first, second, third = make(store)
-    assert (first[0], [*first[1]]) == (here, [*range(1, TEXTS + 1)])
-    assert second == (here, {TEXTS + 2: "a horse"})
-    assert third == (other, {1: "a giraffe"})
+    assert first == (other, {1: "a giraffe"})
+    assert (second[0], [*second[1]]) == (here, [TEXTS + 2, *range(TEXTS, 1, -1)])
+    assert third == (here, {1: "a zebra 0"})
     assert kept(store, here) == [*range(1, TEXTS + 1), TEXTS + 2]
     assert make(store) == []
 
