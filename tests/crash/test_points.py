@@ -55,6 +55,7 @@ NOT_A_STEP = {
     "take_link",
     "begin_as",
     "note_use",
+    "end",
     "end_previews",
     # What replicas tell each other, and which pages are open where.
     "announce",
