@@ -9,11 +9,12 @@ becomes of a marker on something that cannot carry one.
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from agent.messages import ChatMessage
 from agent.usage import CacheLayout, is_claude
+from agent.view.folds import Fold, Folds
 from agent.view.view import MARKER
 
 MAX_BREAKPOINTS = 4
@@ -34,6 +35,7 @@ def apply_cache_control(
     strategy: str = "system_and_3",
     native: bool = True,
     settled: Sequence[int] = (),
+    landmarks: "Landmarks | None" = None,
 ) -> list[ChatMessage]:
     """Return the messages with at most four of them marked; unmarked ones are the same objects.
 
@@ -58,9 +60,12 @@ def apply_cache_control(
     if strategy not in STRATEGIES:
         raise ValueError(f"caching strategies are {', '.join(STRATEGIES)}, not {strategy!r}")
     # Markers of an earlier request would count among the four, and the API refuses a fifth.
-    marked = [_unmarked(each) if is_marked(each) else each for each in messages]
+    known = landmarks or landmarks_of(messages)
+    marked = list(messages)
+    for place in known.marked:
+        marked[place] = _unmarked(messages[place])
     anchored = strategy == "anchored"
-    lasting = partial(anchored_places, settled=settled)
+    lasting = partial(anchored_places, settled=settled, landmarks=known)
     for place in (lasting if anchored else system_and_3_places)(messages):
         message = marked[place]
         # Anthropic takes the marker of a tool message on the result; an envelope has it on a part.
@@ -78,7 +83,11 @@ def system_and_3_places(messages: Sequence[ChatMessage]) -> set[int]:
     return {*_system_place(messages), *islice(others, ROLLING_MESSAGES)}
 
 
-def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()) -> set[int]:
+def anchored_places(
+    messages: Sequence[ChatMessage],
+    settled: Sequence[int] = (),
+    landmarks: "Landmarks | None" = None,
+) -> set[int]:
     """Return the places that make a request find all that the ones before it have stored.
 
     What a request can find is the end of the one before, where the view only grew, and else what a
@@ -102,8 +111,7 @@ def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()
     end = len(messages) - 1
     # The end comes first: without it the next request would find nothing new.
     places = {end} if messages else set()
-    # A quotation of a summary costs a breakpoint at most.
-    summaries = [n for n, message in enumerate(messages) if _is_summary(message)]
+    summaries = (landmarks or landmarks_of(messages)).summaries
     wanted = _lasting(messages, summaries, [place for place in settled if place < end])
     if (before := _end_before(messages)) is not None:
         near = _within_reach(messages, before, end)
@@ -160,6 +168,32 @@ def _lasting(
         return [*system, *settled, summary]
     front = [head] if _within_reach(messages, 0, head) else [head, *system]
     return [*front, *settled, summary]
+
+
+class Landmarks(NamedTuple):
+    """Places of messages by which breakpoints are placed.
+
+    Attributes:
+        summaries: Where summaries stand; a quotation of one costs a breakpoint at most.
+    """
+
+    marked: tuple[int, ...] = ()
+    summaries: tuple[int, ...] = ()
+
+
+def landmarks_of(messages: Sequence[ChatMessage], folds: Folds | None = None) -> Landmarks:
+    """Return where messages have markers and summaries; `folds` are what is known of them."""
+    return _LANDMARKS.of(messages, folds)
+
+
+def _with_newer(known: Landmarks, messages: Sequence[ChatMessage], first: int) -> Landmarks:
+    newer = range(first, len(messages))
+    marked = tuple(n for n in newer if is_marked(messages[n]))
+    summaries = tuple(n for n in newer if _is_summary(messages[n]))
+    return Landmarks(known.marked + marked, known.summaries + summaries)
+
+
+_LANDMARKS = Fold("landmarks", Landmarks(), _with_newer)
 
 
 def _is_summary(message: ChatMessage) -> bool:

@@ -42,6 +42,7 @@ from gateway.console.register import Inside
 from gateway.console.routes import Console
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
+from gateway.context.window import ContextParts
 from gateway.doctor.running import RunningLooks
 from gateway.http import control
 from gateway.http.connections import Connections
@@ -463,7 +464,7 @@ async def assembled(
     worker = Worker(database, replica, kit, list(adapters))
     burials = Burials(note_chats.owners, settings.delivery.retry_for_s)
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(database, links))
-    _listen(wakeups, beside, stops, worker, delivery)
+    _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
     parts = LiveParts(
         *(shared, intake, worker, delivery, supervised),
@@ -484,7 +485,7 @@ async def assembled(
         health, lambda: reloading.mind.standing, budgets, lambda: reloading.refused
     )
     alerts = build_alerts(lambda: reloading.settings, database, wakeups, burials.owners, sources)
-    others = _others(database, replica, stops, reloading, accounts)
+    others = _others(database, replica, wakeups, stops, reloading, accounts)
     platforms = Platforms(adapters, supervised, health.watch, others, alerts)
     looks = RunningLooks(origin, lambda: reloading.settings, database, health.look)
     inside = Inside(
@@ -519,7 +520,12 @@ def _beginning(
 
 
 def _listen(
-    wakeups: Wakeups, beside: Beside, stops: Stops, worker: Worker, delivery: Delivery
+    wakeups: Wakeups,
+    beside: Beside,
+    stops: Stops,
+    worker: Worker,
+    delivery: Delivery,
+    context: ContextParts,
 ) -> None:
     """Say who hears which hint."""
     wakeups.work.listen(worker.notify)
@@ -528,6 +534,7 @@ def _listen(
     wakeups.files.listen(beside.files.notify)
     wakeups.outbox.listen(delivery.notify)
     wakeups.reaction.listen(beside.reactions.show)
+    wakeups.forgotten.listen(context.views.clear)
     worker.replica.on_lost(worker.drop)
     worker.replica.on_news(worker.wake)
 
@@ -535,6 +542,7 @@ def _listen(
 def _others(
     database: Database,
     replica: Replica,
+    wakeups: Wakeups,
     stops: Stops,
     reloading: Reloading,
     accounts: Accounts,
@@ -545,6 +553,7 @@ def _others(
     here = accounts.elsewhere
     shared = here if isinstance(here, SharedChats) else SharedChats()
     others = OtherReplicas(database, replica, stops, shared)
+    others.news["forgotten"].listen(wakeups.forgotten)
     others.news["secrets"].listen(reloading.notify)
     return others
 

@@ -49,6 +49,8 @@ class Wakeups:
     """A message of a person is to be marked."""
     outbox: Hint[int] = field(default_factory=Hint)
     """A conversation's outbox has something new."""
+    forgotten: Hint[[]] = field(default_factory=Hint)
+    """`parley forget` erased a conversation: no text of it may stay in memory."""
 
     def mark(self, turn: Turn, reaction: Reaction) -> None:
         """Have all messages marked that a turn is about."""

@@ -14,6 +14,7 @@ from agent.messages import ChatMessage, ToolSchema, images_in
 from agent.tokens.estimate import estimate_message, estimate_tools
 from agent.tokens.rough import rough_tokens
 from agent.usage import Usage
+from agent.view.folds import Fold
 from agent.view.view import View
 
 RATIO_MIN = 0.5
@@ -124,7 +125,7 @@ class TokenMeter:
             # What lies between two tokenizers says nothing about either.
             anchored = None
         if anchored is None:
-            if not _has_images(view.messages):
+            if not view.folds.over(view.messages, _IMAGES):
                 self._learn(usage.prompt_tokens, self._raw_view(view))
         elif not _has_images(anchored.added):
             growth = usage.prompt_tokens - anchored.tokens
@@ -172,7 +173,7 @@ class TokenMeter:
         self.ratio += weight * (_clamped(reported / estimated) - self.ratio)
 
     def _raw_view(self, view: View) -> int:
-        return sum(map(self._raw, view.messages)) + self._raw_tools
+        return view.folds.over(view.messages, _sizes(self.model)) + self._raw_tools
 
     @cached_property
     def _raw_tools(self) -> int:
@@ -183,12 +184,25 @@ class TokenMeter:
         known = self._known.get(id(message))
         if known is not None:
             return known[1]
-        tokens = estimate_message(message, self.model) + _replayed_thinking(message, self.model)
+        tokens = _tokens_of(message, self.model)
         if len(self._known) >= KNOWN_MESSAGES:
             self._known.clear()
         # The message is kept with it: its id is its own only as long as it lives.
         self._known[id(message)] = message, tokens
         return tokens
+
+
+def _tokens_of(message: ChatMessage, model: str) -> int:
+    return estimate_message(message, model) + _replayed_thinking(message, model)
+
+
+def _sizes(model: str) -> Fold[int]:
+    """Return the fold of the estimates for a model."""
+
+    def add(tokens: int, messages: Sequence[ChatMessage], first: int) -> int:
+        return tokens + sum(_tokens_of(message, model) for message in messages[first:])
+
+    return Fold(("tokens", model), 0, add)
 
 
 class _Anchored(NamedTuple):
@@ -222,6 +236,13 @@ def _replayed_thinking(message: ChatMessage, model: str) -> int:
 def _has_images(messages: Iterable[ChatMessage]) -> bool:
     """Return whether the flat cost of images would blur what is learned about text."""
     return any(map(images_in, messages))
+
+
+def _images_upto(found: int, messages: Sequence[ChatMessage], first: int) -> int:
+    return found + _has_images(messages[first:])
+
+
+_IMAGES = Fold("images", 0, _images_upto)
 
 
 def _clamped(ratio: float) -> float:

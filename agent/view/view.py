@@ -6,7 +6,7 @@ the summaries that stand in place of what it leaves out.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import InitVar, dataclass, field, fields, replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple, TypeVar
@@ -15,6 +15,7 @@ import orjson
 
 from agent.messages import ChatMessage, ToolCall
 from agent.view import edits as rewriting
+from agent.view.folds import Folds
 
 VERSION = 3
 """Of stored plans; `load_plan` still reads the earlier ones."""
@@ -136,6 +137,13 @@ class ViewPlan:
         """Newest message that is shown shortened for being old; 0 for none."""
         return max((edit.seq for edit in self.edits if edit.kind != "clip"), default=0)
 
+    @property
+    def newest_named(self) -> int:
+        """Newest message that the plan says something about but that the tail shows it."""
+        edited = max((edit.seq for edit in self.edits), default=0)
+        hidden = max((high for _, high in self.hidden), default=0)
+        return max(edited, hidden, self.head_upto, self.thinking_from - 1)
+
     def shows(self, seq: int) -> bool:
         """Whether the message at `seq` is in the view."""
         if seq < self.first_seq or any(low <= seq <= high for low, high in self.hidden):
@@ -190,6 +198,22 @@ def shown_messages(system: str, plan: ViewPlan, entries: Sequence[Entry]) -> lis
     """Return what a plan shows behind a system prompt, that one as the first message."""
     first = ChatMessage(role="system", content=noted(system, plan))
     return [first, *render(plan, entries)]
+
+
+def with_newer(
+    plan: ViewPlan, messages: Sequence[ChatMessage], newer: Sequence[Entry]
+) -> list[ChatMessage] | None:
+    """Return the messages of a view with newer ones of the transcript, all of which it shows.
+
+    None where these change what stands before them, or are shown in another way than as they are
+    stored: then all of it has to be rendered.
+    """
+    if not newer:
+        return [*messages]
+    # A result belongs to the group before it, whose order it may change.
+    if newer[0].seq <= plan.newest_named or newer[0].message["role"] == "tool":
+        return None
+    return [*messages, *order_results([entry.message for entry in newer])]
 
 
 def summary_messages(plan: ViewPlan) -> list[ChatMessage]:
@@ -301,19 +325,26 @@ class View:
     `messages` starts with the system message and only grows at its end until `adopt` brings
     another plan. `settled` are the places in it up to which messages were rewritten for being old:
     by this plan and, until the view grows, by the one that was shown before. The next compaction
-    rewrites what follows.
+    rewrites what follows. `folds` are what is known of `messages`; `rendered` are these where who
+    opens the view has them already.
     """
 
     system: str
     plan: ViewPlan
     entries: list[Entry]
+    folds: Folds = field(default_factory=Folds)
+    rendered: InitVar[list[ChatMessage] | None] = None
     messages: list[ChatMessage] = field(init=False)
     settled: list[int] = field(init=False)
     _former: ViewPlan = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, rendered: list[ChatMessage] | None) -> None:
         self._former = self.plan
-        self.adopt(self.plan)
+        if rendered is None:
+            self.adopt(self.plan)
+        else:
+            self.messages = rendered
+            self._settle()
 
     @property
     def moved(self) -> bool:

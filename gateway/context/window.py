@@ -1,8 +1,7 @@
 """What a turn needs to keep its view within the window, made from the settings once."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -18,11 +17,10 @@ from agent.plugins.engines import engine_tools
 from agent.ports import CompactionStore, Spending
 from agent.turn.state import Agent
 from agent.usage import is_claude
-from agent.view.view import View, ViewPlan, recall_text
+from agent.view.view import View, recall_text
 from gateway.agent_ports.journal import Journal
-from gateway.storage.conversation import transcript
+from gateway.context.views import KeptViews
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.database import Database
 
 WindowSource = Literal["refusal", "table", "guess", "told"]
 """Who says how large a window is: a refused prompt; the table of models; nobody, it is guessed; the
@@ -35,20 +33,6 @@ _SAYS: Mapping[WindowSource, str] = {
 }
 
 
-async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
-    """Load what any plan shows of a segment's conversation, behind the segment's system prompt.
-
-    Decoding and rendering thousands of messages takes longer than the event loop may be held.
-    """
-    system = session.system_prompt or ""
-    rows = await database.read(transcript.load_rows, session.conversation, plan)
-    return await asyncio.to_thread(_view, system, plan, rows)
-
-
-def _view(system: str, plan: ViewPlan, rows: list[tuple[int, str]]) -> View:
-    return View(system, plan, transcript.decoded(rows))
-
-
 @dataclass(frozen=True, slots=True)
 class ContextParts:
     """What keeps views within the window, for all turns; each turn gets its own engine and planner.
@@ -59,6 +43,7 @@ class ContextParts:
         make_engine: Returns a turn's engine.
         summariser: Who writes summaries; None for the extractor alone.
         payback_requests: In how many requests an early compaction has to pay; None for none.
+        views: Those of turns that were opened lately.
     """
 
     enabled: bool
@@ -66,6 +51,7 @@ class ContextParts:
     make_engine: Callable[[Limits], ContextEngine]
     summariser: Summariser | None
     payback_requests: float | None = None
+    views: KeptViews = field(default_factory=KeptViews)
 
     @property
     def writers(self) -> Sequence[ChatModel]:
@@ -110,7 +96,7 @@ class ContextParts:
     async def opened(self, agent: Agent, journal: Journal) -> tuple[View, Planner]:
         """Return the view of a journal's turn, and its planner for this agent."""
         session = journal.turn.session
-        view = await open_view(journal.database, session, session.plan)
+        view = await self.views.open(journal.database, session)
         return view, self.planner(agent, session, journal, journal.spending)
 
     def limits_for(self, agent: Agent) -> Limits:

@@ -183,6 +183,8 @@ class Operator:
         """
         action = ACTIONS[name]
         result = await carry_out(self.database, action, target, by)
+        if action is _forget:
+            self.wakeups.forgotten()
         if isinstance(result, dead_letters.DeadLetter):
             self.wakeups.work(result.conversation)
             self.wakeups.outbox(result.conversation)
@@ -207,7 +209,7 @@ class Operator:
     async def reload_secrets(self) -> Reloaded:
         """Read the secrets again that the settings refer to, here and in all replicas."""
         done = await self.settings.renew_secrets()
-        await _tell_of_secrets(self.database)
+        await _tell_replicas(self.database, "secrets")
         return done
 
     async def reload(self, by: str = COMMAND_LINE, subject: str = "") -> SettingsReloaded:
@@ -219,7 +221,7 @@ class Operator:
         """
         done = await self.settings.reload()
         if not done.problems:
-            await _tell_of_secrets(self.database)
+            await _tell_replicas(self.database, "secrets")
             entry = AuditEntry("settings_reloaded", by=by, subject=subject)
             await self.database.write(audit_log.append, entry)
         return done
@@ -393,15 +395,16 @@ async def _forget_in_steps(database: Database, target: str, by: str) -> int:
     while await database.write(index.merge_some, is_first=is_first):
         is_first = False
     await database.scrub()
+    await _tell_replicas(database, "forgotten")
     return messages
 
 
-async def _tell_of_secrets(database: Database) -> None:
-    """Have all replicas read secrets again within a second or two; on SQLite there are none."""
+async def _tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
+    """Have all replicas know within a second or two; on SQLite there are none."""
     if database.server is not None:
         from gateway.storage import sharing  # noqa: PLC0415
 
-        await database.write(sharing.announce, "secrets")
+        await database.write(sharing.announce, kind)
 
 
 async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:

@@ -179,7 +179,7 @@ class OtherReplicas:
     def __init__(
         self, database: Database, replica: Replica, stops: Stops, chats: SharedChats
     ) -> None:
-        self.news: dict[NewsKind, Hint[[]]] = {"secrets": Hint()}
+        self.news: dict[NewsKind, Hint[[]]] = {"forgotten": Hint(), "secrets": Hint()}
         self._database = database
         self._replica = replica
         self._stops = stops

@@ -5,7 +5,7 @@ the settings say, is `TurnParts`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adapters.base import Adapter
 from agent.models.base import ChatModel
@@ -114,6 +114,8 @@ def build_mind(
             model that reads for the memory lacks its key.
     """
     context = build_context(settings, agent)
+    if before is not None:
+        context = replace(context, views=before.context.views)
     agent = with_pictures_of(database, with_engine_tools(agent, context))
     readers = tuple(models_of(build_readers(settings))) if before is None else before.readers
     models = (*agent.models, *context.writers, *readers)

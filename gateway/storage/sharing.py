@@ -12,8 +12,9 @@ from sqlalchemy import Connection, bindparam, delete, select, update
 
 from gateway.storage.schema import alias, chat_preview, chat_watch, conversation, news, now_s
 
-NewsKind = Literal["secrets"]
-"""secrets: they are to be read again."""
+NewsKind = Literal["forgotten", "secrets"]
+"""forgotten: a conversation was erased, no text of it may stay in memory. secrets: they are to be
+read again."""
 WATCH_S = 30.0
 """How long it counts that a chat is looked at, since that was last said."""
 STALE_S = 12.0

@@ -151,6 +151,27 @@ async def test_a_file_is_seen_at_every_replica(tmp_path: Path, postgres_url: str
 
 
 @pytest.mark.thorough
+async def test_what_is_forgotten_leaves_the_memory_of_all(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Whichever replica was asked, or none of them."""
+    async with two(tmp_path, postgres_url, RecordingModel()) as (one, other):
+        page = Page()
+        async with page.open_at(other):
+            await say(other, "a secret")
+            await page.until(lambda: page.answers)
+        forgotten: asyncio.Queue[str] = asyncio.Queue()
+        listen(one, forgotten, "one")
+        listen(other, forgotten, "two")
+        home, location = one.gateway.settings.home, location_of(one.gateway.settings)
+        assert await control.act(home, location, "forget", "1") == 2
+        async with asyncio.timeout(WAIT_S):
+            heard = {await forgotten.get(), await forgotten.get(), await forgotten.get()}
+        assert heard == {"one", "two"}
+        assert await rows(other, schema.message) == []
+
+
+@pytest.mark.thorough
 async def test_a_session_that_is_revoked_ends_everywhere(tmp_path: Path, postgres_url: str) -> None:
     """The others find it in the rows."""
     async with two(tmp_path, postgres_url, RecordingModel()) as (one, other):
@@ -290,6 +311,11 @@ async def refused(http: aiohttp.ClientSession, at: ReplicaAtWork) -> None:
     """Ask until the replica knows who asks no longer."""
     while await status(http, at) != 401:
         pass
+
+
+def listen(at: ReplicaAtWork, heard: "asyncio.Queue[str]", name: str) -> None:
+    """Have a replica's hints that something was forgotten go into a queue."""
+    at.gateway.intake._wakeups.forgotten.listen(lambda: heard.put_nowait(name))
 
 
 async def rows(at: ReplicaAtWork, table: object) -> list:

@@ -88,14 +88,16 @@ _HERE = bindparam("here", type_=Whole)
 _INSERT_OF_RUNNING = message.insert().values(at=now_s(), turn_id=running_in(_HERE))
 
 
-def load_rows(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[tuple[int, str]]:
-    """Return the originals that the plan shows, in order; nothing else is read.
+def load_rows(
+    conn: Connection, conversation_id: int, plan: ViewPlan, after_seq: int = 0
+) -> list[tuple[int, str]]:
+    """Return the originals behind a place that the plan shows, in order; nothing else is read.
 
     As they are stored: decoding many (`decoded`) is not for the event loop. A plan has few ranges,
     so each is a statement of its own.
     """
-    spans = shown_ranges(plan)
-    return [row for low, high in spans for row in load_bodies(conn, conversation_id, low, high)]
+    ranges = [part for span in shown_ranges(plan) for part in without((0, after_seq), span)]
+    return [row for low, high in ranges for row in load_bodies(conn, conversation_id, low, high)]
 
 
 def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:

@@ -29,7 +29,9 @@ from agent.view.view import (
     load_plan,
     recall_text,
     render,
+    shown_messages,
     summary_messages,
+    with_newer,
 )
 from tests.support.conversations import summary_message
 from tests.support.scripted_model import tool_call
@@ -350,6 +352,27 @@ def test_a_view_grows_as_if_it_had_been_there(
     assert view.messages[: len(before)] == before
     assert view.entries == stored
     assert view.messages[1:] == render(plan, stored)
+
+
+@given(transcripts(), plans, st.integers(0, 30))
+def test_newer_messages_stand_where_rendering_puts_them(
+    stored: Stored, plan: ViewPlan, cut: int
+) -> None:
+    """Where they do not, the view has to be rendered: whatever the plan, and wherever it ends."""
+    older, newer = plan.select(stored[:cut]), plan.select(stored[cut:])
+    shown = shown_messages("Be kind.", plan, [Entry(*each) for each in older])
+    longer = with_newer(plan, shown, [Entry(*each) for each in newer])
+    whole = shown_messages("Be kind.", plan, [Entry(*each) for each in (*older, *newer)])
+    assert longer in (None, whole)
+
+
+def test_a_plain_message_is_only_added() -> None:
+    """It changes nothing of what stands before it."""
+    shown = [assistant_message("ho")]
+    assert with_newer(ViewPlan(), shown, [Entry(7, user_message("so?"))]) == [
+        *shown,
+        user_message("so?"),
+    ]
 
 
 def group_wise(stored: Stored) -> list[list[Entry]]:

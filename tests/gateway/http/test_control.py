@@ -1,6 +1,7 @@
 """Writes of the command line: through the running gateway, directly where none runs."""
 
 import asyncio
+import gc
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from adapters.errors import SendRejected
 from gateway.access.pairing import APPROVED
+from gateway.context.views import KeptViews
 from gateway.errors import DatabaseLocked, NotFound, StorageUnavailable
 from gateway.http import control
 from gateway.http.control import Operator
@@ -183,6 +185,17 @@ async def test_forgetting_ends_a_running_turn(tmp_path: Path) -> None:
             assert await gateway.chat.rows(table) == []
         assert await gateway.chat.ask("hello") == "re: hello"
         assert (await gateway.chat.transcript())[0].get("content") == "hello"
+
+
+async def test_forgetting_lets_go_of_what_is_kept_in_memory(tmp_path: Path) -> None:
+    """The view of the last turn is kept for the next one; an erased conversation has none."""
+    async with serving(tmp_path) as gateway:
+        await gateway.chat.ask("the word is plugh-xyzzy")
+        found = [each for each in gc.get_objects() if isinstance(each, KeptViews)]
+        [kept] = [each for each in found if "plugh-xyzzy" in str(each._kept)]
+        await control.act(tmp_path, place(tmp_path), "forget", "1")
+        assert kept.size == 0
+        assert "plugh-xyzzy" not in str(kept._kept)
 
 
 JSON = st.recursive(

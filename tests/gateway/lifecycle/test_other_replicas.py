@@ -328,16 +328,18 @@ async def test_changes_are_found_behind_an_outage(postgres_url: str) -> None:
 async def test_news_reach_all(postgres_url: str) -> None:
     """Within a second or two; what was told before is no news."""
     async with peer(postgres_url) as before:
-        await before.database.write(sharing.announce, "secrets")
+        await before.database.write(sharing.announce, "forgotten")
     async with peers(postgres_url) as (one, two):
         heard: asyncio.Queue[str] = asyncio.Queue()
         for each in (one, two):
+            each.others.news["forgotten"].listen(lambda: heard.put_nowait("forgotten"))
             each.others.news["secrets"].listen(lambda: heard.put_nowait("secrets"))
         await asyncio.sleep(1.2 * other_replicas.IDLE_POLL_S)
         assert heard.empty()
-        await one.database.write(sharing.announce, "secrets")
-        async with asyncio.timeout(WAIT_S):
-            assert [await heard.get() for _ in range(2)] == ["secrets"] * 2
+        for kind in ("forgotten", "secrets"):
+            await one.database.write(sharing.announce, kind)
+            async with asyncio.timeout(WAIT_S):
+                assert [await heard.get() for _ in range(2)] == [kind] * 2
 
 
 def cut_all(url: str) -> None:

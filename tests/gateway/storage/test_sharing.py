@@ -24,9 +24,10 @@ def here(store: Store) -> int:
 def test_news_are_counted(store: Store) -> None:
     """Who knows the number of before knows whether there is something new."""
     assert store.run(sharing.told) == {}
+    assert store.run(sharing.announce, "forgotten") == 1
     assert store.run(sharing.announce, "secrets") == 1
-    assert store.run(sharing.announce, "secrets") == 2
-    assert store.run(sharing.told) == {"secrets": 2}
+    assert store.run(sharing.announce, "forgotten") == 2
+    assert store.run(sharing.told) == {"forgotten": 2, "secrets": 1}
 
 
 def test_who_looks_at_a_chat_elsewhere_is_known(store: Store) -> None:
