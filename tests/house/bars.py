@@ -36,11 +36,11 @@ HELLO = "files entered by a warm hello on Telegram"
 
 BARS = {
     "files side by side in gateway/": Bar(8),
-    "product files": Bar(300, now=443),
+    "product files": Bar(300, now=445),
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=102_300),
+    "product lines": Bar(83_000, now=102_268),
     "files that one other file alone imports": Bar(50, now=84),
     "share of import lines": Bar(None, unit=" %"),
     "import cycles of files": Bar(0),
@@ -60,7 +60,7 @@ BARS = {
     "raise : except": Bar(None, at_least=True),
     "silent broad excepts": Bar(0),
     "parts of more than 8 fields": Bar(0),
-    "`Callable[[` annotations": Bar(None, now=183),
+    "`Callable[[` annotations": Bar(None, now=184),
     "comment lines per code line": Bar(None, at_least=True),
     "pages cited that are not in this repository": Bar(0),
     "files outside of storage that import SQLAlchemy": Bar(None, now=35),
@@ -68,7 +68,7 @@ BARS = {
     "`Row[` annotations": Bar(None, now=37),
     "… outside of storage, or that leave it": Bar(0),
     # On a busy machine one or two files that work beside it are entered by each hello, too.
-    HELLO: Bar(75, now=95),
+    HELLO: Bar(75, now=98),
     "statements: a plain message": Bar(27),
     "transactions: a plain message": Bar(6),
 }
