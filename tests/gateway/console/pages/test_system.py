@@ -89,10 +89,10 @@ async def test_a_reload_is_told_to_the_other_replicas(
     """From the page as from the command line, and each is on record."""
     told_: list[str] = []
 
-    async def tell(_: object) -> None:
-        told_.append("secrets")
+    async def tell(_: object, kind: str) -> None:
+        told_.append(kind)
 
-    monkeypatch.setattr(control, "_tell_of_secrets", tell)
+    monkeypatch.setattr(control, "_tell_replicas", tell)
     async with console(tmp_path) as running, running.browser() as browser:
         await browser.submit("/admin/settings", "/admin/settings/reload")
         await control.ask_settings(tmp_path, "reload")
