@@ -9,16 +9,25 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import median
 
 from tests.bench.figures import Figure, LeftOut
 
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = 6
-SECTIONS = ("overhead", "throughput")
+SECTIONS = {
+    "overhead": 6,
+    "throughput": 6,
+    "clients": 2,
+    "compaction": 2,
+    "start": 2,
+    "recall": 1,
+    "aged": 1,
+}
+"""Section → rounds; the long ones have few."""
 RUN_WITHIN_S = 600
 COLUMNS = ("before", "now", "ratio", "bar", "")
 FAST = "24fc13f"
@@ -45,16 +54,12 @@ class Checkout:
     found: dict[str, list[float]] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
 
-    def run(self) -> None:
-        """Run the sections once.
+    def run(self, section: str) -> None:
+        """Run a section once.
 
         Raises:
-            CannotCompare: They do not run.
+            CannotCompare: It does not run.
         """
-        for section in SECTIONS:
-            self._run(section)
-
-    def _run(self, section: str) -> None:
         ran = subprocess.run(
             (self.python, "-m", "tests.bench", section),
             cwd=self.tree,
@@ -66,13 +71,13 @@ class Checkout:
         )
         values = read(ran.stdout)
         if not values:
-            raise CannotCompare(f"the benchmarks of {self.name} do not run: {_end(ran.stderr)}")
+            raise CannotCompare(f"it does not run: {_end(ran.stderr)}")
         for name, (value, unit) in values.items():
             self.found.setdefault(name, []).append(value)
             self.units[name] = unit
 
 
-def measure(folder: Path | None = None, rounds: int = ROUNDS) -> Iterator[Figure | LeftOut]:
+def measure(folder: Path | None = None) -> Iterator[Figure | LeftOut]:
     """Yield each figure that this checkout and a release both have; the medians of all rounds."""
     here = Checkout("this checkout", ROOT, Path(sys.executable))
     with tempfile.TemporaryDirectory() as scratch:
@@ -82,12 +87,21 @@ def measure(folder: Path | None = None, rounds: int = ROUNDS) -> Iterator[Figure
                 others.append(checked_out(find(), folder or Path(scratch)))
             except CannotCompare as exc:
                 yield LeftOut(f"beside {name}", str(exc))
-        for n in range(rounds if others else 0):
-            for each in (*others, here):
-                print(f"  round {n + 1} of {rounds}: {each.name}", file=sys.stderr, flush=True)
-                each.run()
+        if others:
+            yield from _rounds((*others, here))
         for other in others:
             yield from compared(other, here)
+
+
+def _rounds(checkouts: Sequence[Checkout]) -> Iterator[LeftOut]:
+    for section, rounds in SECTIONS.items():
+        for n, each in product(range(rounds), checkouts):
+            told = f"  {section}, round {n + 1} of {rounds}: {each.name}"
+            print(told, file=sys.stderr, flush=True)
+            try:
+                each.run(section)
+            except CannotCompare as exc:
+                yield LeftOut(f"{section} of {each.name}", str(exc))
 
 
 def compared(other: Checkout, here: Checkout) -> Iterator[Figure]:
