@@ -1,8 +1,6 @@
 """Which conversations there are, those with the newest turns first; by place, person, state, time.
 
-The console asks over all of them. Turns are numbered in the order of time, so that a walk from the
-newest one down needs no index of its own: a conversation stands where its newest turn is. A page of
-a walk looks at `LOOKED_AT` turns at most, and says where the next one goes on.
+Turns are numbered in the order of time: a conversation stands where its newest turn is.
 """
 
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select
 
 from agent.ports import PastMessage
 from gateway.storage.conversation.transcript import END
@@ -33,12 +31,8 @@ from gateway.storage.schema import (
 from gateway.storage.search import query
 from gateway.storage.search.query import SearchLimits
 
-LOOKED_AT = 20_000
-"""Turns that one page of a walk looks at."""
 CANDIDATES = 200
-"""Conversations of a person, or in a state, that are looked at: the newest."""
-SAID_LATELY = 20_000
-"""Messages of a person among which their conversations are looked for."""
+"""Conversations of a person, or in a state, that are shown: the newest, on one page."""
 MATCHES = 100
 
 State = Literal["running", "waiting", "asking", "unsent", "failed"]
@@ -60,6 +54,11 @@ class Wanted:
     state: State | None = None
     since: float | None = None
     until: float | None = None
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether only conversations of a person or in a state are wanted."""
+        return bool(self.person or self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,117 +103,67 @@ def listed(
     Args:
         before: Only those whose newest turn has a smaller id.
     """
+    if wanted.is_choice:
+        return ListPage(_with_overviews(conn, _newest(conn, wanted, CANDIDATES)), None)
+    found = _newest(conn, wanted, limit + 1, before)
+    rows = _with_overviews(conn, found[:limit])
+    return ListPage(rows, found[limit - 1][1] if len(found) > limit else None)
+
+
+def _newest(
+    conn: Connection,
+    wanted: Wanted,
+    limit: int,
+    before: int | None = None,
+    among: Sequence[int] | None = None,
+) -> list[tuple[int, int]]:
+    """Return (conversation, newest turn), the newest first.
+
+    Those without a turn come last, as turn 0, and only where a choice may be about them.
+
+    Args:
+        before: Only those whose newest turn has a smaller id.
+        among: Only these conversations; None for all.
+    """
     low, high = _turns_between(conn, wanted)
-    chosen = candidates(conn, wanted)
-    if chosen is not None:
-        newest = _newest_of(conn, chosen, wanted, (low, high))
-        return ListPage(_with_overviews(conn, newest), None)
-    place = high if before is None else min(before, high)
-    # Mostly a few turns are enough, and the database looks at all that it is told to.
-    found: list[tuple[int, int]] = []
-    for most in (10 * limit, LOOKED_AT):
-        if len(found) <= limit:
-            walk = _walk(wanted, (low, high), place, most, limit + 1)
-            found = [(row[0], row[1]) for row in conn.execute(walk)]
-    rows = _with_overviews(conn, [(each, turn_id) for turn_id, each in found[:limit]])
-    if len(found) > limit:
-        return ListPage(rows, found[limit - 1][0])
-    looked_at = conn.execute(_looked_at(low, place)).one()
-    return ListPage(rows, looked_at.first if looked_at.n == LOOKED_AT else None)
-
-
-def candidates(conn: Connection, wanted: Wanted) -> list[int] | None:
-    """Return the conversations of a person and in a state; None where neither is a condition."""
-    found: list[set[int]] = []
-    if wanted.person:
-        found.append(set(conn.scalars(_of_person(wanted.person))))
-    if wanted.state:
-        found.append(set(conn.scalars(_IN_STATE[wanted.state])))
-    return sorted(set.intersection(*found), reverse=True) if found else None
-
-
-def _of_person(person: str) -> Select[Any]:
-    lately = (
-        select(inbox.c.conversation)
-        .where(inbox.c.sender == person, is_said)
-        .order_by(inbox.c.at.desc())
-        .limit(SAID_LATELY)
-        .subquery()
+    newest = (
+        select(func.max(turn.c.id))
+        .where(turn.c.conversation == conversation.c.id, turn.c.id >= low, turn.c.id < high)
+        .scalar_subquery()
     )
-    return select(lately.c.conversation).distinct()
+    chosen = select(conversation.c.id, func.coalesce(newest, 0).label("turn_id"))
+    chosen = chosen.where(*_conditions(wanted))
+    if among is not None:
+        chosen = chosen.where(conversation.c.id.in_(among))
+    rows = chosen.subquery()
+    query = select(rows).order_by(rows.c.turn_id.desc(), rows.c.id.desc()).limit(limit)
+    is_timed = wanted.since is not None or wanted.until is not None
+    if is_timed or not (wanted.is_choice or among):
+        query = query.where(rows.c.turn_id > 0)
+    if before is not None:
+        query = query.where(rows.c.turn_id < before)
+    return [(row.id, row.turn_id) for row in conn.execute(query)]
 
 
 _IN_STATE: dict[State, Select[Any]] = {
     "running": select(turn.c.conversation).where(is_running),
-    "waiting": select(inbox.c.conversation).where(is_pending).distinct(),
-    "asking": select(inquiry.c.conversation).where(is_unanswered).distinct(),
-    "unsent": select(outbox.c.conversation).where(is_unsent).distinct(),
-    "failed": select(turn.c.conversation)
-    .where(turn.c.state == "dead")
-    .order_by(turn.c.finished_at.desc(), turn.c.id.desc())
-    .limit(10 * CANDIDATES),
+    "waiting": select(inbox.c.conversation).where(is_pending),
+    "asking": select(inquiry.c.conversation).where(is_unanswered),
+    "unsent": select(outbox.c.conversation).where(is_unsent),
+    "failed": select(turn.c.conversation).where(turn.c.state == "dead"),
 }
 
 
-def _in_place(wanted: Wanted) -> list[ColumnElement[bool]]:
+def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
+    """Return those of place, person and state."""
     columns = {conversation.c.platform: wanted.platform, conversation.c.account: wanted.account}
-    return [column == text for column, text in columns.items() if text]
-
-
-def _newest_of(
-    conn: Connection, chosen: Sequence[int], wanted: Wanted, turns: tuple[int, int]
-) -> list[tuple[int, int]]:
-    """Return (conversation, newest turn) of the newest of these, those without a turn last."""
-    newest = (
-        select(func.max(turn.c.id))
-        .where(turn.c.conversation == conversation.c.id, turn.c.id >= turns[0])
-        .where(turn.c.id < turns[1])
-        .scalar_subquery()
-    )
-    query_ = select(conversation.c.id, func.coalesce(newest, 0).label("turn_id"))
-    # The newest of very many; a list of some thousand values is no statement any more.
-    query_ = query_.where(conversation.c.id.in_(chosen[: 10 * CANDIDATES]), *_in_place(wanted))
-    rows = [(row.id, row.turn_id) for row in conn.execute(query_)]
-    if wanted.since is not None or wanted.until is not None:
-        rows = [row for row in rows if row[1]]
-    return sorted(rows, key=lambda row: (-row[1], -row[0]))[:CANDIDATES]
-
-
-def _walk(wanted: Wanted, turns: tuple[int, int], place: int, most: int, limit: int) -> Select[Any]:
-    """Select (turn, conversation) of the newest turns of conversations, from a place on down.
-
-    Args:
-        turns: The first one, and the one behind the last.
-        place: The page begins behind it.
-    """
-    low, high = turns
-    looked_at = _looked_at_rows(low, place, most)
-    later = turn.alias()
-    is_followed = exists().where(
-        later.c.conversation == looked_at.c.conversation,
-        later.c.id > looked_at.c.id,
-        later.c.id < high,
-    )
-    found = select(looked_at.c.id, looked_at.c.conversation).where(~is_followed)
-    if in_place := _in_place(wanted):
-        here = and_(conversation.c.id == looked_at.c.conversation, *in_place)
-        found = found.join(conversation, here)
-    return found.order_by(looked_at.c.id.desc()).limit(limit)
-
-
-def _looked_at_rows(low: int, place: int, most: int) -> Any:
-    return (
-        select(turn.c.id, turn.c.conversation)
-        .where(turn.c.id >= low, turn.c.id < place)
-        .order_by(turn.c.id.desc())
-        .limit(most)
-        .subquery("looked_at")
-    )
-
-
-def _looked_at(low: int, place: int) -> Select[Any]:
-    rows = _looked_at_rows(low, place, LOOKED_AT)
-    return select(func.count().label("n"), func.min(rows.c.id).label("first"))
+    found = [column == text for column, text in columns.items() if text]
+    if wanted.person:
+        said_by = select(inbox.c.conversation).where(inbox.c.sender == wanted.person, is_said)
+        found.append(conversation.c.id.in_(said_by))
+    if wanted.state:
+        found.append(conversation.c.id.in_(_IN_STATE[wanted.state]))
+    return found
 
 
 def _turns_between(conn: Connection, wanted: Wanted) -> tuple[int, int]:
@@ -286,7 +235,7 @@ _BEGUN = select(
 
 def those(conn: Connection, conversation_ids: Sequence[int]) -> list[Listed]:
     """Return conversations by their ids, as far as they are there, with their newest turns."""
-    newest = _newest_of(conn, conversation_ids, Wanted(), (1, END))
+    newest = _newest(conn, Wanted(), len(conversation_ids), among=conversation_ids)
     return _with_overviews(conn, newest)
 
 
@@ -327,7 +276,9 @@ def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
 
     Of a person, or in a state, only the newest conversations are looked through.
     """
-    chosen = candidates(conn, wanted)
+    chosen = None
+    if wanted.is_choice:
+        chosen = [each for each, _ in _newest(conn, wanted, query.MAX_CONVERSATIONS)]
     only = SearchLimits(since_s=wanted.since, until_s=wanted.until)
     found = query.find(conn, chosen, question, limit=MATCHES, only=only)
     # Who only stands beside a match has none of the words.
@@ -338,7 +289,7 @@ def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
         row.id: row
         for row in conn.execute(
             select(conversation.c.id, conversation.c.platform, conversation.c.title).where(
-                places, *_in_place(wanted)
+                places, *_conditions(wanted)
             )
         )
     }
