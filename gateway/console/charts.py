@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from gateway.storage.reports.steps import LineageRow
+from gateway.storage.reports.history import Segment
 
 WIDTH, HEIGHT = 600.0, 120.0
 GAP = 0.22
@@ -179,7 +179,7 @@ class Drawn:
         from_x: Of its parent's right edge; None where it has none in the drawing.
     """
 
-    row: LineageRow
+    row: Segment
     x: int
     y: int
     from_x: int | None
@@ -195,7 +195,7 @@ class Lineage:
     height: int
 
 
-def lineage(rows: Sequence[LineageRow]) -> Lineage:
+def lineage(rows: Sequence[Segment]) -> Lineage:
     """Return where the segments of a conversation stand, given in order."""
     places: dict[int, tuple[int, int]] = {}
     lanes = 0

@@ -15,28 +15,26 @@ from gateway.console import charts
 from gateway.console.register import HOME, Ask, Missing, Result, Shown, page
 from gateway.console.wording import short
 from gateway.storage.conversation import conversations, sessions, transcript
-from gateway.storage.reports import conversation_list, costs, history, steps, usage
-from gateway.storage.reports.conversation_list import Listed
+from gateway.storage.reports import conversation_list, history, steps, usage
 from gateway.storage.reports.costs import BilledAnswer
-from gateway.storage.reports.history import Recorded, speaker, standing, text_with_labels
+from gateway.storage.reports.history import Recorded, Segment, speaker, standing, text_with_labels
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.steps import (
     BilledCall,
     FileRow,
     JournaledStep,
-    LineageRow,
     Received,
     Sent,
-    Sums,
     TurnHead,
     TurnQuestion,
 )
-from gateway.storage.reports.usage import ContextFill
 
 MESSAGES = 60
 """Of one page of a transcript."""
 AROUND = 20
 """Messages behind the one that a link leads to, on the same page."""
+SEGMENTS = 40
+"""Of a conversation that are drawn: the newest."""
 LEFT_SHOWN = 200
 """Messages that a compaction took out of view, and that its page names."""
 WHOLE = f"{HOME}/conversations/{{id}}"
@@ -93,18 +91,6 @@ class TurnShown:
     waits_for: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    here: Listed
-    plan: ViewPlan
-    fill: ContextFill
-    sums: Sums
-    answers: Sequence[BilledAnswer]
-    lineage: Sequence[LineageRow]
-    turns: Sequence[TurnShown]
-    first_seq: int
-
-
 @page(WHOLE, "Conversation")
 async def conversation(ask: Ask) -> Result:
     """Show a conversation, the newest messages or those before one of them."""
@@ -112,26 +98,9 @@ async def conversation(ask: Ask) -> Result:
     database = ask.inside.database
     chosen = await database.read(_chosen_model, number)
     facts = ask.inside.facts(chosen)
-    read = await database.search(_read, number, before, facts.fixed_tokens)
-    has_older = read.first_seq > 1
-    here = f"{HOME}/conversations/{number}"
-    overview = read.here.overview
-    return Shown(
-        "conversation.html",
-        {
-            "it": read.here,
-            "turns": read.turns,
-            "fill": read.fill,
-            "facts": facts,
-            "sums": read.sums,
-            "gauge": _gauge(read, facts),
-            "lineage": read.lineage,
-            "drawing": charts.lineage(read.lineage),
-            "older": f"{here}?before={read.first_seq}#transcript" if has_older else "",
-            "first": f"{here}#transcript" if before is not None else "",
-        },
-        title=overview.title or f"Conversation {number}",
-    )
+    values = await database.search(_read, number, before, facts)
+    title = values["it"].overview.title or f"Conversation {number}"
+    return Shown("conversation.html", values, title=title)
 
 
 def _chosen_model(conn: Connection, number: int) -> str | None:
@@ -140,28 +109,37 @@ def _chosen_model(conn: Connection, number: int) -> str | None:
     return conversations.chosen_model(conn, number)
 
 
-def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) -> _Whole:
-    [here] = conversation_list.those(conn, [number])
+def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts) -> dict[str, Any]:
+    [it] = conversation_list.those(conn, [number])
     rows = history.recorded(conn, number, before=before or transcript.END, limit=MESSAGES)
     plan = sessions.active(conn, number).plan
-    return _Whole(
-        here,
-        plan,
-        usage.standing(conn, number, fixed_tokens),
-        steps.sums(conn, number),
-        costs.recent_answers(conn, number),
-        steps.lineage(conn, number),
-        turns_of(conn, number, rows, plan, steps.commands(conn, number, rows, before)),
-        first_seq=rows[0].seq if rows else 1,
-    )
+    fill = usage.standing(conn, number, facts.fixed_tokens)
+    report = usage.report(conn, number, fill.session_id)
+    lineage = history.segments(conn, number)[-SEGMENTS:]
+    here = f"{HOME}/conversations/{number}"
+    has_older = bool(rows) and rows[0].seq > 1
+    return {
+        "it": it,
+        "turns": turns_of(conn, number, rows, plan, steps.commands(conn, number, rows, before)),
+        "fill": fill,
+        "facts": facts,
+        "took": report.whole,
+        "gauge": _gauge(report.answers, lineage, facts),
+        "lineage": lineage,
+        "drawing": charts.lineage(lineage),
+        "older": f"{here}?before={rows[0].seq}#transcript" if has_older else "",
+        "first": f"{here}#transcript" if before is not None else "",
+    }
 
 
-def _gauge(read: _Whole, facts: StatusFacts) -> charts.LineChart | None:
+def _gauge(
+    answers: Sequence[BilledAnswer], lineage: Sequence[Segment], facts: StatusFacts
+) -> charts.LineChart | None:
     """Return how the prompt grew and shrank; None where no prompt was reported."""
-    if not read.answers:
+    if not answers:
         return None
-    times = [each.at for each in read.answers]
-    made = [row.made_by for row in read.lineage if row.made_by is not None]
+    times = [each.at for each in answers]
+    made = [row.compaction for row in lineage if row.compaction is not None]
     marks = [
         (
             sum(at < row.at for at in times),
@@ -174,7 +152,7 @@ def _gauge(read: _Whole, facts: StatusFacts) -> charts.LineChart | None:
     if facts.threshold_tokens is not None:
         level = float(facts.threshold_tokens)
         levels.append(("threshold", level, f"threshold {short(level)}"))
-    sizes = [float(each.usage.prompt_tokens) for each in read.answers]
+    sizes = [float(each.usage.prompt_tokens) for each in answers]
     # A window ten times as large would press the line flat.
     seen = [level for level in levels if level[1] <= 4 * max(sizes)]
     return charts.steps("Size of the prompt, call by call", sizes, seen, marks, short)
@@ -348,7 +326,7 @@ async def segment(ask: Ask) -> Result:
 
 
 def _segment(conn: Connection, number: int, session_id: int) -> dict[str, Any]:
-    row = next(iter(steps.lineage(conn, number, session_id)), None)
+    row = next((each for each in history.segments(conn, number) if each.id == session_id), None)
     if row is None:
         raise Missing(f"Conversation {number} has no session {session_id}.")
     here = sessions.get(conn, session_id)

@@ -515,8 +515,9 @@ def of_segments(conn: Connection, conversation_id: int) -> dict[int, str]:
     rows = conn.execute(
         segments.where(session.c.conversation == conversation_id).order_by(session.c.id)
     ).all()
-    newest = max(row.id for row in rows if row.parent_session_id is None)
-    asked[newest] = conversations.title(conn, conversation_id)
+    if rows:
+        newest = max(row.id for row in rows if row.parent_session_id is None)
+        asked[newest] = conversations.title(conn, conversation_id)
     found: dict[int, str] = {}
     for row in rows:
         above = row.parent_session_id

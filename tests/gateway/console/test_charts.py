@@ -1,8 +1,9 @@
 """Where the bars, lines and boxes of charts stand."""
 
+from agent.view.view import ViewPlan
 from gateway.console import charts
 from gateway.console.wording import number
-from gateway.storage.reports.steps import LineageRow
+from gateway.storage.reports.history import Segment
 
 
 def test_parts_of_a_bar_stand_upon_each_other() -> None:
@@ -41,9 +42,9 @@ def test_a_line_holds_its_value_until_the_next_one() -> None:
 def test_each_lineage_has_a_row_of_its_own() -> None:
     """Children stand right of their parents; a parent that is not shown is none."""
     rows = [
-        LineageRow(3, 2, 2, "compression", "new", 0, 1),
-        LineageRow(4, None, 1, "new", "compression", 1, 2),
-        LineageRow(5, 4, 2, "compression", None, 2, None),
+        Segment(3, "", 2, 2, "compression", "new", 0, 1, None, ViewPlan(), None),
+        Segment(4, "", None, 1, "new", "compression", 1, 2, None, ViewPlan(), None),
+        Segment(5, "", 4, 2, "compression", None, 2, None, None, ViewPlan(), None),
     ]
     drawn = charts.lineage(rows)
     assert [(box.row.id, box.from_x is None) for box in drawn.boxes] == [

@@ -22,7 +22,6 @@ from gateway.storage.reports import ledger, usage
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.usage import (
     Context,
-    ConversationTotals,
     Figures,
     Insights,
     UsageReport,
@@ -424,19 +423,3 @@ def test_another_conversation_does_not_count(store: Store, answering: Turn) -> N
     look(store, other, "c1")
     seen = found(store, answering)
     assert (seen.outcomes, seen.tools, seen.models) == ({"running": 1}, {}, ())
-
-
-def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
-    """Messages, turns, tool calls and tokens over all turns."""
-    current = store.run(turn_of, "one")
-    end = TurnEnd("final_text", model_call(USAGE))
-    store.run(turn_journal.commit, current, [assistant_message("1")], [], end)
-    store.run(admit, inbound("two"))
-    second = store.run(begin_turn, current.lease)
-    store.run(turn_journal.commit, second, [assistant_message("2")], [], end)
-    assert store.run(usage.work, current.lease.conversation) == ConversationTotals(4, 2, 0, 890, 40)
-
-
-def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
-    """All figures are 0."""
-    assert store.run(usage.work, 4711) == ConversationTotals(0, 0, 0, 0, 0)
