@@ -268,7 +268,7 @@ def stored_facts(
     stored = Stored(
         unsent=health.unsent_by_account(conn, outbox.NOTICES),
         given_up=health.given_up(conn, DAY_S),
-        strangers=health.strangers(conn).count,
+        strangers=health.waiting(conn, "strangers").count,
         budgets=budgets,
         makes_backups=health.oldest_replica(conn) == replica_id,
     )

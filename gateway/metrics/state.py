@@ -219,7 +219,7 @@ def _size(path: Path) -> int:
 
 def _standing(found: Standing, settings: Settings) -> Iterator[Sample]:
     waits, counts = found.waits, found.counts
-    yield from _waiting(series.INBOX_DEPTH, series.INBOX_AGE, waits["inbox"])
+    yield from _waiting(series.INBOX_DEPTH, series.INBOX_AGE, waits["unanswered"])
     yield from _waiting(series.ASKED, series.ASKED_AGE, waits["asked"])
     yield Sample(series.STRANGERS, waits["strangers"].count)
     yield Sample(series.QUARANTINED, waits["quarantined"].count)
