@@ -19,11 +19,8 @@ from typing import Any
 
 import orjson
 from sqlalchemy import (
-    ARRAY,
-    BigInteger,
     ColumnElement,
     Connection,
-    any_,
     bindparam,
     func,
     select,
@@ -286,20 +283,17 @@ def _rows(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
     seqs: dict[int, list[int]] = {}
     for id_ in ids:
         seqs.setdefault(id_ >> SEQ_BITS, []).append(id_ & SEQ_MASK)
-    rows = _ROWS[conn.dialect.name]
     return {
         row_id(row.conversation, row.seq): row
         for each, here in seqs.items()
-        for row in conn.execute(rows, {"conversation_id": each, "seqs": here})
+        for row in conn.execute(_ROWS, {"conversation_id": each, "seqs": here})
     }
 
 
-_here = select(search_row).where(search_row.c.conversation == bindparam("conversation_id"))
-# An array is one parameter; SQLite has none.
-_ROWS = {
-    "sqlite": _here.where(search_row.c.seq.in_(bindparam("seqs", expanding=True))),
-    "postgresql": _here.where(search_row.c.seq == any_(bindparam("seqs", type_=ARRAY(BigInteger)))),
-}
+_ROWS = select(search_row).where(
+    search_row.c.conversation == bindparam("conversation_id"),
+    search_row.c.seq.in_(bindparam("seqs", expanding=True)),
+)
 
 
 def best(
