@@ -1,7 +1,6 @@
 """Budgets: what a day may cost, what it has cost so far, and whose turns it went to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -43,28 +42,15 @@ def drawn(spent: Sequence[tuple[str, float]], limit_usd: float | None) -> BarCha
     return charts.bars(title, series, parts, format_usd, limit_usd)
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
-    """What one sender's turns have cost today; `share` of their limit, None where there is none."""
-
-    name: str
-    group: Group
-    share: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _SpentDays:
-    days: Sequence[tuple[str, float]]
-    people: Sequence[Group]
-    names: Mapping[str, str]
-
-
-def _read(conn: Connection, zone: tzinfo, following: GroupPage) -> _SpentDays:
+def _read(
+    conn: Connection, zone: tzinfo, following: GroupPage
+) -> tuple[list[tuple[str, float]], list[Group], Mapping[str, str]]:
+    """Return the cost of each day, who has spent something today, and their names."""
     spans = days_until_now(zone, DAYS)
     by_day = costs.by_span_and_model(conn, spans)
     days = [(day.name, sum(each.money.usd for each in spent.values())) for day, spent in by_day]
     people = costs.by_key(conn, "sender", spans[-1].start, _no_rates, following)
-    return _SpentDays(days, people, members.names(conn, [each.name for each in people]))
+    return days, people, members.names(conn, [each.name for each in people])
 
 
 def _no_rates(_: str) -> None:
@@ -78,35 +64,30 @@ async def budgets(ask: Ask) -> Result:
     zone = ZoneInfo(settings.sessions.timezone)
     here, after = today(zone), ask.query("after")
     try:
-        found = await ask.inside.database.read(
+        days, people, names = await ask.inside.database.read(
             _read, zone, GroupPage(register.PAGE + 1, after or None)
         )
     except NotFound as exc:
         raise Missing(f"{after} has spent nothing today.") from exc
-    limit = settings.budget.daily_usd
+    limit, limit_of_person = settings.budget.daily_usd, settings.budget.sender_daily_usd
     return Shown(
         "budgets.html",
         {
             "budget": settings.budget,
             "quotas": settings.quotas,
-            "used": found.days[-1][1],
-            "share": share(found.days[-1][1], limit),
-            "chart": drawn(found.days, limit),
+            "used": days[-1][1],
+            "share": share(days[-1][1], limit),
+            "chart": drawn(days, limit),
             "people": [
-                Person(each.name, each, share(each.spent.money.usd, _of_person(ask)))
-                for each in listed(found.people)
+                (each, share(each.spent.money.usd, limit_of_person)) for each in listed(people)
             ],
-            "names": found.names,
+            "names": names,
             "begins": here.end.timestamp(),
             "now": datetime.now(zone).timestamp(),
-            "older": older(BUDGETS, found.people, lambda group: group.name),
+            "older": older(BUDGETS, people, lambda group: group.name),
             "first": BUDGETS if after else "",
         },
     )
-
-
-def _of_person(ask: Ask) -> float | None:
-    return ask.inside.settings.budget.sender_daily_usd
 
 
 def share(usd: float, limit_usd: float | None) -> float | None:

@@ -4,7 +4,7 @@ What is decided goes through the same functions as `/pair`, `parley pair` and `p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -66,14 +66,10 @@ async def people(ask: Ask) -> Result:
             "named": named,
             "names": names,
             "mode": ask.inside.settings.access.mode,
-            "older": older(PEOPLE, rows, _name),
+            "older": older(PEOPLE, rows, lambda row: row.name),
             "first": PEOPLE if after else "",
         },
     )
-
-
-def _name(row: PairingRequest | Member) -> str:
-    return row.code if isinstance(row, PairingRequest) else f"{row.platform}:{row.sender}"
 
 
 def _named_in_settings(ask: Ask) -> Sequence[tuple[str, str]]:
@@ -97,26 +93,13 @@ async def decide(ask: Ask) -> Result:
     return Moved(PEOPLE, decision.text.replace("`", ""), failed=decision.happened is None)
 
 
-@dataclass(frozen=True, slots=True)
-class _WebPeople:
-    """Users of the web chat, and who is signed in there.
-
-    Attributes:
-        named: The sessions, each with the name of its user.
-    """
-
-    users: Sequence[WebUser]
-    named: Sequence[tuple[str, WebSession]]
-
-
-def _web_users(conn: Connection, access: Access) -> _WebPeople:
-    users = [
-        replace(each, role=access.own_role(each))
-        for each in web_users.everybody(conn)
-        if each.role != "removed"
-    ]
+def _web_users(
+    conn: Connection, access: Access
+) -> tuple[list[WebUser], list[tuple[str, WebSession]]]:
+    """Return the users of the web chat, and its sessions, each with the name of its user."""
+    users = [replace(each, role=access.own_role(each)) for each in web_users.everybody(conn)]
     sessions = web_users.sessions(conn, access.web.oidc.session_s)[: register.PAGE]
-    return _WebPeople(users, [(name_of(each.sender), each) for each in sessions])
+    return users, [(name_of(each.sender), each) for each in sessions]
 
 
 @page(WEB_USERS, "Web users", "People")
@@ -124,8 +107,9 @@ async def users(ask: Ask) -> Result:
     """Show the users of the web chat, and who is signed in."""
     settings = ask.inside.settings
     access = Access(settings.access, settings.web)
-    seen = await ask.inside.database.read(_web_users, access)
-    return Shown("web_users.html", {"seen": seen, "owner": OWNER.name, "roles": _ROLES})
+    found, signed_in = await ask.inside.database.read(_web_users, access)
+    values = {"users": found, "signed_in": signed_in, "owner": OWNER.name, "roles": _ROLES}
+    return Shown("web_users.html", values)
 
 
 _ROLES = ("member", "guest", "owner")
