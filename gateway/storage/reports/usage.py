@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, selec
 
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.conversation.transcript import shown_ranges
+from gateway.storage.conversation.transcript import tokens_shown
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent, grouped, total
@@ -23,7 +23,6 @@ from gateway.storage.schema import (
     inbox,
     is_running,
     ledger,
-    message,
     session,
     step,
     turn,
@@ -40,17 +39,7 @@ HOUSEKEPT = (
 """Outcomes of the turns of `/compress` and `/model`: these answer nobody and are not counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The size of a conversation's view in tokens.
-
-    Attributes:
-        source: reported: the model's last report and an estimate of what was added since;
-            estimated: no report stands behind it.
-    """
-
-    tokens: int
-    source: Literal["reported", "estimated"]
+Source = Literal["reported", "estimated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +86,9 @@ class ContextFill:
     Attributes:
         session_id: The present segment, and its `number` in the lineage.
         title: As that segment carries it ("Title #2"); empty for none.
+        tokens: The size of its view.
+        source: reported: the model's last report and an estimate of what was added since;
+            estimated: no report stands behind it.
         compactions: So far, in the whole conversation.
         answered_by: The model that last reported, as it is booked; None where none has.
     """
@@ -104,7 +96,8 @@ class ContextFill:
     session_id: int
     number: int
     title: str
-    context: Context
+    tokens: int
+    source: Source
     compactions: int
     answered_by: str | None = None
 
@@ -114,7 +107,7 @@ def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | 
     conversation_id = conversations.find(conn, session_key)
     if conversation_id is None:
         return None
-    return standing(conn, conversation_id, fixed_tokens).context.tokens
+    return standing(conn, conversation_id, fixed_tokens).tokens
 
 
 def model_of(conn: Connection, session_key: str) -> str | None:
@@ -131,28 +124,30 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
     """
     here = sessions.active(conn, conversation_id)
     title = conversations.title(conn, conversation_id)
+    tokens, source = _context(conn, here, fixed_tokens)
     return ContextFill(
         session_id=here.id,
         number=here.number,
         title=sessions.titled(title, here.number) if title else "",
-        context=_context(conn, here, fixed_tokens),
+        tokens=tokens,
+        source=source,
         compactions=_saved(conn, conversation_id, None).compactions,
         answered_by=here.report_model,
     )
 
 
-def _context(conn: Connection, here: Session, fixed_tokens: int) -> Context:
+def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, Source]:
     """Return the size of a segment's view: the best that is known, and what was added since."""
     if here.prompt_tokens is not None and here.prompt_upto_seq is not None:
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
-        added = _tokens_shown(conn, here, from_seq=here.prompt_upto_seq + 1)
-        return Context(covered + _scaled(here, added), "reported")
+        added = tokens_shown(conn, here.conversation, here.plan, from_seq=here.prompt_upto_seq + 1)
+        return covered + _scaled(here, added), "reported"
     made = conn.execute(_NEWEST_COMPACTION, {"conversation_id": here.conversation}).one_or_none()
     if made is None:
-        shown = _tokens_shown(conn, here)
-        return Context(_scaled(here, fixed_tokens + shown), "estimated")
-    added = _tokens_shown(conn, here, from_session=made.child_session_id)
-    return Context(made.tokens_after + _scaled(here, added), "estimated")
+        shown = tokens_shown(conn, here.conversation, here.plan)
+        return _scaled(here, fixed_tokens + shown), "estimated"
+    added = tokens_shown(conn, here.conversation, here.plan, from_session=made.child_session_id)
+    return made.tokens_after + _scaled(here, added), "estimated"
 
 
 def _scaled(here: Session, tokens: int) -> int:
@@ -176,39 +171,6 @@ _NEWEST_COMPACTION = (
     )
     .order_by(compaction.c.id.desc())
     .limit(1)
-)
-
-
-def _tokens_shown(
-    conn: Connection, here: Session, *, from_seq: int = 1, from_session: int = 0
-) -> int:
-    """Return the estimates of the messages that a segment shows, summed up.
-
-    Args:
-        from_seq: Only messages from there on.
-        from_session: Only what was recorded in this segment or a later one.
-    """
-    spans = ((max(low, from_seq), high) for low, high in shown_ranges(here.plan))
-    return sum(
-        conn.scalar(
-            _TOKENS_WITHIN,
-            {
-                "conversation_id": here.conversation,
-                "low": low,
-                "high": high,
-                "from_session": from_session,
-            },
-        )
-        or 0
-        for low, high in spans
-        if low <= high
-    )
-
-
-_TOKENS_WITHIN = select(func.sum(message.c.tokens)).where(
-    message.c.conversation == bindparam("conversation_id"),
-    message.c.seq.between(bindparam("low"), bindparam("high")),
-    message.c.session_id >= bindparam("from_session"),
 )
 
 
