@@ -240,35 +240,27 @@ def those(conn: Connection, conversation_ids: Sequence[int]) -> list[Listed]:
 
 
 def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list[Listed]:
-    ids = [each for each, _ in newest]
-    overviews = {row.id: row for row in history.overviews_of(conn, ids)}
-    more = {row.id: row for row in conn.execute(_more(ids))}
-    asked = select(inquiry.c.kind).where(inquiry.c.turn_id == turn.c.id, is_unanswered)
-    outcome = func.coalesce(turn.c.outcome, asked.limit(1).scalar_subquery(), turn.c.state)
-    turns = select(turn.c.id, outcome.label("outcome"))
-    outcomes: dict[int, str] = {
-        row.id: row.outcome
-        for row in conn.execute(turns.where(turn.c.id.in_([turn_id for _, turn_id in newest])))
-    }
-    return [
-        Listed(
-            overviews[each],
-            more[each].account,
-            turn_id,
-            outcomes.get(turn_id, ""),
-            more[each].sender_name or "",
-        )
-        for each, turn_id in newest
-        if each in overviews
-    ]
-
-
-def _more(ids: Sequence[int]) -> Select[Any]:
-    newest = and_(
+    turn_ids = dict(newest)
+    overviews = {row.id: row for row in history.overviews_of(conn, turn_ids.keys())}
+    its_newest = and_(
         inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
     )
-    columns = (conversation.c.id, conversation.c.account, inbox.c.sender_name)
-    return select(*columns).outerjoin(inbox, newest).where(conversation.c.id.in_(ids))
+    its_turn = and_(turn.c.conversation == conversation.c.id, turn.c.id.in_(turn_ids.values()))
+    asked = select(inquiry.c.kind).where(inquiry.c.turn_id == turn.c.id, is_unanswered)
+    outcome = func.coalesce(turn.c.outcome, asked.limit(1).scalar_subquery(), turn.c.state)
+    query_ = (
+        select(conversation.c.id, conversation.c.account, inbox.c.sender_name, outcome)
+        .outerjoin(inbox, its_newest)
+        .outerjoin(turn, its_turn)
+        .where(conversation.c.id.in_(overviews))
+    )
+    more = {each: told for each, *told in conn.execute(query_)}
+    return [
+        Listed(overviews[each], account, turn_id, ended or "", name or "")
+        for each, turn_id in newest
+        if each in overviews
+        for account, name, ended in [more[each]]
+    ]
 
 
 def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
