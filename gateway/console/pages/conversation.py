@@ -34,7 +34,7 @@ MESSAGES = 60
 AROUND = 20
 """Messages behind the one that a link leads to, on the same page."""
 SEGMENTS = 40
-"""Of a conversation that are drawn: the newest."""
+"""Of a conversation that are shown: the newest."""
 LEFT_SHOWN = 200
 """Messages that a compaction took out of view, and that its page names."""
 WHOLE = f"{HOME}/conversations/{{id}}"
@@ -126,7 +126,6 @@ def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts)
         "took": report.whole,
         "gauge": _gauge(report.answers, lineage, facts),
         "lineage": lineage,
-        "drawing": charts.lineage(lineage),
         "older": f"{here}?before={rows[0].seq}#transcript" if has_older else "",
         "first": f"{here}#transcript" if before is not None else "",
     }
