@@ -14,7 +14,6 @@ from gateway.console.register import (
     older,
     page,
 )
-from gateway.errors import NotFound
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditKind
 from gateway.storage.people import members
@@ -33,10 +32,7 @@ async def record(ask: Ask) -> Result:
     if kind and kind not in KINDS:
         raise Missing(f"There is no kind {kind}.")
     read = ask.inside.database.read
-    try:
-        rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
-    except NotFound as exc:
-        raise Missing(f"There is no row {after}.") from exc
+    rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
     told = [(row, row.text()) for row in listed(rows)]
     people = [who for _, said in told if said for who in (said["by"], said["subject"])]
     return Shown(

@@ -14,14 +14,12 @@ from gateway.console.pages.overview import days_until_now
 from gateway.console.register import (
     HOME,
     Ask,
-    Missing,
     Result,
     Shown,
     listed,
     older,
     page,
 )
-from gateway.errors import NotFound
 from gateway.storage.people import members
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import GroupPage
@@ -63,12 +61,8 @@ async def budgets(ask: Ask) -> Result:
     settings = ask.inside.settings
     zone = ZoneInfo(settings.sessions.timezone)
     here, after = today(zone), ask.query("after")
-    try:
-        days, people, names = await ask.inside.database.read(
-            _read, zone, GroupPage(register.PAGE + 1, after or None)
-        )
-    except NotFound as exc:
-        raise Missing(f"{after} has spent nothing today.") from exc
+    following = GroupPage(register.PAGE + 1, after or None)
+    days, people, names = await ask.inside.database.read(_read, zone, following)
     limit, limit_of_person = settings.budget.daily_usd, settings.budget.sender_daily_usd
     return Shown(
         "budgets.html",

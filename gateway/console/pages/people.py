@@ -19,7 +19,6 @@ from gateway.console import register
 from gateway.console.register import (
     HOME,
     Ask,
-    Missing,
     Moved,
     Result,
     Shown,
@@ -51,10 +50,7 @@ ENDINGS = {"remove": "web-remove", "sign-out": "web-revoke"}
 async def people(ask: Ask) -> Result:
     """Show who asks to be let in, who was, and whom the settings name."""
     after = ask.query("after")
-    try:
-        rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
-    except NotFound as exc:
-        raise Missing(f"{after} is not on the list any more.") from exc
+    rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
     shown, named = listed(rows), _named_in_settings(ask)
     whom = [each.granted_by for each in shown if isinstance(each, Member)]
     names = await ask.inside.database.read(members.names, whom + [who for _, who in named])

@@ -11,7 +11,6 @@ from gateway.console import register
 from gateway.console.register import (
     HOME,
     Ask,
-    Missing,
     Moved,
     Result,
     Shown,
@@ -77,12 +76,7 @@ async def answer(ask: Ask) -> Result:
 async def letters(ask: Ask) -> Result:
     """Show turns that were given up, and messages that no platform took."""
     after = ask.query("after")
-    try:
-        rows = await ask.inside.database.read(
-            dead_letters.find_all, register.PAGE + 1, after or None
-        )
-    except NotFound as exc:
-        raise Missing(f"There is no dead letter {after} any more.") from exc
+    rows = await ask.inside.database.read(dead_letters.find_all, register.PAGE + 1, after or None)
     return Shown(
         "dead_letters.html",
         {
