@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
@@ -131,7 +131,7 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
         title=sessions.titled(title, here.number) if title else "",
         tokens=tokens,
         source=source,
-        compactions=_saved(conn, conversation_id, None).compactions,
+        compactions=_saved(conn, conversation_id, None)[0],
         answered_by=here.report_model,
     )
 
@@ -220,7 +220,7 @@ def _figures(
     done = conn.execute(_turns(conversation_id, session_id)).one()
     running = conn.scalar(_running_tools(conversation_id, session_id)) or 0
     saved = _saved(conn, conversation_id, session_id)
-    return Figures(done.turns, done.tool_calls + running, spent, saved.compactions, saved.tokens)
+    return Figures(done.turns, done.tool_calls + running, spent, *saved)
 
 
 _answers = func.coalesce(turn.c.outcome, "").not_in(HOUSEKEPT)
@@ -245,24 +245,19 @@ def _running_tools(conversation_id: int, session_id: int | None) -> Select[Any]:
     return query if session_id is None else query.where(turn.c.session_id == session_id)
 
 
-class Saved(NamedTuple):
-    """Compactions, and how many tokens they took out of view.
+def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tuple[int, int]:
+    """Return how many compactions there were, and how many tokens they took out of view.
 
     A repair is none: it fixes a request that was refused, and saves nothing on purpose.
     """
-
-    compactions: int
-    tokens: int
-
-
-def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> Saved:
     saving = compaction.c.tokens_before - compaction.c.tokens_after
     query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
         compaction.c.conversation == conversation_id, compaction.c.trigger != "repair"
     )
     if session_id is not None:
         query = query.where(compaction.c.child_session_id == session_id)
-    return Saved(*conn.execute(query).one())
+    count, tokens = conn.execute(query).one()
+    return count, tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,7 +302,7 @@ def test_nothing_of_another_conversation_counts(store: Store, current: Turn) -> 
     use_tool(store, other)
     finish(store, other)
     shown = estimate([user_message("What is the weather?")])
-    assert context(store, current).tokens == FIXED + shown
+    assert context(store, current)[0] == FIXED + shown
     assert report(store, current).whole == Figures(turns=1)
 
 
