@@ -174,7 +174,7 @@ async def test_names_of_files_are_text(tmp_path: Path) -> None:
         await running.serving.chat.ask("here", sender_name="<b>Una</b>")
         await running.database.write(_attach)
         found = (await browser.get("/admin/conversations/1")).text
-        assert "file &lt;svg onload=alert(1)&gt;.png, image/&lt;i&gt;, 1.2 kB" in found
+        assert "file &lt;svg onload=alert(1)&gt;.png, image/&lt;i&gt;, 1 KB" in found
         assert "&lt;b&gt;Una&lt;/b&gt;" in found
         assert "<svg onload" not in found
 
