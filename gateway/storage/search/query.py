@@ -19,7 +19,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     bindparam,
     func,
@@ -29,10 +28,10 @@ from sqlalchemy import (
 
 from agent.messages import decode, full_text
 from agent.ports import PastMessage
-from gateway.session_keys import is_direct
-from gateway.storage.conversation import sessions
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.transcript import END
-from gateway.storage.schema import alias, conversation, iso_time, message, search_row
+from gateway.storage.people import notebook
+from gateway.storage.schema import conversation, iso_time, message, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
 from gateway.storage.search.terms import AskedWord, asked_words
 
@@ -360,23 +359,16 @@ class Scope:
 
 def of(conn: Connection, conversation_id: int) -> Scope:
     """Return what the search of a conversation looks through."""
-    own = conn.execute(_with_keys(conversation.c.id == conversation_id)).all()
-    title = own[0].title if own else ""
     # Everybody in a group reads its answers: they must hold nothing from direct chats.
-    if not any(map(is_direct, own)):
-        return Scope({conversation_id: title}, is_direct=False)
-    theirs = (conversation.c.platform == own[0].platform, conversation.c.user == own[0].user)
-    rows = conn.execute(_with_keys(*theirs).order_by(conversation.c.id.desc()))
-    others = {row.id: row.title for row in rows if is_direct(row) and row.id != conversation_id}
-    kept = list(others.items())[: MAX_CONVERSATIONS - 1]
-    # The turn's own comes first: it is searched even where others fill the list.
-    titles = {conversation_id: title, **dict(kept)}
-    return Scope(titles, is_direct=True, left_out=len(others) - len(kept))
-
-
-def _with_keys(*where: ColumnElement[bool]) -> Any:
-    keys = alias.c.conversation == conversation.c.id
-    return select(conversation, alias.c.session_key).outerjoin(alias, keys).where(*where)
+    shared = notebook.sharing(conn, conversation_id)
+    kept = shared[:MAX_CONVERSATIONS]
+    titles = conversations.titles(conn, kept)
+    is_group = notebook.is_shared(notebook.scope_of(conn, conversation_id))
+    return Scope(
+        {each: titles.get(each, "") for each in kept},
+        is_direct=not is_group,
+        left_out=len(shared) - len(kept),
+    )
 
 
 def around(
