@@ -32,7 +32,6 @@ from gateway.console import wording
 from gateway.console.pages import (
     audit,
     budgets,
-    conversation,
     conversations,
     costs,
     livelog,
@@ -64,7 +63,7 @@ from gateway.settings.tree import Settings
 log = structlog.get_logger()
 
 PAGES = (
-    *(overview, costs, conversations, conversation, work, livelog),
+    *(overview, costs, conversations, work, livelog),
     *(people, budgets, setup, system, audit),
 )
 """All modules with pages, in the order of the menu: to be imported is to be registered."""

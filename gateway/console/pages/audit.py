@@ -3,7 +3,7 @@
 from typing import get_args
 
 from gateway.console import register
-from gateway.console.pages.conversation import AROUND
+from gateway.console.pages.conversations import AROUND
 from gateway.console.register import (
     HOME,
     Ask,
