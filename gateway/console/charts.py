@@ -42,7 +42,6 @@ class BarChart:
     top: str
     rows: Sequence[tuple[str, Sequence[str]]]
     summary: str
-    levels: Sequence["Level"] = ()
 
 
 def bars(
@@ -50,7 +49,6 @@ def bars(
     series: Sequence[str],
     values: Sequence[tuple[str, Sequence[float]]],
     write: Callable[[float], str],
-    limit: float | None = None,
 ) -> BarChart:
     """Return a chart of values by label.
 
@@ -59,9 +57,8 @@ def bars(
         series: Names of the parts of a bar, from the bottom up.
         values: (label, one value of each series), in order.
         write: Puts a value into words.
-        limit: A line is drawn at this height; None for none.
     """
-    top = max([limit or 0.0, *(sum(each) for _, each in values)])
+    top = max((sum(each) for _, each in values), default=0.0)
     step = WIDTH / max(len(values), 1)
     boxes = []
     for n, (label, each) in enumerate(values):
@@ -73,13 +70,8 @@ def bars(
                 boxes.append(Box(n * step + step * GAP / 2, upper, width, height, kind, text))
     rows = [(label, [write(value) for value in each]) for label, each in values]
     total = write(sum(sum(each) for _, each in values))
-    highest = max((sum(each) for _, each in values), default=0.0)
-    summary = f"{len(values)} bars, together {total}; the highest is {write(highest)}."
-    levels = []
-    if limit is not None:
-        at = HEIGHT * (1 - limit / top) if top else HEIGHT
-        levels = [Level(at, "limit", f"limit: {write(limit)}")]
-    return BarChart(title, series, boxes, write(top), rows, summary, levels)
+    summary = f"{len(values)} bars, together {total}; the highest is {write(top)}."
+    return BarChart(title, series, boxes, write(top), rows, summary)
 
 
 def stacked(
