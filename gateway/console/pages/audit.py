@@ -4,16 +4,7 @@ from typing import get_args
 
 from gateway.console import register
 from gateway.console.pages.conversations import AROUND
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Missing,
-    Result,
-    Shown,
-    listed,
-    older,
-    page,
-)
+from gateway.console.register import HOME, Ask, Missing, Result, Shown, listed, older, page
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditKind
 from gateway.storage.people import members

@@ -8,15 +8,7 @@ from sqlalchemy import Connection
 
 from gateway.agent_ports.budgets import today
 from gateway.console import register
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Result,
-    Shown,
-    listed,
-    older,
-    page,
-)
+from gateway.console.register import HOME, Ask, Result, Shown, listed, older, page
 from gateway.storage.people import members
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import GroupPage

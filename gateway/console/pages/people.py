@@ -16,17 +16,7 @@ from adapters.web.guard import VISIT, names_loopback
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
 from gateway.console import register
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Moved,
-    Result,
-    Shown,
-    action,
-    listed,
-    older,
-    page,
-)
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, older, page
 from gateway.errors import GatewayError, NotFound
 from gateway.storage.people import members, notebook, web_users
 from gateway.storage.people.members import Member, PairingRequest

@@ -8,17 +8,7 @@ import time
 from adapters.messages import Address, InboundMessage
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
 from gateway.console import register
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Moved,
-    Result,
-    Shown,
-    action,
-    listed,
-    older,
-    page,
-)
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, older, page
 from gateway.errors import NotFound
 from gateway.storage.conversation import questions
 from gateway.storage.people import members

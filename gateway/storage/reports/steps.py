@@ -17,16 +17,7 @@ from agent.view.view import ViewPlan
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.reports.history import Recorded, recorded
 from gateway.storage.reports.ledger import Spent, usage_in
-from gateway.storage.schema import (
-    attachment,
-    inbox,
-    inquiry,
-    ledger,
-    message,
-    outbox,
-    step,
-    turn,
-)
+from gateway.storage.schema import attachment, inbox, inquiry, ledger, message, outbox, step, turn
 
 MOST_ASKED = 500
 """Inbox rows of one page."""

@@ -18,15 +18,7 @@ from gateway.storage.conversation.transcript import tokens_shown
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent, grouped, total
-from gateway.storage.schema import (
-    compaction,
-    inbox,
-    is_running,
-    ledger,
-    session,
-    step,
-    turn,
-)
+from gateway.storage.schema import compaction, inbox, is_running, ledger, session, step, turn
 
 HOUSEKEPT = (
     "compressed",

@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    bindparam,
-    delete,
-    insert,
-    select,
-    text,
-)
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, select, text
 
 from agent.messages import decode
 from gateway.storage.conversation import conversations

@@ -18,13 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import (
-    Connection,
-    bindparam,
-    func,
-    select,
-    text,
-)
+from sqlalchemy import Connection, bindparam, func, select, text
 
 from agent.messages import decode, full_text
 from agent.ports import PastMessage
