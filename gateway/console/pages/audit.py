@@ -43,7 +43,7 @@ async def record(ask: Ask) -> Result:
 async def calls(ask: Ask) -> Result:
     """Show which tools were called, who allowed it and what came of it, the newest turn first."""
     tool, conversation = ask.query("tool"), ask.position("conversation")
-    before = _place(ask.query("after"))
+    before = ask.pair("after")
     wanted = AuditFilter(0.0, register.PAGE + 1, conversation, tool or None, before)
     read = ask.inside.database.read
     rows = await read(audit.calls, wanted)
@@ -59,10 +59,3 @@ async def calls(ask: Ask) -> Result:
             **filters,
         },
     )
-
-
-def _place(text: str) -> tuple[int, int] | None:
-    """Return the turn and the number of the call that a page begins behind; None for the first."""
-    turn, _, number = text.partition(".")
-    is_place = all(part.isascii() and part.isdigit() and len(part) < 19 for part in (turn, number))
-    return (int(turn), int(number)) if is_place else None

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import groupby
 from typing import Any, get_args
-from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 import orjson
@@ -19,12 +18,12 @@ from agent.messages import ChatMessage, decode
 from agent.view.view import ViewPlan
 from gateway.agent_ports.budgets import day_of
 from gateway.commands.status_figures import StatusFacts
-from gateway.console import charts
-from gateway.console.register import HOME, Ask, Missing, Result, Shown, page
+from gateway.console import charts, register
+from gateway.console.register import HOME, Ask, Missing, Result, Shown, address, listed, older, page
 from gateway.console.wording import short
 from gateway.storage.conversation import conversations, sessions, transcript
 from gateway.storage.reports import conversation_list, history, steps, usage
-from gateway.storage.reports.conversation_list import ListPage, State, Wanted
+from gateway.storage.reports.conversation_list import State, Wanted
 from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.history import Recorded, Segment, speaker, standing, text_with_labels
 from gateway.storage.reports.ledger import Spent
@@ -38,7 +37,7 @@ from gateway.storage.reports.steps import (
     TurnQuestion,
 )
 
-LISTED = 50
+LIST = f"{HOME}/conversations"
 SHOWN_CHARS = 280
 """Of a message that a search has found."""
 STATES: Mapping[State, str] = {
@@ -57,15 +56,15 @@ SEGMENTS = 40
 """Of a conversation that are shown: the newest."""
 LEFT_SHOWN = 200
 """Messages that a compaction took out of view, and that its page names."""
-WHOLE = f"{HOME}/conversations/{{id}}"
+WHOLE = f"{LIST}/{{id}}"
 
 
-@page(f"{HOME}/conversations", "Conversations", "Chats")
+@page(LIST, "Conversations", "Chats")
 async def every_conversation(ask: Ask) -> Result:
     """Show the conversations with the newest turns, or what a search has found."""
     given = {name: ask.query(name) for name in FILTERS}
     wanted = wanted_of(given, ask.inside.settings.sessions.timezone)
-    database, before = ask.inside.database, ask.position("before")
+    database, after = ask.inside.database, ask.pair("after")
     values = {
         "given": given,
         "states": STATES,
@@ -80,25 +79,12 @@ async def every_conversation(ask: Ask) -> Result:
     if given["query"]:
         values["found"] = await database.search(conversation_list.said, wanted, given["query"])
         return Shown("conversations.html", values)
-    listed = await database.search(_listed, wanted, before)
-    values["listed"] = listed.rows
-    if listed.before is not None:
-        values["older"] = address(given, listed.before)
-    if before is not None:
-        values["first"] = address(given)
+    rows = await database.search(conversation_list.listed, wanted, register.PAGE + 1, after)
+    values["listed"] = listed(rows)
+    values["older"] = older(LIST, rows, lambda row: f"{row.turn_id}.{row.overview.id}", given)
+    if after is not None:
+        values["first"] = address(LIST, given)
     return Shown("conversations.html", values)
-
-
-def _listed(conn: Connection, wanted: Wanted, before: int | None) -> ListPage:
-    return conversation_list.listed(conn, wanted, before=before, limit=LISTED)
-
-
-def address(given: Mapping[str, str], before: int | None = None) -> str:
-    """Return the address of the list with these filters, from a place on."""
-    kept = {name: value for name, value in given.items() if value}
-    place = {} if before is None else {"before": str(before)}
-    asked = urlencode(kept | place)
-    return f"{HOME}/conversations" + (f"?{asked}" if asked else "")
 
 
 def wanted_of(given: Mapping[str, str], timezone: str) -> Wanted:
@@ -198,7 +184,7 @@ def _chosen_model(conn: Connection, number: int) -> str | None:
 
 
 def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts) -> dict[str, Any]:
-    [it] = conversation_list.those(conn, [number])
+    it = conversation_list.one(conn, number)
     rows = history.recorded(conn, number, before=before or transcript.END, limit=MESSAGES)
     plan = sessions.active(conn, number).plan
     fill = usage.standing(conn, number, facts.fixed_tokens)

@@ -80,7 +80,7 @@ def _read(conn: Connection, spans: Sequence[Span]) -> dict[str, Any]:
         "days": conversation_list.turns_by_day(conn, spans),
         "spent": [sum(each.values(), Spent()) for _, each in costs.by_span_and_model(conn, spans)],
         "replicas": health.replicas(conn),
-        "newest": conversation_list.listed(conn, Wanted(), limit=NEWEST).rows,
+        "newest": conversation_list.listed(conn, Wanted(), NEWEST),
         "dead_sends": health.dead_sends(conn, health.DAY_S),
     }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, tuple_
 
 from agent.ports import PastMessage
 from gateway.storage.conversation.transcript import END
@@ -31,8 +31,6 @@ from gateway.storage.schema import (
 from gateway.storage.search import query
 from gateway.storage.search.query import SearchLimits
 
-CANDIDATES = 200
-"""Conversations of a person, or in a state, that are shown: the newest, on one page."""
 MATCHES = 100
 
 State = Literal["running", "waiting", "asking", "unsent", "failed"]
@@ -79,13 +77,6 @@ class Listed:
     person: str
 
 
-class ListPage(NamedTuple):
-    """Conversations in order; `before` is where the next page begins, None behind the last one."""
-
-    rows: list[Listed]
-    before: int | None
-
-
 class Said(NamedTuple):
     """A message that a search has found."""
 
@@ -96,35 +87,22 @@ class Said(NamedTuple):
 
 
 def listed(
-    conn: Connection, wanted: Wanted, *, before: int | None = None, limit: int = 50
-) -> ListPage:
-    """Return a page of conversations.
+    conn: Connection, wanted: Wanted, limit: int = 50, after: tuple[int, int] | None = None
+) -> list[Listed]:
+    """Return conversations, those with the newest turns first.
+
+    Those without a turn come last, and only of a person or in a state.
 
     Args:
-        before: Only those whose newest turn has a smaller id.
+        after: Only what stands behind the one with this newest turn (0 for none) and this id.
     """
-    if wanted.is_choice:
-        return ListPage(_with_overviews(conn, _newest(conn, wanted, CANDIDATES)), None)
-    found = _newest(conn, wanted, limit + 1, before)
-    rows = _with_overviews(conn, found[:limit])
-    return ListPage(rows, found[limit - 1][1] if len(found) > limit else None)
+    return _with_overviews(conn, _newest(conn, wanted, limit, after))
 
 
 def _newest(
-    conn: Connection,
-    wanted: Wanted,
-    limit: int,
-    before: int | None = None,
-    among: Sequence[int] | None = None,
+    conn: Connection, wanted: Wanted, limit: int, after: tuple[int, int] | None = None
 ) -> list[tuple[int, int]]:
-    """Return (conversation, newest turn), the newest first.
-
-    Those without a turn come last, as turn 0, and only where a choice may be about them.
-
-    Args:
-        before: Only those whose newest turn has a smaller id.
-        among: Only these conversations; None for all.
-    """
+    """Return (conversation, newest turn) as `listed` does."""
     low, high = _turns_between(conn, wanted)
     newest = (
         select(func.max(turn.c.id))
@@ -132,17 +110,15 @@ def _newest(
         .scalar_subquery()
     )
     chosen = select(conversation.c.id, func.coalesce(newest, 0).label("turn_id"))
-    chosen = chosen.where(*_conditions(wanted))
-    if among is not None:
-        chosen = chosen.where(conversation.c.id.in_(among))
-    rows = chosen.subquery()
-    query = select(rows).order_by(rows.c.turn_id.desc(), rows.c.id.desc()).limit(limit)
+    # Else SQLite looks for the newest turn of each conversation twice.
+    rows = chosen.where(*_conditions(wanted)).cte("chosen").prefix_with("MATERIALIZED")
+    query_ = select(rows).order_by(rows.c.turn_id.desc(), rows.c.id.desc()).limit(limit)
     is_timed = wanted.since is not None or wanted.until is not None
-    if is_timed or not (wanted.is_choice or among):
-        query = query.where(rows.c.turn_id > 0)
-    if before is not None:
-        query = query.where(rows.c.turn_id < before)
-    return [(row.id, row.turn_id) for row in conn.execute(query)]
+    if is_timed or not wanted.is_choice:
+        query_ = query_.where(rows.c.turn_id > 0)
+    if after is not None:
+        query_ = query_.where(tuple_(rows.c.turn_id, rows.c.id) < tuple_(*after))
+    return [(row.id, row.turn_id) for row in conn.execute(query_)]
 
 
 _IN_STATE: dict[State, Select[Any]] = {
@@ -233,10 +209,11 @@ _BEGUN = select(
 ).where(turn.c.id >= bindparam("first"), turn.c.id < bindparam("behind"))
 
 
-def those(conn: Connection, conversation_ids: Sequence[int]) -> list[Listed]:
-    """Return conversations by their ids, as far as they are there, with their newest turns."""
-    newest = _newest(conn, Wanted(), len(conversation_ids), among=conversation_ids)
-    return _with_overviews(conn, newest)
+def one(conn: Connection, conversation_id: int) -> Listed:
+    """Return a conversation that is there, with its newest turn."""
+    newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
+    [found] = _with_overviews(conn, [(conversation_id, conn.scalar(newest) or 0)])
+    return found
 
 
 def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list[Listed]:

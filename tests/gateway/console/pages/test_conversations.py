@@ -13,7 +13,7 @@ from adapters.errors import SendDelayed
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
 from agent.view.view import Summary, ViewPlan
-from gateway.console.pages.conversations import address, wanted_of
+from gateway.console.pages.conversations import wanted_of
 from gateway.storage import schema
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -44,12 +44,6 @@ NOTHING = dict.fromkeys(("query", "platform", "account", "person", "state", "sin
 def test_filters_are_what_they_mean(given: dict[str, str], wanted: Wanted) -> None:
     """What is none of their values is no condition."""
     assert wanted_of(NOTHING | given, "UTC") == wanted
-
-
-def test_an_address_has_what_was_asked() -> None:
-    """And where the page begins."""
-    assert address(NOTHING | {"person": "a&b"}, 7) == "/admin/conversations?person=a%26b&before=7"
-    assert address(NOTHING) == "/admin/conversations"
 
 
 async def test_conversations_of_all_platforms_are_listed(tmp_path: Path) -> None:
