@@ -97,10 +97,10 @@ async def overview(ask: Ask) -> Result:
     warnings = tallied(newest(RECENT, (), lately(), MOST_LINES))
     return Shown(
         "overview.html",
-        {
+        read
+        | {
             "health": look,
             "needs": [*_of_model(inside), *_of_health(look), *_of_database(read, opened)],
-            "waiting": read["waiting"],
             "warnings": warnings[:MOST_WARNINGS],
             "all_warnings": sum(each.count for each in warnings),
             "alerts": opened,
@@ -111,8 +111,6 @@ async def overview(ask: Ask) -> Result:
             "days": DAYS,
             "traffic": _traffic(read["days"]),
             "costs": _costs(spans, read["spent"]),
-            "replicas": read["replicas"],
-            "newest": read["newest"],
             "places": PLACES,
             "now": datetime.now(zone).timestamp(),
         },

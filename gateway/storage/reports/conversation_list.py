@@ -103,7 +103,8 @@ def _newest(
     conn: Connection, wanted: Wanted, limit: int, after: tuple[int, int] | None = None
 ) -> list[tuple[int, int]]:
     """Return (conversation, newest turn) as `listed` does."""
-    low, high = _turns_between(conn, wanted)
+    low = 1 if wanted.since is None else first_turn_since(conn, wanted.since)
+    high = END if wanted.until is None else first_turn_since(conn, wanted.until)
     newest = (
         select(func.max(turn.c.id))
         .where(turn.c.conversation == conversation.c.id, turn.c.id >= low, turn.c.id < high)
@@ -140,13 +141,6 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
     if wanted.state:
         found.append(conversation.c.id.in_(_IN_STATE[wanted.state]))
     return found
-
-
-def _turns_between(conn: Connection, wanted: Wanted) -> tuple[int, int]:
-    """Return the first turn of the time that is looked at, and the one behind its last."""
-    low = 1 if wanted.since is None else first_turn_since(conn, wanted.since)
-    high = END if wanted.until is None else first_turn_since(conn, wanted.until)
-    return low, high
 
 
 def first_turn_since(conn: Connection, at: float) -> int:

@@ -94,20 +94,6 @@ class ContextFill:
     answered_by: str | None = None
 
 
-def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | None:
-    """Return the size of a conversation's view; None for a conversation that does not exist."""
-    conversation_id = conversations.find(conn, session_key)
-    if conversation_id is None:
-        return None
-    return standing(conn, conversation_id, fixed_tokens).tokens
-
-
-def model_of(conn: Connection, session_key: str) -> str | None:
-    """Return the model that `/model` has chosen for a conversation, or None."""
-    conversation_id = conversations.find(conn, session_key)
-    return None if conversation_id is None else conversations.chosen_model(conn, conversation_id)
-
-
 def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> ContextFill:
     """Return how a conversation's view stands.
 

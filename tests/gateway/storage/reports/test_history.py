@@ -20,7 +20,7 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox
 from gateway.storage.queue.outbox import file_part, parts_of
-from gateway.storage.reports import history, usage
+from gateway.storage.reports import history
 from gateway.storage.reports.history import CHATS, NOTICES, Status
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import iso_time, message, turn
@@ -166,9 +166,8 @@ def test_an_answer_is_shown_whatever_became_of_its_delivery(store: Store, state:
 
 
 def test_an_unknown_chat_is_empty(store: Store) -> None:
-    """A page that was never written in has no items and no gauge."""
+    """A page that was never written in has no items."""
     assert store.run(history.items, "telegram:default:nobody", 0, 0) == []
-    assert store.run(usage.view_tokens, "telegram:default:nobody", 10) is None
 
 
 def test_an_item_holds_the_time(store: Store) -> None:
