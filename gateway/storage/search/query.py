@@ -55,7 +55,7 @@ LENGTH_WEIGHT = 0.15
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """What a search is limited to; both seqs are included, of the times the first one.
+    """What a search is limited to; of the times the first one is included.
 
     Attributes:
         since_s: Seconds since the epoch, as `until_s`.
@@ -65,21 +65,18 @@ class SearchLimits:
     role: str | None = None
     since_s: float | None = None
     until_s: float | None = None
-    first_seq: int = 1
-    last_seq: int = END
     before: tuple[int, int] | None = None
 
     def ends(self, conversation_id: int) -> int:
         """Return the last seq of a conversation that is looked at."""
         if self.before is None or self.before[0] != conversation_id:
-            return self.last_seq
-        return min(self.last_seq, self.before[1] - 1)
+            return END
+        return self.before[1] - 1
 
-    def admits(self, seq: int, role: str, at: float) -> bool:
-        """Whether a message may be found."""
+    def admits(self, role: str, at: float) -> bool:
+        """Whether a message up to that seq may be found."""
         return (
-            self.first_seq <= seq <= self.last_seq
-            and self.role in {None, role}
+            self.role in {None, role}
             and (self.since_s is None or self.since_s <= at)
             and (self.until_s is None or at < self.until_s)
         )
@@ -152,7 +149,7 @@ def gather(
         # Neighbours come by their ids: they may lie behind what the search may see.
         if id_ in beside
         and row.seq <= only.ends(row.conversation)
-        and only.admits(row.seq, row.role, row.at)
+        and only.admits(row.role, row.at)
     ]
     said = [
         {id_: worth * brevity[id_] for id_, worth in of_word.items() if id_ in brevity}
@@ -173,16 +170,16 @@ def _spans(conn: Connection, conversations: Sequence[int] | None, only: SearchLi
 
 def _span(conn: Connection, conversation_id: int, only: SearchLimits) -> Span:
     """Return the first and the last seq that a search is limited to, its times looked up."""
-    first, last = max(only.first_seq, 1), only.ends(conversation_id)
+    last = only.ends(conversation_id)
     if only.since_s is None and only.until_s is None:
-        return first, last
+        return 1, last
     between = {
         "conversation_id": conversation_id,
         "since_s": -math.inf if only.since_s is None else only.since_s,
         "until_s": math.inf if only.until_s is None else only.until_s,
     }
     earliest, latest = conn.execute(_BETWEEN, between).one()
-    return max(first, earliest or END), min(last, latest or 0)
+    return earliest or END, min(last, latest or 0)
 
 
 _BETWEEN = select(func.min(search_row.c.seq), func.max(search_row.c.seq)).where(
@@ -262,9 +259,7 @@ def _candidates(conn: Connection, own: Mapping[int, float], only: SearchLimits) 
         some = ordered[start : start + CANDIDATES]
         rows = _rows(conn, some)
         chosen += [
-            each
-            for each in some
-            if (row := rows.get(each)) and only.admits(row.seq, row.role, row.at)
+            each for each in some if (row := rows.get(each)) and only.admits(row.role, row.at)
         ]
         if len(chosen) >= CANDIDATES:
             break

@@ -100,7 +100,7 @@ def nearness(
     return {
         (row.conversation, row.seq): share
         for row, share in zip(compared, near, strict=True)
-        if only.admits(row.seq, row.role, row.at)
+        if only.admits(row.role, row.at)
     }
 
 

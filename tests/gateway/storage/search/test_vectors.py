@@ -117,9 +117,12 @@ def test_what_points_the_same_way_is_near(store: Store) -> None:
 
 def test_only_what_may_be_found_is_near(store: Store) -> None:
     """What stands at the end of the search is not read; what it leaves out is only compared."""
-    only = SearchLimits(first_seq=2, before=(1, 7))
+    only = SearchLimits(before=(1, 7))
     found = nearness(store, {1: [AWAY, AWAY, AWAY, NEAR, AWAY, AWAY, NEAR]}, only)
-    assert sorted(found) == [(1, seq) for seq in range(2, 7)]
+    assert sorted(found) == [(1, seq) for seq in range(1, 7)]
+    answers = SearchLimits(role="assistant")
+    found = store.run(vectors.nearness, [1], body(127, 127, 0), answers, SPACE)
+    assert sorted(found) == [(1, 2), (1, 4), (1, 6)]
 
 
 def test_conversations_do_not_smooth_each_other(store: Store) -> None:
