@@ -30,7 +30,6 @@ class TurnHead:
     """A turn; times are in seconds since the epoch.
 
     Attributes:
-        usd: What it cost; None where that of a call is not known.
         first_seq: The first entry of the inbox that it answers, by which its trace is known.
     """
 
@@ -43,7 +42,6 @@ class TurnHead:
     attempt: int
     started_at: float
     finished_at: float | None
-    usd: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +50,11 @@ class BilledCall:
 
     call_id: str | None
     turn_id: int | None
-    provider: str
     model: str
     purpose: str
     usage: Usage
     estimated: bool
     usd: float | None
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,6 @@ class JournaledStep:
     """
 
     turn_id: int
-    n: int
     kind: str
     name: str
     call_id: str | None
@@ -87,11 +82,9 @@ class TurnQuestion:
     turn_id: int
     call_id: str
     kind: str
-    question: str
     state: str
     answer: str | None
     answered_by: str | None
-    at: float
     answered_at: float | None
 
 
@@ -119,7 +112,6 @@ class Sent:
     """
 
     turn_id: int
-    seq: int
     source_key: str
     text: str
     state: str
@@ -133,7 +125,6 @@ class Sent:
 class FileRow:
     """A file that came with a message, or that a turn made."""
 
-    id: int
     inbox_seq: int | None
     turn_id: int | None
     name: str
@@ -191,13 +182,11 @@ def _billed(row: Any) -> BilledCall:
     return BilledCall(
         row.call_id,
         row.turn_id,
-        row.provider,
         row.model,
         row.purpose,
         usage_in(row),
         row.estimated,
         row.usd,
-        row.at,
     )
 
 
@@ -215,7 +204,6 @@ def journal(conn: Connection, turn_ids: Iterable[int]) -> list[JournaledStep]:
     return [
         JournaledStep(
             row.turn_id,
-            row.n,
             row.kind,
             row.name,
             row.call_id,
@@ -274,7 +262,6 @@ def _keys(turn_id: int) -> dict[str, str]:
 
 _SENT = (
     select(
-        outbox.c.seq,
         outbox.c.source_key,
         func.coalesce(outbox.c.markdown, outbox.c.payload),
         outbox.c.state,

@@ -49,7 +49,7 @@ def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
     ]
     assert {row.turn for row in rows} == {current.id}
     [head] = store.run(steps.turns, [current.id])
-    assert (head.state, head.outcome, head.attempt, head.usd) == ("done", "final_text", 1, None)
+    assert (head.state, head.outcome, head.attempt) == ("done", "final_text", 1)
     first, second = store.run(steps.calls, 1, [current.id])
     assert (first.call_id, first.usage.prompt_tokens, first.usd) == ("c1", 150, 0.5)
     assert (second.call_id, second.usd) == ("c2", None)
