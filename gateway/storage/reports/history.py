@@ -215,7 +215,6 @@ class Status:
 
     conversation: int
     session_id: int
-    prompt_tokens: int | None
     messages: int
     waiting: int
     turn_running: bool
@@ -224,11 +223,7 @@ class Status:
 
 def status(conn: Connection, conversation_id: int) -> Status:
     """Return how a conversation stands."""
-    row = conn.execute(
-        select(conversation, session.c.prompt_tokens)
-        .join(session, session.c.id == conversation.c.active_session_id)
-        .where(conversation.c.id == conversation_id)
-    ).one()
+    row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
     waiting = conn.scalar(
         select(func.count()).where(
             inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued"
@@ -243,7 +238,6 @@ def status(conn: Connection, conversation_id: int) -> Status:
     return Status(
         conversation=conversation_id,
         session_id=row.active_session_id,
-        prompt_tokens=row.prompt_tokens,
         messages=row.message_head,
         waiting=waiting or 0,
         turn_running=last is not None and last.state == "running",
