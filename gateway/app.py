@@ -39,7 +39,7 @@ from gateway.agent_ports.told_notes import NoteChats
 from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
 from gateway.commands.status_figures import start_warnings
 from gateway.console.register import Inside
-from gateway.console.routes import Console
+from gateway.console.site import Console
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts

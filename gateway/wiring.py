@@ -52,7 +52,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.access.oidc import provider_of
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.embeddings import require_server
+from gateway.agent_ports.embeddings import server_of
 from gateway.agent_ports.told_notes import NoteChats
 from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
@@ -629,7 +629,8 @@ async def _build(settings: Settings, plugins: Plugins) -> None:
     try:
         refuse_unpriced(settings.budget, models)
         build_agent(settings, line, plugins)
-        require_server(settings)
+        if settings.search.embeddings != "off":
+            server_of(settings)
     finally:
         for model in models:
             await model.close()

@@ -11,19 +11,13 @@ text, 300,000 tokens of a request).
 import asyncio
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import orjson
 import structlog
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from agent.errors import (
-    BadRequest,
-    ContextOverflow,
-    ModelError,
-    ModelRefused,
-    ModelUnreachable,
-    RateLimited,
-)
+from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, ModelUnreachable
 from agent.models.base import can_be_key
 from agent.models.factory import resolve_provider
 from agent.models.openai.client import base_url_of, openai_errors
@@ -42,8 +36,6 @@ log = structlog.get_logger()
 
 POLL_S = 300.0
 """How long an indexed message stays without a vector at most, and a provider alone that fails."""
-LEAST_REST_S = 60.0
-"""How long a provider that is asked too often is left alone at least."""
 QUESTION_S = 2.0
 """How long a search waits for the vector of its question."""
 WEIGHT = 0.1
@@ -62,13 +54,9 @@ class _Vector(BaseModel):
     embedding: list[FiniteFloat] = Field(min_length=1)
 
 
-class _Usage(BaseModel):
-    prompt_tokens: int = 0
-
-
 class _Answer(BaseModel):
     data: list[_Vector]
-    usage: _Usage = _Usage()
+    usage: dict[str, Any] = {}
 
 
 class Embedder:
@@ -83,7 +71,7 @@ class Embedder:
         self._database = database
         self._chosen = chosen = settings.search
         self._redactor = redactor_of(settings)
-        base_url, self._key = _server_of(settings)
+        base_url, self._key = server_of(settings)
         self._server = JsonServer(base_url, self._key, 30.0)
         self._space = f"{base_url} {chosen.model} {chosen.dimensions or ''}".rstrip()
 
@@ -95,24 +83,19 @@ class Embedder:
         """
         try:
             while True:
-                rest_s = await self._made(replica_id())
-                await asyncio.sleep(rest_s)
+                await self._make_all_once(replica_id())
+                await asyncio.sleep(POLL_S)
         finally:
             await self.close()
 
-    async def _made(self, replica_id: int) -> float:
-        """Make what is missing; returns for how many seconds to rest."""
+    async def _make_all_once(self, replica_id: int) -> None:
         try:
             if await self._database.read(health.oldest_replica) == replica_id:
                 await self.make_all()
-        except RateLimited as exc:
-            log.warning("embeddings_not_made", error=str(exc))
-            return max(LEAST_REST_S, exc.retry_after_s or 0)
         except (StorageError, ModelError) as exc:
             log.warning("embeddings_not_made", error=str(exc))
         except Exception:
             log.exception("embedding_failed")
-        return POLL_S
 
     async def close(self) -> None:
         """Give back the connections."""
@@ -126,24 +109,20 @@ class Embedder:
         """
         made, before = 0, (index.END, index.END)
         while found := await self._database.search(vectors.lacking, self._space, before):
-            conversation, stored = found
-            texts = await asyncio.to_thread(vectors.texts_of, stored)
-            said = {seq: text for seq, text in texts.items() if text.strip()}
-            bodies = dict.fromkeys(texts, b"") | await self._vectors(said, conversation)
+            conversation, texts = found
+            bodies = await self._vectors(texts, conversation)
             await self._database.write(vectors.enter, conversation, self._space, bodies)
-            made, before = made + len(said), (conversation, min(texts))
+            made, before = made + len(texts), (conversation, min(texts))
         return made
 
     async def _vectors(self, texts: Mapping[int, str], conversation: int) -> dict[int, bytes]:
-        """Return vectors of texts by seq; a text that the provider rejects has none."""
-        if not texts:
-            return {}
+        """Return vectors of texts by seq, an empty one of a text that the provider rejects."""
         try:
             return dict(zip(texts, await self._asked([*texts.values()], conversation), strict=True))
         except (BadRequest, ContextOverflow, ModelRefused) as exc:
             if len(texts) == 1:
                 log.warning("text_not_embedded", conversation=conversation, error=str(exc))
-                return {}
+                return dict.fromkeys(texts, b"")
         found: dict[int, bytes] = {}
         for seq, text in texts.items():
             found |= await self._vectors({seq: text}, conversation)
@@ -163,18 +142,10 @@ class Embedder:
         except (ModelError, StorageError, TimeoutError) as exc:
             log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
             return {}
-        known = (self._space, len(asked))
-        found = {
-            each: await self._database.search(vectors.directions, each, only.ends(each), *known)
-            for each in conversations
-        }
-        near = await asyncio.to_thread(vectors.nearness, found, asked)
-        return {
-            (each, row.seq): WEIGHT * near[each, row.seq]
-            for each, rows in (found.items() if near else ())
-            for row in rows
-            if only.admits(row.seq, row.role, row.at)
-        }
+        found = await self._database.search(
+            vectors.nearness, conversations, asked, only, self._space
+        )
+        return {key: WEIGHT * share for key, share in found.items()}
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> list[bytes]:
         """Return the vectors of texts, by one request, which is booked.
@@ -192,7 +163,7 @@ class Embedder:
             answer = _Answer.model_validate(said)
         except ValidationError as exc:
             raise ModelUnreachable("OpenAI API: the answer holds no vectors") from exc
-        await self._book(answer.usage.prompt_tokens, conversation)
+        await self._book(answer.usage.get("prompt_tokens", 0), conversation)
         # By their numbers: a server may answer in another order.
         found = sorted(answer.data, key=lambda each: each.index)
         lengths = {len(each.embedding) for each in found}
@@ -223,18 +194,12 @@ def _packed(numbers: Sequence[float]) -> bytes:
     return array("b", [round(each / largest * TOP) for each in numbers]).tobytes()
 
 
-def require_server(settings: Settings) -> None:
-    """Check the server and the key of the search's settings.
+def server_of(settings: Settings) -> tuple[str, str]:
+    """Return the address and the key, which is empty for a server that needs none.
 
     Raises:
         SettingsError: There is no server, or the key cannot be used.
     """
-    if settings.search.embeddings != "off":
-        _server_of(settings)
-
-
-def _server_of(settings: Settings) -> tuple[str, str]:
-    """Return the address and the key, which is empty for a server that needs none."""
     chosen = settings.search
     main = settings.model.model_copy(update={"provider": resolve_provider(settings.model)})
     if chosen.base_url is None and main.provider not in SPEAK_OPENAI:

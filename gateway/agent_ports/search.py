@@ -16,6 +16,7 @@ import structlog
 from typing_extensions import override
 
 from agent.errors import ToolError
+from agent.messages import count
 from agent.tools.context import Findings, Hit, Searcher, SearchQuery
 from gateway.agent_ports.embeddings import Embedder
 from gateway.errors import StorageError
@@ -71,15 +72,14 @@ class Indexer:
         self._broken.clear()
         fed = 0
         while here := await self._database.read(conversations.unsearched, AT_ONCE, self._broken):
-            fed += await self._feed(here)
+            fed += await self.catch_up(here)
         return fed
 
-    async def catch_up(self, conversations: Sequence[int]) -> int:
-        """Feed what these conversations lack now; returns how many messages were looked at."""
-        return await self._feed(conversations)
+    async def catch_up(self, conversation_ids: Sequence[int]) -> int:
+        """Feed what conversations lack, a step a transaction; returns how many messages were seen.
 
-    async def _feed(self, conversation_ids: Sequence[int]) -> int:
-        """Feed conversations, a step a transaction; one that cannot be fed holds up no other."""
+        One that cannot be fed holds up no other.
+        """
         fed = 0
         for each in conversation_ids:
             while each not in self._broken and (
@@ -182,15 +182,11 @@ def _in_words(scope: Scope, missing: int) -> str:
     others = len(scope.titles) - 1
     searched = "this conversation from its first message on, also before /new"
     if others:
-        searched += f", and {others} other direct {_plural('chat', others)} of the same sender"
+        searched += f", and {count(others, 'other direct chat')} of the same sender"
     unseen = ["what other people say to the bot", "the middle of long tool results"]
     unseen.insert(0, "groups" if scope.is_direct else "any other chat")
     if scope.left_out:
-        unseen.insert(0, f"{scope.left_out} older direct {_plural('chat', scope.left_out)}")
+        unseen.insert(0, count(scope.left_out, "older direct chat"))
     if missing:
-        unseen.append(f"the newest {missing} {_plural('message', missing)}, not indexed yet")
+        unseen.append(f"the newest {count(missing, 'message')}, not indexed yet")
     return f"Searched: {searched}. Not searched: {', '.join(unseen)}."
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}s"

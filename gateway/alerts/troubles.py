@@ -16,7 +16,7 @@ from agent.money.costs import format_usd
 from agent.network import in_words
 from gateway.access.web_door import called
 from gateway.agent_ports.budgets import BudgetUse
-from gateway.lifecycle.supervision import AccountHealth
+from gateway.lifecycle.supervision import AccountHealth, Supervised
 from gateway.settings.tree import AlertSettings
 from gateway.storage.reports.health import GivenUp, Waiting
 
@@ -35,24 +35,6 @@ DAY_S, HOUR_S = 86_400.0, 3_600.0
 
 Account = tuple[str, str]
 Level = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterState:
-    """What an adapter says of itself.
-
-    Attributes:
-        stopped: Why it does not run; None where it runs.
-        asked_until: Until when it is asked again all the same, in words; "" if not.
-        trouble: Why its last run ended; None where none has.
-        connecting_s: For how long it has been without a connection; None where it has one, or
-            another replica receives.
-    """
-
-    stopped: str | None = None
-    asked_until: str = ""
-    trouble: str | None = None
-    connecting_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +93,8 @@ class AlertFacts:
     """What there is to judge by; one look of one process.
 
     Attributes:
-        adapters: By `platform:account`, with the number of a further connection behind it.
+        adapters: By `platform:account`, with the number of a further connection behind it; each
+            with the seconds that it has been without a connection, None where it has or needs none.
         accounts: How what they send goes.
         room: Free bytes of each disk, by a folder on it; None where it cannot be seen.
         database: Why nothing could be stored, and for how many seconds; None where all was.
@@ -119,7 +102,7 @@ class AlertFacts:
     """
 
     settings: AlertSettings
-    adapters: Mapping[str, AdapterState] = field(default_factory=dict)
+    adapters: Mapping[str, tuple[Supervised, float | None]] = field(default_factory=dict)
     accounts: Mapping[Account, AccountHealth] = field(default_factory=dict)
     models: Models = Models()
     room: Mapping[Path, int | None] = field(default_factory=dict)
@@ -212,11 +195,11 @@ def trouble(  # noqa: PLR0913 - what a trouble is
     quiet_s=120.0,
 )
 def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
-    for name, state in facts.adapters.items():
+    for name, (state, connecting_s) in facts.adapters.items():
         if state.stopped is not None:
-            ends = state.asked_until or "it has stopped"
+            ends = state.attempts.asked_until or "it has stopped"
             yield Evidence(name, {"reason": f"{state.stopped}; {ends}"})
-        elif state.connecting_s is not None:
+        elif connecting_s is not None:
             yield Unsure(name)
 
 
@@ -230,13 +213,11 @@ def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     quiet_s=120.0,
 )
 def _unreachable(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
-    for name, state in facts.adapters.items():
-        if state.stopped is None and state.connecting_s is not None:
-            if state.connecting_s >= UNREACHABLE_S:
+    for name, (state, connecting_s) in facts.adapters.items():
+        if state.stopped is None and connecting_s is not None:
+            if connecting_s >= UNREACHABLE_S:
                 reason = state.trouble or "the platform does not answer"
-                yield Evidence(
-                    name, _minutes(state.connecting_s, reason=reason), state.connecting_s
-                )
+                yield Evidence(name, _minutes(connecting_s, reason=reason), connecting_s)
             else:
                 yield Unsure(name)
 

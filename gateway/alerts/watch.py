@@ -26,7 +26,6 @@ from gateway.alerts.troubles import (
     LOW_SHARE,
     OF_DATABASE,
     TROUBLES,
-    AdapterState,
     AlertFacts,
     Evidence,
     Models,
@@ -191,7 +190,9 @@ class AlertWatch:
         backup_s = await asyncio.to_thread(sources.backup) if is_ours else None
         facts = AlertFacts(
             settings=self.telling.settings,
-            adapters={each.name: self._state_of(each) for each in sources.health.adapters},
+            adapters={
+                each.name: (each, self._connecting_s(each)) for each in sources.health.adapters
+            },
             accounts=accounts,
             models=Models(labels, rests.failing, rests.answered, rests.accepted, answering),
             room=await self._room(),
@@ -225,12 +226,10 @@ class AlertWatch:
             return {}, None, None, f"not readable: {exc}"
         return accounts, stored, found, state
 
-    def _state_of(self, supervised: Supervised) -> AdapterState:
+    def _connecting_s(self, supervised: Supervised) -> float | None:
         is_working = supervised.connected or supervised.is_standby
         is_connecting = supervised.stopped is None and not is_working
-        for_s = self.memory.lasts(supervised.name, is_so=is_connecting)
-        until = supervised.attempts.asked_until
-        return AdapterState(supervised.stopped, until, supervised.trouble, for_s)
+        return self.memory.lasts(supervised.name, is_so=is_connecting)
 
 
 def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
@@ -268,7 +267,7 @@ def stored_facts(
     stored = Stored(
         unsent=health.unsent_by_account(conn, outbox.NOTICES),
         given_up=health.given_up(conn, DAY_S),
-        strangers=health.strangers(conn).count,
+        strangers=health.waiting(conn, "strangers").count,
         budgets=budgets,
         makes_backups=health.oldest_replica(conn) == replica_id,
     )

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -279,12 +279,7 @@ def _facts(settings: Settings, name: str, told: OneAnswer) -> dict[str, Any]:
     """Return the answer with what it took, from the database."""
     with opened(settings) as conn:
         turn = history.turn_in_chat(conn, name, told.seq)
-    if turn is None:
-        # A command, which is answered at once.
-        turn = history.AskedTurn()
     trace = ""
-    if turn.conversation is not None and turn.first_seq is not None:
-        trace = trace_in(settings, turn.conversation, turn.first_seq)
-    return {"answer": told.text, "chat": name, "trace": trace, **asdict(turn)} | {
-        "files": list(told.files)
-    }
+    if turn["conversation"] is not None:
+        trace = trace_in(settings, turn["conversation"], turn["first_seq"])
+    return {"answer": told.text, "chat": name, "trace": trace, **turn, "files": list(told.files)}

@@ -66,7 +66,7 @@ def pair_list(
     """List who asks to be let in, then who was, both newest first; not those in parley.yaml."""
     with opened(settings_of(context)) as conn:
         found: list[PairingRequest | Member] = members.listed(conn, limit + 1, after)
-    rows, following = page_of(found, limit, _name)
+    rows, following = page_of(found, limit, lambda row: row.name)
     if json:
         show_lines({"kind": _kind(each)} | asdict(each) for each in rows)
         return
@@ -82,10 +82,6 @@ def pair_list(
 
 def _kind(each: PairingRequest | Member) -> str:
     return "request" if isinstance(each, PairingRequest) else "member"
-
-
-def _name(each: PairingRequest | Member) -> str:
-    return each.code if isinstance(each, PairingRequest) else f"{each.platform}:{each.sender}"
 
 
 @pair_app.command("approve")

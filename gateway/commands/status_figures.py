@@ -156,7 +156,7 @@ def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[s
 
 def context_text(standing: ContextFill, model: StatusFacts) -> str:
     """Return how full the window is."""
-    tokens, source = standing.context.tokens, standing.context.source
+    tokens, source = standing.tokens, standing.source
     share = tokens / model.window_tokens
     return f"{tokens:,} of {model.window_tokens:,} tokens ({share:.0%}), {source}"
 

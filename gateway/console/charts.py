@@ -1,23 +1,18 @@
-"""Charts as the server draws them: where bars, lines and boxes stand. Templates write the SVG.
+"""Charts as the server draws them: where bars and lines stand. Templates write the SVG.
 
 Bars and lines are drawn in a plane of `WIDTH` by `HEIGHT` that is stretched to the page, so they
-have no text inside; their axes are text beside them, and a table has all that they show. A lineage
-has its natural size, and scrolls.
+have no text inside; their axes are text beside them, and a table has all that they show.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from gateway.storage.reports.steps import LineageRow
-
 WIDTH, HEIGHT = 600.0, 120.0
 GAP = 0.22
 """Between two bars, in parts of the room of one."""
 MOST_SERIES = 4
 OTHER = "other"
-BOX_WIDTH, BOX_HEIGHT, BOX_GAP = 132, 58, 92
-"""Of a segment in a lineage, and the room between two for what its compaction did; in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +42,6 @@ class BarChart:
     top: str
     rows: Sequence[tuple[str, Sequence[str]]]
     summary: str
-    levels: Sequence["Level"] = ()
 
 
 def bars(
@@ -55,7 +49,6 @@ def bars(
     series: Sequence[str],
     values: Sequence[tuple[str, Sequence[float]]],
     write: Callable[[float], str],
-    limit: float | None = None,
 ) -> BarChart:
     """Return a chart of values by label.
 
@@ -64,9 +57,8 @@ def bars(
         series: Names of the parts of a bar, from the bottom up.
         values: (label, one value of each series), in order.
         write: Puts a value into words.
-        limit: A line is drawn at this height; None for none.
     """
-    top = max([limit or 0.0, *(sum(each) for _, each in values)])
+    top = max((sum(each) for _, each in values), default=0.0)
     step = WIDTH / max(len(values), 1)
     boxes = []
     for n, (label, each) in enumerate(values):
@@ -78,13 +70,8 @@ def bars(
                 boxes.append(Box(n * step + step * GAP / 2, upper, width, height, kind, text))
     rows = [(label, [write(value) for value in each]) for label, each in values]
     total = write(sum(sum(each) for _, each in values))
-    highest = max((sum(each) for _, each in values), default=0.0)
-    summary = f"{len(values)} bars, together {total}; the highest is {write(highest)}."
-    levels = []
-    if limit is not None:
-        at = HEIGHT * (1 - limit / top) if top else HEIGHT
-        levels = [Level(at, "limit", f"limit: {write(limit)}")]
-    return BarChart(title, series, boxes, write(top), rows, summary, levels)
+    summary = f"{len(values)} bars, together {total}; the highest is {write(top)}."
+    return BarChart(title, series, boxes, write(top), rows, summary)
 
 
 def stacked(
@@ -169,46 +156,3 @@ def steps(
         f" {len(marks)} marks."
     )
     return LineChart(title, line, f"{line}V{HEIGHT}H0Z", drawn, placed, write(top), summary)
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A segment of a lineage where it stands, and where the arrow to it begins.
-
-    Attributes:
-        from_x: Of its parent's right edge; None where it has none in the drawing.
-    """
-
-    row: LineageRow
-    x: int
-    y: int
-    from_x: int | None
-    from_y: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """Segments from left to right, each lineage in a row of its own; in pixels."""
-
-    boxes: Sequence[Drawn]
-    width: int
-    height: int
-
-
-def lineage(rows: Sequence[LineageRow]) -> Lineage:
-    """Return where the segments of a conversation stand, given in order."""
-    places: dict[int, tuple[int, int]] = {}
-    lanes = 0
-    boxes = []
-    for row in rows:
-        parent = places.get(row.parent_session_id or 0)
-        if parent is None:
-            x, y = 1, 1 + lanes * (BOX_HEIGHT + 22)
-            lanes += 1
-        else:
-            x, y = parent[0] + BOX_WIDTH + BOX_GAP, parent[1]
-        places[row.id] = x, y
-        from_x = None if parent is None else parent[0] + BOX_WIDTH
-        boxes.append(Drawn(row, x, y, from_x, y + BOX_HEIGHT // 2))
-    width = max((box.x for box in boxes), default=0) + BOX_WIDTH + 2
-    return Lineage(boxes, width, max(lanes, 1) * (BOX_HEIGHT + 22) - 20)

@@ -133,6 +133,12 @@ class Ask:
         text = self.query(name)
         return int(text) if _NUMBER.fullmatch(text) else None
 
+    def pair(self, name: str) -> tuple[int, int] | None:
+        """Return a place of two numbers, as in "7.2"; None for the first page."""
+        first, _, second = self.query(name).partition(".")
+        is_place = _NUMBER.fullmatch(first) and _NUMBER.fullmatch(second)
+        return (int(first), int(second)) if is_place else None
+
     def number(self, name: str) -> int:
         """Return a number that is part of the path.
 
@@ -265,5 +271,10 @@ def older(
     """
     if len(rows) <= PAGE:
         return ""
-    kept = {name: value for name, value in (filters or {}).items() if value}
-    return f"{path}?{urlencode({**kept, 'after': key(rows[PAGE - 1])})}"
+    return address(path, {**(filters or {}), "after": str(key(rows[PAGE - 1]))})
+
+
+def address(path: str, asked: Mapping[str, str]) -> str:
+    """Return the address of a page with what it is asked for; empty values are left out."""
+    kept = urlencode({name: value for name, value in asked.items() if value})
+    return f"{path}?{kept}" if kept else path

@@ -1,5 +1,9 @@
 """What the console answers with: pages from templates, forms with tokens, words that are said once.
 
+Everything below /admin is behind the web chat's guard, for owners. All its paths are one handler:
+who may not come in is told so before the register is asked what is there, so that no page can be
+added without the guard, and nobody else learns which pages there are.
+
 Templates escape all that they show, and fail for what they were not given. Scripts and styles are
 files of this site; pages have none inside (Content-Security-Policy), and nobody may frame them.
 """
@@ -20,14 +24,14 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from adapters.web.guard import VISIT, visitor_of
+from adapters.door import OWNER
+from adapters.web.guard import VISIT, Guard, visitor_of
 from adapters.web.requests import PAGE_HEADERS, Refusal
 from agent.safety.redaction import Redactor
 from gateway.console import wording
 from gateway.console.pages import (
     audit,
     budgets,
-    conversation,
     conversations,
     costs,
     livelog,
@@ -51,7 +55,7 @@ from gateway.console.register import (
     action,
     find,
 )
-from gateway.errors import GatewayError, StorageError
+from gateway.errors import GatewayError, NotFound, StorageError
 from gateway.settings.loading import secret_values
 from gateway.settings.references import references_in
 from gateway.settings.tree import Settings
@@ -59,7 +63,7 @@ from gateway.settings.tree import Settings
 log = structlog.get_logger()
 
 PAGES = (
-    *(overview, costs, conversations, conversation, work, livelog),
+    *(overview, costs, conversations, work, livelog),
     *(people, budgets, setup, system, audit),
 )
 """All modules with pages, in the order of the menu: to be imported is to be registered."""
@@ -87,14 +91,21 @@ SAID_BYTES = 2_600
 """With base64 and the signature it fits into the 4,096 bytes that browsers keep of a cookie."""
 _ANY = "surrogatepass"
 """Headers may hold bytes that are no text."""
+OWNERS_ONLY = "The console is for owners of this Parley. Your chats are on the page before it."
 STALE = "This form is of another session, or too old. Nothing was changed; please try again."
 
 
-class ConsoleSite:
-    """The pages of the register, for requests that the guard has let through."""
+class Console:
+    """Serves the pages of the register.
 
-    def __init__(self, inside: Inside) -> None:
+    Args:
+        inside: The running gateway.
+        guard: The web chat's.
+    """
+
+    def __init__(self, inside: Inside, guard: Guard) -> None:
         self._inside = inside
+        self._guard = guard
         token = inside.settings.web.token
         # Replicas share the token, and so the forms of each other.
         key = token.get_secret_value() if token else secrets.token_hex(32)
@@ -121,44 +132,56 @@ class ConsoleSite:
                 secret.tell(self._redactor)
             self._told_by = settings
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request of an owner.
+    def routes(self) -> list[web.RouteDef]:
+        """Return its routes; what is not in the register is answered by them, too."""
+        answer = self._guard.protect(self._answer, forms=True)
+        paths = (HOME, HOME + "/{tail:.*}")
+        return [
+            *(web.get(path, answer) for path in paths),
+            *(web.post(path, answer) for path in paths),
+        ]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request.
 
         Raises:
-            Refusal: It is a form that is none of ours.
+            Refusal: Nobody who is an owner asks, or it is a form that is none of ours.
         """
+        if visitor_of(request).role != OWNER.role:
+            raise Refusal(403, "owners_only", OWNERS_ONLY)
         if request.path.startswith(f"{HOME}/static/") and request.method != "POST":
             return _static(request.path.rpartition("/")[2])
-        found = find(request.method, request.path)
         form = await self._form(request) if request.method == "POST" else {}
-        if found is None:
-            return await self._lost(request, "There is no such page.")
-        entry, names = found
-        ask = Ask(request, self._inside, visitor_of(request), names, form)
         try:
-            return await self._response(ask, entry, await entry.handler(ask))
+            return await self._found(request, form)
         except Missing as missing:
-            return await self._lost(request, str(missing))
+            status, heading, text = 404, "Nothing is here", str(missing)
         except StorageError as exc:
             # In the middle of the night a page that says so is worth more than none.
             log.warning("request_not_stored", path=request.path, error=str(exc))
-            told = {"heading": "The database does not answer", "text": f"{exc}."}
-            return await self._page(request, None, Shown("trouble.html", told), 503)
+            status, heading, text = 503, "The database does not answer", f"{exc}."
         except GatewayError as exc:
             # Nothing was changed.
-            told = {"heading": "That cannot be done", "text": str(exc)}
-            return await self._page(request, None, Shown("trouble.html", told), 409)
+            status, heading, text = 409, "That cannot be done", str(exc)
+        shown = Shown("trouble.html", {"heading": heading, "text": text})
+        return await self._page(request, None, shown, status)
 
-    async def _response(self, ask: Ask, entry: Registered, result: Result) -> web.StreamResponse:
+    async def _found(self, request: web.Request, form: Mapping[str, str]) -> web.StreamResponse:
+        found = find(request.method, request.path)
+        if found is None:
+            raise Missing("There is no such page.")
+        entry, names = found
+        ask = Ask(request, self._inside, visitor_of(request), names, form)
+        try:
+            result = await entry.handler(ask)
+        except NotFound as exc:
+            if entry.method == "POST":
+                raise
+            # Such as the row that a page of a list begins behind.
+            raise Missing(f"{exc}.") from exc
         if isinstance(result, Shown):
-            return await self._page(ask.request, entry, result, 409 if result.refused else 200)
-        if isinstance(result, Moved):
-            return self._moved(ask.request, result)
-        return result
-
-    async def _lost(self, request: web.Request, text: str) -> web.Response:
-        told = {"heading": "Nothing is here", "text": text}
-        return await self._page(request, None, Shown("trouble.html", told), 404)
+            return await self._page(request, entry, result, 409 if result.refused else 200)
+        return self._moved(request, result) if isinstance(result, Moved) else result
 
     async def _form(self, request: web.Request) -> Mapping[str, str]:
         """Return the fields of a form that this session was given by us."""

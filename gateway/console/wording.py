@@ -14,6 +14,7 @@ from agent.safety.redaction import printable
 from agent.spans import reference_of
 from gateway.access.web_door import called
 from gateway.commands.status_figures import outcome_text
+from gateway.storage.conversation.attachments import size_text
 
 NOTHING = "\N{EN DASH}"
 _FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
@@ -36,7 +37,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "short": short,
         "share": share,
         "money": money,
-        "size": size,
+        "size": size_text,
         "plain": printable,
         "called": called,
         "outcome": outcome_text,
@@ -146,13 +147,3 @@ def share(ratio: float | None) -> str:
 def money(value: Money | float | None) -> str:
     """Return an amount of money as everywhere else in Parley."""
     return value.text() if isinstance(value, Money) else format_usd(value)
-
-
-def size(count: float | None) -> str:
-    """Return a number of bytes."""
-    if count is None:
-        return NOTHING
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= step:
-            return f"{count / step:.1f} {unit}"
-    return f"{count:.0f} bytes"

@@ -179,7 +179,7 @@ def _search(examined: Examined) -> Iterator[Sight]:
     needs="database",
 )
 def _messages(examined: Examined) -> Iterator[Sight]:
-    yield from _late("messages wait", health.unanswered(examined.database), examined)
+    yield from _late("messages wait", health.waiting(examined.database, "unanswered"), examined)
 
 
 @check(
@@ -190,7 +190,7 @@ def _messages(examined: Examined) -> Iterator[Sight]:
     needs="database",
 )
 def _answers(examined: Examined) -> Iterator[Sight]:
-    yield from _late("answers wait", health.unsent(examined.database), examined)
+    yield from _late("answers wait", health.waiting(examined.database, "unsent"), examined)
 
 
 def _late(what: str, found: health.Waiting, examined: Examined) -> Iterator[Sight]:
@@ -236,7 +236,7 @@ def _turns(examined: Examined) -> Iterator[Sight]:
     needs="database",
 )
 def _questions(examined: Examined) -> Iterator[Sight]:
-    found = health.asked(examined.database)
+    found = health.waiting(examined.database, "asked")
     if found.oldest_s > LATE_S:
         yield Sight(
             "note", f"{found.count} questions wait, the oldest for {found.oldest_s / 60:,.0f} min"
@@ -251,7 +251,7 @@ def _questions(examined: Examined) -> Iterator[Sight]:
     needs="database",
 )
 def _updates(examined: Examined) -> Iterator[Sight]:
-    if found := health.quarantined(examined.database).count:
+    if found := health.waiting(examined.database, "quarantined").count:
         yield Sight("warning", f"{found} updates were set aside")
 
 
@@ -263,7 +263,7 @@ def _updates(examined: Examined) -> Iterator[Sight]:
     needs="database",
 )
 def _strangers(examined: Examined) -> Iterator[Sight]:
-    found = health.strangers(examined.database)
+    found = health.waiting(examined.database, "strangers")
     if found.oldest_s > STRANGERS_S:
         yield Sight("note", f"{found.count} ask to be let in")
 

@@ -362,7 +362,9 @@ class ChatHistory:
 
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""
-        key = address_key(address)
-        facts = self.facts(await self.database.read(usage.model_of, key))
-        used = await self.database.read(usage.view_tokens, key, facts.fixed_tokens)
-        return ContextGauge(used, facts.window_tokens)
+        here = await self.database.read(conversations.find, address_key(address))
+        if here is None:
+            return ContextGauge(None, self.facts(None).window_tokens)
+        facts = self.facts(await self.database.read(conversations.chosen_model, here))
+        fill = await self.database.read(usage.standing, here, facts.fixed_tokens)
+        return ContextGauge(fill.tokens, facts.window_tokens)

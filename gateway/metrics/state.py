@@ -1,8 +1,8 @@
 """What `/metrics` tells of the moment: read when somebody scrapes, never on the path of a message.
 
-One read of the database and some looks at what this process knows anyway; what was found holds for
-`HOLDS_S`, however many scrape. Where the database cannot be read its figures are left out, and
-`parley_database_up` is 0: the others are what an operator needs then.
+One read of the database and some looks at what this process knows anyway. Where the database cannot
+be read its figures are left out, and `parley_database_up` is 0: the others are what an operator
+needs then.
 """
 
 import asyncio
@@ -35,7 +35,6 @@ from gateway.storage.database import Database, location_of
 from gateway.storage.reports import health
 from gateway.storage.reports.health import Standing, Waiting
 
-HOLDS_S = 5.0
 LOOKS_FOR_S = 2.0
 """Longest wait for the database."""
 LAG_EVERY_S = 1.0
@@ -111,18 +110,9 @@ class State:
         self._parts = parts
         self._counts = counts
         self._lag = lag
-        self._found: tuple[float, list[Sample]] | None = None
-        self._looking = asyncio.Lock()
 
     async def look(self) -> list[Sample]:
-        """Return all samples; they are of the last few seconds."""
-        async with self._looking:
-            now = time.monotonic()
-            if self._found is None or now - self._found[0] >= HOLDS_S:
-                self._found = now, await self._look()
-            return self._found[1]
-
-    async def _look(self) -> list[Sample]:
+        """Return all samples."""
         parts = self._parts
         files = asyncio.to_thread(lambda: list(_files(parts.settings)))
         return [
@@ -219,7 +209,7 @@ def _size(path: Path) -> int:
 
 def _standing(found: Standing, settings: Settings) -> Iterator[Sample]:
     waits, counts = found.waits, found.counts
-    yield from _waiting(series.INBOX_DEPTH, series.INBOX_AGE, waits["inbox"])
+    yield from _waiting(series.INBOX_DEPTH, series.INBOX_AGE, waits["unanswered"])
     yield from _waiting(series.ASKED, series.ASKED_AGE, waits["asked"])
     yield Sample(series.STRANGERS, waits["strangers"].count)
     yield Sample(series.QUARANTINED, waits["quarantined"].count)

@@ -34,7 +34,7 @@ from gateway.replay.recorded_model import RecordedModel, RecordedTools
 from gateway.replay.recordings import Recording
 from gateway.replay.report import Replayed
 from gateway.settings.tree import Settings
-from gateway.storage.conversation import compactions
+from gateway.storage.conversation import compactions, conversations
 from gateway.storage.conversation.sessions import age
 from gateway.storage.migrations import open_database
 from gateway.storage.reports import usage
@@ -129,7 +129,8 @@ class Player:
             duration_s=time.monotonic() - started,
             # A file's name may hold bytes that are no UTF-8.
             name=storable(recording.name),
-            work=await read(usage.work, conversation_id),
+            messages=await read(conversations.message_head, conversation_id),
+            took=(await read(usage.report, conversation_id, 0)).whole,
             compactions=await read(compactions.of_conversation, conversation_id),
             bill=self.model.bill(str(conversation_id)),
             problem=problem,

@@ -13,7 +13,7 @@ from agent.models.catalog import ModelFacts
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
 from gateway.replay.recorded_model import Bill
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.usage import ConversationTotals
+from gateway.storage.reports.usage import Figures
 
 NOTHING = "-"
 MOST_SHOWN = 20
@@ -29,7 +29,8 @@ class Replayed:
     """
 
     name: str
-    work: ConversationTotals
+    messages: int
+    took: Figures
     compactions: Sequence[CompactionRow]
     bill: Bill
     duration_s: float
@@ -52,8 +53,9 @@ def _conversations(results: Sequence[Replayed]) -> Table:
     numbers = ("messages", "turns", "tool calls", "tokens in", "tokens out", "compactions")
     table = _table("conversation", (*numbers, "seconds"), "answered")
     for result in results:
-        work = result.work
-        counts = (work.messages, work.turns, work.tool_calls, work.tokens_in, work.tokens_out)
+        took, usage = result.took, result.took.spent.usage
+        tokens = (usage.prompt_tokens, usage.output_tokens)
+        counts = (result.messages, took.turns, took.tool_calls, *tokens)
         cells = (result.name, *(f"{each:,}" for each in (*counts, len(result.compactions))))
         table.add_row(*map(Text, (*cells, f"{result.duration_s:.1f}", result.problem or "all")))
     return table

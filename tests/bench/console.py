@@ -36,7 +36,7 @@ SERVED = {"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_s
 """Of the PostgreSQL: that of the tests has room for small databases alone."""
 OF_MINE = (
     "/admin/conversations?platform=slack",
-    "/admin/conversations?before={half}",
+    "/admin/conversations?after={half}.0",
     "/admin/conversations?state=failed",
     "/admin/conversations?person=person-40",
     "/admin/conversations?since={day}&until={day}",

@@ -8,7 +8,8 @@ from agent.usage import Prices, Usage
 from gateway.replay.recorded_model import Bill
 from gateway.replay.report import Replayed
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.usage import ConversationTotals
+from gateway.storage.reports.ledger import Spent
+from gateway.storage.reports.usage import Figures
 
 PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)
 FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list", read_on="2026")
@@ -47,7 +48,8 @@ def bill(requests: int = 2, **tokens: int) -> Bill:
 def replayed(name: str = "talk", **fields: Any) -> Replayed:
     """Return how a conversation went; well, unless `fields` say otherwise."""
     defaults: dict[str, Any] = {
-        "work": ConversationTotals(messages=6, turns=2, tool_calls=1, tokens_in=300, tokens_out=20),
+        "messages": 6,
+        "took": Figures(2, 1, Spent(usage=Usage(300, 20))),
         "compactions": (),
         "bill": bill(cache_read_tokens=100),
         "duration_s": 1.25,

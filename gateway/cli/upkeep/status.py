@@ -99,13 +99,13 @@ def _database(settings: Settings) -> dict[str, Any]:
 
 
 def _figures(conn: Connection, settings: Settings) -> dict[str, Any]:
-    waiting, unsent = health.unanswered(conn), health.unsent(conn)
+    waiting, unsent = health.waiting(conn, "unanswered"), health.waiting(conn, "unsent")
     since = today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
     spent = costs.total(conn, since, lambda *_: None)
     return {
         "queue": {"messages": waiting.count, "oldest_s": round(waiting.oldest_s, 1)},
         "outbox": {"messages": unsent.count, "oldest_s": round(unsent.oldest_s, 1)},
-        "questions": health.asked(conn).count,
+        "questions": health.waiting(conn, "asked").count,
         "dead_letters_7d": health.dead_sends(conn, 7 * health.DAY_S),
         "replicas": {
             "living": health.living_replicas(conn),

@@ -3,18 +3,8 @@
 from typing import get_args
 
 from gateway.console import register
-from gateway.console.pages.conversation import AROUND
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Missing,
-    Result,
-    Shown,
-    listed,
-    older,
-    page,
-)
-from gateway.errors import NotFound
+from gateway.console.pages.conversations import AROUND
+from gateway.console.register import HOME, Ask, Missing, Result, Shown, listed, older, page
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditKind
 from gateway.storage.people import members
@@ -33,10 +23,7 @@ async def record(ask: Ask) -> Result:
     if kind and kind not in KINDS:
         raise Missing(f"There is no kind {kind}.")
     read = ask.inside.database.read
-    try:
-        rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
-    except NotFound as exc:
-        raise Missing(f"There is no row {after}.") from exc
+    rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
     told = [(row, row.text()) for row in listed(rows)]
     people = [who for _, said in told if said for who in (said["by"], said["subject"])]
     return Shown(
@@ -56,7 +43,7 @@ async def record(ask: Ask) -> Result:
 async def calls(ask: Ask) -> Result:
     """Show which tools were called, who allowed it and what came of it, the newest turn first."""
     tool, conversation = ask.query("tool"), ask.position("conversation")
-    before = _place(ask.query("after"))
+    before = ask.pair("after")
     wanted = AuditFilter(0.0, register.PAGE + 1, conversation, tool or None, before)
     read = ask.inside.database.read
     rows = await read(audit.calls, wanted)
@@ -72,10 +59,3 @@ async def calls(ask: Ask) -> Result:
             **filters,
         },
     )
-
-
-def _place(text: str) -> tuple[int, int] | None:
-    """Return the turn and the number of the call that a page begins behind; None for the first."""
-    turn, _, number = text.partition(".")
-    is_place = all(part.isascii() and part.isdigit() and len(part) < 19 for part in (turn, number))
-    return (int(turn), int(number)) if is_place else None

@@ -1,74 +1,28 @@
 """Budgets: what a day may cost, what it has cost so far, and whose turns it went to."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from collections.abc import Mapping
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
-from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import today
-from gateway.console import charts, register
-from gateway.console.charts import BarChart
-from gateway.console.pages.overview import days_until_now
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Missing,
-    Result,
-    Shown,
-    listed,
-    older,
-    page,
-)
-from gateway.errors import NotFound
+from gateway.console import register
+from gateway.console.register import HOME, Ask, Result, Shown, listed, older, page
 from gateway.storage.people import members
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import GroupPage
-from gateway.storage.reports.ledger import Group
+from gateway.storage.reports.ledger import Group, spent_usd
 
 BUDGETS = f"{HOME}/budgets"
-DAYS = 30
-"""Of the chart, today included."""
 
 
-def drawn(spent: Sequence[tuple[str, float]], limit_usd: float | None) -> BarChart:
-    """Return the chart of what days have cost, in order, beside the limit."""
-    title = f"Spending per day, the last {len(spent)} days"
-    if limit_usd is None:
-        return charts.bars(title, [""], [(day, (usd,)) for day, usd in spent], format_usd)
-    parts = [(day, (min(usd, limit_usd), max(usd - limit_usd, 0.0))) for day, usd in spent]
-    series = ["within the limit", "over the limit"]
-    return charts.bars(title, series, parts, format_usd, limit_usd)
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    """What one sender's turns have cost today; `share` of their limit, None where there is none."""
-
-    name: str
-    group: Group
-    share: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _SpentDays:
-    days: Sequence[tuple[str, float]]
-    people: Sequence[Group]
-    names: Mapping[str, str]
-
-
-def _read(conn: Connection, zone: tzinfo, following: GroupPage) -> _SpentDays:
-    spans = days_until_now(zone, DAYS)
-    by_day = costs.by_span_and_model(conn, spans)
-    days = [(day.name, sum(each.money.usd for each in spent.values())) for day, spent in by_day]
-    people = costs.by_key(conn, "sender", spans[-1].start, _no_rates, following)
-    return _SpentDays(days, people, members.names(conn, [each.name for each in people]))
-
-
-def _no_rates(_: str) -> None:
-    """Prompts are not compared with the least possible here."""
+def _read(
+    conn: Connection, since: float, following: GroupPage
+) -> tuple[float, list[Group], Mapping[str, str]]:
+    """Return what was spent since then, by whom, and their names."""
+    people = costs.by_key(conn, "sender", since, lambda _: None, following)
+    return spent_usd(conn, since), people, members.names(conn, [each.name for each in people])
 
 
 @page(BUDGETS, "Budgets", "People")
@@ -77,36 +31,27 @@ async def budgets(ask: Ask) -> Result:
     settings = ask.inside.settings
     zone = ZoneInfo(settings.sessions.timezone)
     here, after = today(zone), ask.query("after")
-    try:
-        found = await ask.inside.database.read(
-            _read, zone, GroupPage(register.PAGE + 1, after or None)
-        )
-    except NotFound as exc:
-        raise Missing(f"{after} has spent nothing today.") from exc
-    limit = settings.budget.daily_usd
+    following = GroupPage(register.PAGE + 1, after or None)
+    since = here.start.timestamp()
+    used, people, names = await ask.inside.database.read(_read, since, following)
+    limit, limit_of_person = settings.budget.daily_usd, settings.budget.sender_daily_usd
     return Shown(
         "budgets.html",
         {
             "budget": settings.budget,
             "quotas": settings.quotas,
-            "used": found.days[-1][1],
-            "share": share(found.days[-1][1], limit),
-            "chart": drawn(found.days, limit),
+            "used": used,
+            "share": share(used, limit),
             "people": [
-                Person(each.name, each, share(each.spent.money.usd, _of_person(ask)))
-                for each in listed(found.people)
+                (each, share(each.spent.money.usd, limit_of_person)) for each in listed(people)
             ],
-            "names": found.names,
+            "names": names,
             "begins": here.end.timestamp(),
             "now": datetime.now(zone).timestamp(),
-            "older": older(BUDGETS, found.people, lambda group: group.name),
+            "older": older(BUDGETS, people, lambda group: group.name),
             "first": BUDGETS if after else "",
         },
     )
-
-
-def _of_person(ask: Ask) -> float | None:
-    return ask.inside.settings.budget.sender_daily_usd
 
 
 def share(usd: float, limit_usd: float | None) -> float | None:

@@ -1,20 +1,43 @@
-"""All conversations of all platforms: a list with filters, and a search in what was said."""
+"""Conversations: a list with filters, a search in what was said, and each one with all its steps.
 
-from collections.abc import Mapping
+Of one there are the transcript with each step of its turns, its segments, and whole texts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import get_args
-from urllib.parse import urlencode
+from itertools import groupby
+from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
+import orjson
 from sqlalchemy import Connection
 
 from adapters.registry import by_name
+from agent.messages import ChatMessage, decode
+from agent.view.view import ViewPlan
 from gateway.agent_ports.budgets import day_of
-from gateway.console.register import HOME, Ask, Result, Shown, page
-from gateway.storage.reports import conversation_list
-from gateway.storage.reports.conversation_list import ListPage, State, Wanted
+from gateway.commands.status_figures import StatusFacts
+from gateway.console import charts, register
+from gateway.console.register import HOME, Ask, Missing, Result, Shown, address, listed, older, page
+from gateway.console.wording import short
+from gateway.storage.conversation import conversations, sessions, transcript
+from gateway.storage.reports import conversation_list, history, steps, usage
+from gateway.storage.reports.conversation_list import State, Wanted
+from gateway.storage.reports.costs import BilledAnswer
+from gateway.storage.reports.history import Recorded, Segment, speaker, standing, text_with_labels
+from gateway.storage.reports.ledger import Spent
+from gateway.storage.reports.steps import (
+    BilledCall,
+    FileRow,
+    JournaledStep,
+    Received,
+    Sent,
+    TurnHead,
+    TurnQuestion,
+)
 
-LISTED = 50
+LIST = f"{HOME}/conversations"
 SHOWN_CHARS = 280
 """Of a message that a search has found."""
 STATES: Mapping[State, str] = {
@@ -25,14 +48,23 @@ STATES: Mapping[State, str] = {
     "failed": "a turn was given up",
 }
 FILTERS = ("query", "platform", "account", "person", "state", "since", "until")
+MESSAGES = 60
+"""Of one page of a transcript."""
+AROUND = 20
+"""Messages behind the one that a link leads to, on the same page."""
+SEGMENTS = 40
+"""Of a conversation that are shown: the newest."""
+LEFT_SHOWN = 200
+"""Messages that a compaction took out of view, and that its page names."""
+WHOLE = f"{LIST}/{{id}}"
 
 
-@page(f"{HOME}/conversations", "Conversations", "Chats")
-async def conversations(ask: Ask) -> Result:
+@page(LIST, "Conversations", "Chats")
+async def every_conversation(ask: Ask) -> Result:
     """Show the conversations with the newest turns, or what a search has found."""
     given = {name: ask.query(name) for name in FILTERS}
     wanted = wanted_of(given, ask.inside.settings.sessions.timezone)
-    database, before = ask.inside.database, ask.position("before")
+    database, after = ask.inside.database, ask.pair("after")
     values = {
         "given": given,
         "states": STATES,
@@ -47,25 +79,12 @@ async def conversations(ask: Ask) -> Result:
     if given["query"]:
         values["found"] = await database.search(conversation_list.said, wanted, given["query"])
         return Shown("conversations.html", values)
-    listed = await database.search(_listed, wanted, before)
-    values["listed"] = listed.rows
-    if listed.before is not None:
-        values["older"] = address(given, listed.before)
-    if before is not None:
-        values["first"] = address(given)
+    rows = await database.search(conversation_list.listed, wanted, register.PAGE + 1, after)
+    values["listed"] = listed(rows)
+    values["older"] = older(LIST, rows, lambda row: f"{row.turn_id}.{row.overview.id}", given)
+    if after is not None:
+        values["first"] = address(LIST, given)
     return Shown("conversations.html", values)
-
-
-def _listed(conn: Connection, wanted: Wanted, before: int | None) -> ListPage:
-    return conversation_list.listed(conn, wanted, before=before, limit=LISTED)
-
-
-def address(given: Mapping[str, str], before: int | None = None) -> str:
-    """Return the address of the list with these filters, from a place on."""
-    kept = {name: value for name, value in given.items() if value}
-    place = {} if before is None else {"before": str(before)}
-    asked = urlencode(kept | place)
-    return f"{HOME}/conversations" + (f"?{asked}" if asked else "")
 
 
 def wanted_of(given: Mapping[str, str], timezone: str) -> Wanted:
@@ -93,3 +112,315 @@ def _begin(text: str, zone: ZoneInfo, *, behind: int = 0) -> float | None:
         return day_of(day, zone).start.timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+@dataclass(slots=True)
+class ToolShown:
+    """A call of a tool, with what is known of it on the page."""
+
+    name: str
+    arguments: str
+    call_id: str
+    step: JournaledStep | None = None
+    asked: TurnQuestion | None = None
+    result: "MessageShown | None" = None
+
+
+@dataclass(slots=True)
+class MessageShown:
+    """A message of the transcript.
+
+    Attributes:
+        standing: What the present view makes of it.
+        call: The call of a model that made it.
+    """
+
+    row: Recorded
+    role: str
+    who: str
+    text: str
+    standing: str
+    thought: str = ""
+    call: BilledCall | None = None
+    tools: list[ToolShown] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TurnShown:
+    """A turn with its steps in order; `head` is None for messages that no turn has made.
+
+    Attributes:
+        messages: Those of the transcript; a turn that carries out a command has none.
+        apart: Calls of models that made none of the messages: summaries, lost ones.
+        waits_for: The kind of question that nobody has answered; empty for none.
+    """
+
+    head: TurnHead | None
+    messages: list[MessageShown]
+    received: list[Received] = field(default_factory=list)
+    files: list[FileRow] = field(default_factory=list)
+    apart: list[BilledCall] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
+    waits_for: str = ""
+
+
+@page(WHOLE, "Conversation")
+async def conversation(ask: Ask) -> Result:
+    """Show a conversation, the newest messages or those before one of them."""
+    number, before = ask.number("id"), ask.position("before")
+    database = ask.inside.database
+    chosen = await database.read(_chosen_model, number)
+    facts = ask.inside.facts(chosen)
+    values = await database.search(_read, number, before, facts)
+    title = values["it"].overview.title or f"Conversation {number}"
+    return Shown("conversation.html", values, title=title)
+
+
+def _chosen_model(conn: Connection, number: int) -> str | None:
+    if not conversations.exists(conn, number):
+        raise Missing(f"There is no conversation {number}.")
+    return conversations.chosen_model(conn, number)
+
+
+def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts) -> dict[str, Any]:
+    it = conversation_list.one(conn, number)
+    rows = history.recorded(conn, number, before=before or transcript.END, limit=MESSAGES)
+    plan = sessions.active(conn, number).plan
+    fill = usage.standing(conn, number, facts.fixed_tokens)
+    report = usage.report(conn, number, fill.session_id)
+    lineage = history.segments(conn, number)[-SEGMENTS:]
+    here = f"{HOME}/conversations/{number}"
+    has_older = bool(rows) and rows[0].seq > 1
+    return {
+        "it": it,
+        "turns": turns_of(conn, number, rows, plan, steps.commands(conn, number, rows, before)),
+        "fill": fill,
+        "facts": facts,
+        "took": report.whole,
+        "gauge": _gauge(report.answers, lineage, facts),
+        "lineage": lineage,
+        "older": f"{here}?before={rows[0].seq}#transcript" if has_older else "",
+        "first": f"{here}#transcript" if before is not None else "",
+    }
+
+
+def _gauge(
+    answers: Sequence[BilledAnswer], lineage: Sequence[Segment], facts: StatusFacts
+) -> charts.LineChart | None:
+    """Return how the prompt grew and shrank; None where no prompt was reported."""
+    if not answers:
+        return None
+    times = [each.at for each in answers]
+    made = [row.compaction for row in lineage if row.compaction is not None]
+    marks = [
+        (
+            sum(at < row.at for at in times),
+            f"Compaction: {short(row.tokens_before)} to {short(row.tokens_after)}",
+        )
+        for row in made
+        if row.at >= times[0]
+    ]
+    levels = [("window", float(facts.window_tokens), f"window {short(facts.window_tokens)}")]
+    if facts.threshold_tokens is not None:
+        level = float(facts.threshold_tokens)
+        levels.append(("threshold", level, f"threshold {short(level)}"))
+    sizes = [float(each.usage.prompt_tokens) for each in answers]
+    # A window ten times as large would press the line flat.
+    seen = [level for level in levels if level[1] <= 4 * max(sizes)]
+    return charts.steps("Size of the prompt, call by call", sizes, seen, marks, short)
+
+
+def turns_of(
+    conn: Connection,
+    number: int,
+    rows: Sequence[Recorded],
+    plan: ViewPlan,
+    commands: Sequence[TurnHead],
+) -> list[TurnShown]:
+    """Return rows of the transcript by their turns, and commands, with all that belongs to them."""
+    ids = sorted({row.turn for row in rows if row.turn is not None})
+    heads = {head.id: head for head in steps.turns(conn, ids)}
+    shown = [
+        TurnShown(heads.get(turn_id or 0), [_message(row, plan) for row in group])
+        for turn_id, group in groupby(rows, key=lambda row: row.turn)
+    ]
+    for head in commands:
+        behind = (n for n, each in enumerate(shown) if each.head and each.head.id > head.id)
+        shown.insert(next(behind, len(shown)), TurnShown(head, []))
+    ids += [head.id for head in commands]
+    by_turn = {each.head.id: each for each in shown if each.head is not None}
+    journal = _by_turn(steps.journal(conn, ids))
+    billed = _by_turn(steps.calls(conn, number, ids))
+    asked = _by_turn(steps.questions(conn, ids))
+    sent = _by_turn(steps.sent(conn, ids))
+    received, files = steps.received(conn, number, ids)
+    for turn_id, each in by_turn.items():
+        done = journal.get(turn_id, [])
+        each.apart = _with_calls(each, done, billed.get(turn_id, []))
+        _with_tools(each, done, asked.get(turn_id, []))
+        waiting = (one.kind for one in asked.get(turn_id, []) if one.state == "pending")
+        each.waits_for = next(waiting, "")
+        each.sent = sent.get(turn_id, [])
+        each.received = [row for row in received if row.turn_id == turn_id]
+        came = {row.seq for row in each.received}
+        each.files = [row for row in files if row.turn_id == turn_id or row.inbox_seq in came]
+        each.spent = steps.spent(billed.get(turn_id, []))
+    return shown
+
+
+def _by_turn(rows: Sequence[Any]) -> Mapping[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.turn_id, []).append(row)
+    return found
+
+
+def _message(row: Recorded, plan: ViewPlan) -> MessageShown:
+    message = decode(row.body)
+    return MessageShown(
+        row,
+        message["role"],
+        speaker(message),
+        text_with_labels(message),
+        standing(plan, row.seq),
+        thought=message.get("reasoning", ""),
+        tools=_tools(message),
+    )
+
+
+def _tools(message: ChatMessage) -> list[ToolShown]:
+    return [
+        ToolShown(call["function"]["name"], _pretty(call["function"]["arguments"]), call["id"])
+        for call in message.get("tool_calls") or ()
+    ]
+
+
+def _pretty(arguments: str) -> str:
+    """Return arguments with a line for each; those that are no JSON as they are."""
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_INDENT_2).decode()
+    except (orjson.JSONDecodeError, TypeError):
+        return arguments
+
+
+def _with_calls(
+    turn: TurnShown, done: Sequence[JournaledStep], billed: Sequence[BilledCall]
+) -> list[BilledCall]:
+    """Give messages the calls that made them; returns the other calls.
+
+    The n-th call of a turn that its journal has made its n-th message. The page may begin in the
+    middle of a turn: they are told from the end.
+    """
+    by_id = {call.call_id: call for call in billed if call.call_id is not None}
+    made = [by_id.get(step.call_id or "") for step in done if step.kind == "model"]
+    answers = [message for message in turn.messages if message.role == "assistant"]
+    for message, call in zip(reversed(answers), reversed(made), strict=False):
+        message.call = call
+    used = {id(call) for call in made}
+    return [call for call in billed if id(call) not in used]
+
+
+def _with_tools(
+    turn: TurnShown, done: Sequence[JournaledStep], asked: Sequence[TurnQuestion]
+) -> None:
+    """Give calls of tools their entries in the journal, their questions and their results."""
+    journal = {step.call_id: step for step in done if step.kind == "tool"}
+    questions = {each.call_id: each for each in asked}
+    calls = {tool.call_id: tool for message in turn.messages for tool in message.tools}
+    for tool in calls.values():
+        tool.step = journal.get(tool.call_id)
+        tool.asked = questions.get(tool.call_id)
+    kept = []
+    for message in turn.messages:
+        tool_of = calls.get(message.who.rpartition(" ")[2]) if message.role == "tool" else None
+        if tool_of is None:
+            kept.append(message)
+        else:
+            tool_of.result = message
+    turn.messages = kept
+
+
+@page(WHOLE + "/messages/{seq}", "Message")
+async def message(ask: Ask) -> Result:
+    """Show one message as a whole, and as it is stored."""
+    number, seq = ask.number("id"), ask.number("seq")
+    found = await ask.inside.database.read(_one, number, seq)
+    decoded = decode(found.body)
+    text = text_with_labels(decoded)
+    calls = [(f"Call of {tool.name}", tool.arguments) for tool in _tools(decoded)]
+    return Shown(
+        "message.html",
+        {
+            "conversation": number,
+            "back": f"{HOME}/conversations/{number}?before={seq + AROUND}#m{seq}",
+            "told": [speaker(decoded), f"session {found.session_id}"],
+            "at": found.at,
+            "turn": found.turn,
+            "texts": [("Text", text)] * bool(text) + calls,
+            "stored": orjson.dumps(decoded, option=orjson.OPT_INDENT_2).decode(),
+        },
+        title=f"Message {seq} of conversation {number}",
+    )
+
+
+def _one(conn: Connection, number: int, seq: int) -> Recorded:
+    found = history.recorded(conn, number, from_seq=seq, limit=1)
+    if not found or found[0].seq != seq:
+        raise Missing(f"Conversation {number} has no message {seq}.")
+    return found[0]
+
+
+@page(WHOLE + "/outputs/{output}", "Output")
+async def output(ask: Ask) -> Result:
+    """Show the whole output of a tool, of which the transcript has a part."""
+    number, name = ask.number("id"), ask.names["output"]
+    text = await ask.inside.database.read(transcript.read_blob, number, name)
+    if text is None:
+        raise Missing(f"Conversation {number} has no output {name}.")
+    shown = {
+        "conversation": number,
+        "back": f"{HOME}/conversations/{number}",
+        "told": [],
+        "at": None,
+        "turn": None,
+        "texts": [("Text", text)],
+        "stored": "",
+    }
+    return Shown("message.html", shown, title=f"Output {name} of conversation {number}")
+
+
+@page(WHOLE + "/segments/{session}", "Segment")
+async def segment(ask: Ask) -> Result:
+    """Show what a segment's requests begin with, and what its compaction has done."""
+    number, session_id = ask.number("id"), ask.number("session")
+    values = await ask.inside.database.search(_segment, number, session_id)
+    return Shown("segment.html", values, title=f"Segment {values['here'].number}")
+
+
+def _segment(conn: Connection, number: int, session_id: int) -> dict[str, Any]:
+    row = next((each for each in history.segments(conn, number) if each.id == session_id), None)
+    if row is None:
+        raise Missing(f"Conversation {number} has no session {session_id}.")
+    here = sessions.get(conn, session_id)
+    gone: list[tuple[int, int]] = []
+    known: frozenset[Any] = frozenset()
+    left: list[MessageShown] = []
+    if row.parent_session_id is not None:
+        before = sessions.get(conn, row.parent_session_id).plan
+        gone, known = steps.left_view(before, here.plan), frozenset(before.summaries)
+        found = steps.within(conn, number, gone, LEFT_SHOWN)
+        left = [_message(each, here.plan) for each in found]
+    return {
+        "conversation": number,
+        "here": here,
+        "row": row,
+        "layers": here.prompt.parts() or [("prompt", here.prompt.text)],
+        "tools": orjson.loads(here.tools or "[]"),
+        "inputs": here.prompt_inputs or {},
+        "summaries": here.plan.summaries,
+        "known": known,
+        "gone": gone,
+        "left": left,
+        "edits": here.plan.edits,
+    }

@@ -4,8 +4,7 @@ Lines are shown as they were written, secrets masked. With several replicas each
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -25,24 +24,6 @@ LEADS = {
 }
 """Where fields of a line lead to, each with its value behind it."""
 KINDS = {"debug": "plain", "info": "good", "warning": "warn", "error": "bad"}
-
-
-@dataclass(frozen=True, slots=True)
-class ShownLine:
-    """A line as the page shows it.
-
-    Attributes:
-        kind: Of the badge of its level.
-        fields: Names and values, in order.
-        exception: A traceback; empty for none.
-    """
-
-    at: str
-    level: str
-    kind: str
-    event: str
-    fields: Sequence[tuple[str, str]]
-    exception: str
 
 
 @page(LOG, "Live log", "Now")
@@ -76,7 +57,8 @@ async def log(ask: Ask) -> Result:
     )
 
 
-def _shown(record: Mapping[str, Any]) -> ShownLine:
+def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line as the page shows it."""
     level = str(record.get("level", ""))
     # What a line does not know is no news, and a name without a value reads as that of the next.
     fields = [
@@ -84,14 +66,14 @@ def _shown(record: Mapping[str, Any]) -> ShownLine:
         for name, value in record.items()
         if name not in _LEADING and value not in (None, "")
     ]
-    return ShownLine(
-        str(record.get("timestamp", "")),
-        level,
-        KINDS.get(level, "plain"),
-        str(record["event"]),
-        fields,
-        str(record.get("exception", "")),
-    )
+    return {
+        "at": str(record.get("timestamp", "")),
+        "level": level,
+        "kind": KINDS.get(level, "plain"),
+        "event": str(record["event"]),
+        "fields": fields,
+        "exception": str(record.get("exception", "")),
+    }
 
 
 def _text(value: Any) -> str:

@@ -19,8 +19,7 @@ from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import conversation_list, costs, health
-from gateway.storage.reports.conversation_list import DayTurns, Listed, Wanted
-from gateway.storage.reports.health import ReplicaRow, Waiting
+from gateway.storage.reports.conversation_list import DayTurns, Wanted
 from gateway.storage.reports.ledger import Span, Spent
 
 DAYS = 14
@@ -62,19 +61,6 @@ class Need:
     kind: str = "warn"
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """What one look at the database has found."""
-
-    waiting: Mapping[str, Waiting]
-    alerts: Sequence[Alert]
-    days: Sequence[DayTurns]
-    spent: Sequence[Spent]
-    replicas: Sequence[ReplicaRow]
-    newest: Sequence[Listed]
-    dead_sends: int
-
-
 def days_until_now(zone: tzinfo, count: int) -> list[Span]:
     """Return the last days of a time zone, today included, as stretches of time in order."""
     today = datetime.now(zone).date()
@@ -86,17 +72,17 @@ def days_until_now(zone: tzinfo, count: int) -> list[Span]:
     return spans
 
 
-def _read(conn: Connection, spans: Sequence[Span]) -> _Looked:
-    looks = (health.unanswered, health.unsent, health.asked, health.quarantined, health.strangers)
-    return _Looked(
-        waiting={look.__name__: look(conn) for look in looks},
-        alerts=alerts.found(conn, with_past=True, limit=50),
-        days=conversation_list.turns_by_day(conn, spans),
-        spent=[sum(each.values(), Spent()) for _, each in costs.by_span_and_model(conn, spans)],
-        replicas=health.replicas(conn),
-        newest=conversation_list.listed(conn, Wanted(), limit=NEWEST).rows,
-        dead_sends=health.dead_sends(conn, health.DAY_S),
-    )
+def _read(conn: Connection, spans: Sequence[Span]) -> dict[str, Any]:
+    """Return what one look at the database finds."""
+    return {
+        "waiting": {what: health.waiting(conn, what) for what in health.WAITS},
+        "alerts": alerts.found(conn, with_past=True, limit=50),
+        "days": conversation_list.turns_by_day(conn, spans),
+        "spent": [sum(each.values(), Spent()) for _, each in costs.by_span_and_model(conn, spans)],
+        "replicas": health.replicas(conn),
+        "newest": conversation_list.listed(conn, Wanted(), NEWEST),
+        "dead_sends": health.dead_sends(conn, health.DAY_S),
+    }
 
 
 @page(HOME, "Overview", "Now")
@@ -107,26 +93,24 @@ async def overview(ask: Ask) -> Result:
     spans = days_until_now(zone, DAYS)
     look = await inside.health.look()
     read = await inside.database.read(_read, spans)
-    opened = [each for each in read.alerts if each.over_at is None]
+    opened = [each for each in read["alerts"] if each.over_at is None]
     warnings = tallied(newest(RECENT, (), lately(), MOST_LINES))
     return Shown(
         "overview.html",
-        {
+        read
+        | {
             "health": look,
             "needs": [*_of_model(inside), *_of_health(look), *_of_database(read, opened)],
-            "waiting": read.waiting,
             "warnings": warnings[:MOST_WARNINGS],
             "all_warnings": sum(each.count for each in warnings),
             "alerts": opened,
-            "past_alerts": [each for each in read.alerts if each not in opened][:PAST_ALERTS],
-            "today": read.spent[-1],
-            "turns_today": read.days[-1],
-            "all_days": sum(read.spent, Spent()),
+            "past_alerts": [each for each in read["alerts"] if each not in opened][:PAST_ALERTS],
+            "today": read["spent"][-1],
+            "turns_today": read["days"][-1],
+            "all_days": sum(read["spent"], Spent()),
             "days": DAYS,
-            "traffic": _traffic(read.days),
-            "costs": _costs(spans, read.spent),
-            "replicas": read.replicas,
-            "newest": read.newest,
+            "traffic": _traffic(read["days"]),
+            "costs": _costs(spans, read["spent"]),
             "places": PLACES,
             "now": datetime.now(zone).timestamp(),
         },
@@ -163,21 +147,21 @@ def _of_health(look: Mapping[str, Any]) -> Iterator[Need]:
             yield Need(text, f"{HOME}/conversations?state=unsent", "bad")
 
 
-def _of_database(read: _Looked, opened: Sequence[Alert]) -> Iterator[Need]:
+def _of_database(read: Mapping[str, Any], opened: Sequence[Alert]) -> Iterator[Need]:
     for each in opened:
         yield Need(each.text, PLACES.get(each.kind, f"{HOME}#alerts"), "bad")
     told = {each.kind for each in opened}
     for kind, count, one, many, where in _counts(read):
         if count and kind not in told:
             yield Need(f"{count:,} {one if count == 1 else many}.", where)
-    for replica in read.replicas:
+    for replica in read["replicas"]:
         if replica.late_s:
             yield Need(f"Replica {replica.name} is late by {stretch(replica.late_s)}.")
 
 
-def _counts(read: _Looked) -> Iterator[tuple[str, int, str, str, str]]:
+def _counts(read: Mapping[str, Any]) -> Iterator[tuple[str, int, str, str, str]]:
     """Yield the trouble that may tell of it, how many there are, for one and for many, where."""
-    waiting = read.waiting
+    waiting = read["waiting"]
     for name, kind, what, state in (
         ("unanswered", "", "for an answer", "waiting"),
         ("unsent", "outbox-old", "to be shown", "unsent"),
@@ -193,6 +177,6 @@ def _counts(read: _Looked) -> Iterator[tuple[str, int, str, str, str]]:
     one, many = "stranger asks to be let in", "strangers ask to be let in"
     yield "stranger-asks", strangers, one, many, f"{HOME}/people"
     one, many = "turn was given up today", "turns were given up today"
-    yield "message-dead", read.days[-1].dead, one, many, f"{HOME}/dead-letters"
+    yield "message-dead", read["days"][-1].dead, one, many, f"{HOME}/dead-letters"
     one, many = "answer was given up within a day", "answers were given up within a day"
-    yield "answer-dead", read.dead_sends, one, many, f"{HOME}/dead-letters"
+    yield "answer-dead", read["dead_sends"], one, many, f"{HOME}/dead-letters"

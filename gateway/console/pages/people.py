@@ -4,7 +4,7 @@ What is decided goes through the same functions as `/pair`, `parley pair` and `p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -16,18 +16,7 @@ from adapters.web.guard import VISIT, names_loopback
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
 from gateway.console import register
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Missing,
-    Moved,
-    Result,
-    Shown,
-    action,
-    listed,
-    older,
-    page,
-)
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, older, page
 from gateway.errors import GatewayError, NotFound
 from gateway.storage.people import members, notebook, web_users
 from gateway.storage.people.members import Member, PairingRequest
@@ -51,10 +40,7 @@ ENDINGS = {"remove": "web-remove", "sign-out": "web-revoke"}
 async def people(ask: Ask) -> Result:
     """Show who asks to be let in, who was, and whom the settings name."""
     after = ask.query("after")
-    try:
-        rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
-    except NotFound as exc:
-        raise Missing(f"{after} is not on the list any more.") from exc
+    rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
     shown, named = listed(rows), _named_in_settings(ask)
     whom = [each.granted_by for each in shown if isinstance(each, Member)]
     names = await ask.inside.database.read(members.names, whom + [who for _, who in named])
@@ -66,14 +52,10 @@ async def people(ask: Ask) -> Result:
             "named": named,
             "names": names,
             "mode": ask.inside.settings.access.mode,
-            "older": older(PEOPLE, rows, _name),
+            "older": older(PEOPLE, rows, lambda row: row.name),
             "first": PEOPLE if after else "",
         },
     )
-
-
-def _name(row: PairingRequest | Member) -> str:
-    return row.code if isinstance(row, PairingRequest) else f"{row.platform}:{row.sender}"
 
 
 def _named_in_settings(ask: Ask) -> Sequence[tuple[str, str]]:
@@ -97,26 +79,13 @@ async def decide(ask: Ask) -> Result:
     return Moved(PEOPLE, decision.text.replace("`", ""), failed=decision.happened is None)
 
 
-@dataclass(frozen=True, slots=True)
-class _WebPeople:
-    """Users of the web chat, and who is signed in there.
-
-    Attributes:
-        named: The sessions, each with the name of its user.
-    """
-
-    users: Sequence[WebUser]
-    named: Sequence[tuple[str, WebSession]]
-
-
-def _web_users(conn: Connection, access: Access) -> _WebPeople:
-    users = [
-        replace(each, role=access.own_role(each))
-        for each in web_users.everybody(conn)
-        if each.role != "removed"
-    ]
+def _web_users(
+    conn: Connection, access: Access
+) -> tuple[list[WebUser], list[tuple[str, WebSession]]]:
+    """Return the users of the web chat, and its sessions, each with the name of its user."""
+    users = [replace(each, role=access.own_role(each)) for each in web_users.everybody(conn)]
     sessions = web_users.sessions(conn, access.web.oidc.session_s)[: register.PAGE]
-    return _WebPeople(users, [(name_of(each.sender), each) for each in sessions])
+    return users, [(name_of(each.sender), each) for each in sessions]
 
 
 @page(WEB_USERS, "Web users", "People")
@@ -124,8 +93,9 @@ async def users(ask: Ask) -> Result:
     """Show the users of the web chat, and who is signed in."""
     settings = ask.inside.settings
     access = Access(settings.access, settings.web)
-    seen = await ask.inside.database.read(_web_users, access)
-    return Shown("web_users.html", {"seen": seen, "owner": OWNER.name, "roles": _ROLES})
+    found, signed_in = await ask.inside.database.read(_web_users, access)
+    values = {"users": found, "signed_in": signed_in, "owner": OWNER.name, "roles": _ROLES}
+    return Shown("web_users.html", values)
 
 
 _ROLES = ("member", "guest", "owner")

@@ -8,18 +8,7 @@ import time
 from adapters.messages import Address, InboundMessage
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
 from gateway.console import register
-from gateway.console.register import (
-    HOME,
-    Ask,
-    Missing,
-    Moved,
-    Result,
-    Shown,
-    action,
-    listed,
-    older,
-    page,
-)
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, older, page
 from gateway.errors import NotFound
 from gateway.storage.conversation import questions
 from gateway.storage.people import members
@@ -77,12 +66,7 @@ async def answer(ask: Ask) -> Result:
 async def letters(ask: Ask) -> Result:
     """Show turns that were given up, and messages that no platform took."""
     after = ask.query("after")
-    try:
-        rows = await ask.inside.database.read(
-            dead_letters.find_all, register.PAGE + 1, after or None
-        )
-    except NotFound as exc:
-        raise Missing(f"There is no dead letter {after} any more.") from exc
+    rows = await ask.inside.database.read(dead_letters.find_all, register.PAGE + 1, after or None)
     return Shown(
         "dead_letters.html",
         {

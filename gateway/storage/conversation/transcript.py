@@ -234,16 +234,33 @@ def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | N
     )
 
 
-def tokens_shown(conn: Connection, conversation_id: int, plan: ViewPlan) -> int:
-    """Return the estimates of what a plan without a tail start shows, summed up."""
-    total = conn.scalar(
-        _TOKENS_FROM, {"conversation_id": conversation_id, "first_seq": plan.first_seq}
+def tokens_shown(
+    conn: Connection,
+    conversation_id: int,
+    plan: ViewPlan,
+    *,
+    from_seq: int = 1,
+    from_session: int = 0,
+) -> int:
+    """Return the estimates of the messages that a plan shows, summed up.
+
+    Args:
+        from_seq: Only messages from there on.
+        from_session: Only what was recorded in this segment or a later one.
+    """
+    here = {"conversation_id": conversation_id, "from_session": from_session}
+    spans = ((max(low, from_seq), high) for low, high in shown_ranges(plan))
+    return sum(
+        conn.scalar(_TOKENS_WITHIN, here | {"low": low, "high": high}) or 0
+        for low, high in spans
+        if low <= high
     )
-    return int(total or 0)
 
 
-_TOKENS_FROM = select(func.sum(message.c.tokens)).where(
-    message.c.conversation == bindparam("conversation_id"), message.c.seq >= bindparam("first_seq")
+_TOKENS_WITHIN = select(func.sum(message.c.tokens)).where(
+    message.c.conversation == bindparam("conversation_id"),
+    message.c.seq.between(bindparam("low"), bindparam("high")),
+    message.c.session_id >= bindparam("from_session"),
 )
 
 

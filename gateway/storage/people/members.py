@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     Connection,
-    Row,
     Text,
     and_,
     bindparam,
@@ -64,6 +63,11 @@ class Member:
     granted_by: str
     at: str
 
+    @property
+    def name(self) -> str:
+        """By which it is named: "platform:sender"."""
+        return f"{self.platform}:{self.sender}"
+
 
 @dataclass(frozen=True, slots=True)
 class PairingRequest:
@@ -84,6 +88,11 @@ class PairingRequest:
     state: RequestState
     at: str
     left_s: float
+
+    @property
+    def name(self) -> str:
+        """By which it is named: its code."""
+        return self.code
 
 
 def role(conn: Connection, platform: str, sender: str) -> Role | None:
@@ -139,53 +148,33 @@ def _names(whom: Sequence[tuple[str, str]]) -> Any:
 def everybody(conn: Connection) -> list[Member]:
     """Return all who were let in, owners first, then by time."""
     # By the alphabet "owner" is behind "member".
-    rows = conn.execute(select(member).order_by(member.c.role.desc(), member.c.at))
-    return [_member(row) for row in rows]
+    return _members(conn, member.c.role.desc(), member.c.at)
 
 
-def _member(row: Row[Any]) -> Member:
-    named = (row.platform, row.sender, row.sender_name)
-    return Member(*named, row.role, row.granted_by, iso_time(row.at))
+def _members(conn: Connection, *order: Any) -> list[Member]:
+    return [
+        Member(
+            row.platform, row.sender, row.sender_name, row.role, row.granted_by, iso_time(row.at)
+        )
+        for row in conn.execute(select(member).order_by(*order))
+    ]
 
 
 def listed(conn: Connection, limit: int, after: str | None = None) -> list[PairingRequest | Member]:
     """Return pending requests, then members; each the newest first.
 
     Args:
-        after: Only what stands behind this one: the code of a request, or "platform:sender" of a
-            member; None for all.
+        after: Only what stands behind the one of this name; None for all.
 
     Raises:
         NotFound: There is no such request or member (any more).
     """
-    is_member = after is not None and ":" in after
-    found: list[PairingRequest | Member] = []
-    if not is_member:
-        found += _newest_requests(conn, limit, after)
-    if len(found) < limit:
-        found += _newest_members(conn, limit - len(found), after if is_member else None)
-    return found
-
-
-def _newest_requests(conn: Connection, limit: int, after: str | None) -> list[PairingRequest]:
-    query = _all_requests(pairing.c.state == "pending", pairing.c.expires_at > now_s())
+    newest = (member.c.at.desc(), member.c.platform.desc(), member.c.sender.desc())
+    found: list[PairingRequest | Member] = [*reversed(pending(conn)), *_members(conn, *newest)]
     if after is not None:
-        last = conn.scalar(select(pairing.c.id).where(pairing.c.code == after))
-        query = query.where(pairing.c.id < known_place(last, after))
-    query = query.order_by(pairing.c.id.desc()).limit(limit)
-    return [_request(row) for row in conn.execute(query)]
-
-
-def _newest_members(conn: Connection, limit: int, after: str | None) -> list[Member]:
-    # Several may have been let in at the same time; the place of a page must still be one.
-    order = (member.c.at, member.c.platform, member.c.sender)
-    query = select(member).order_by(*(column.desc() for column in order)).limit(limit)
-    if after is not None:
-        platform, _, sender = after.partition(":")
-        last = select(member.c.at).where(member.c.platform == platform, member.c.sender == sender)
-        at = known_place(conn.scalar(last), after)
-        query = query.where(tuple_(*order) < tuple_(at, platform, sender))
-    return [_member(row) for row in conn.execute(query)]
+        behind = (n for n, each in enumerate(found, 1) if each.name == after)
+        found = found[known_place(next(behind, None), after) :]
+    return found[:limit]
 
 
 def let_in(
@@ -332,28 +321,23 @@ def approved(conn: Connection) -> list[PairingRequest]:
 
 
 def _requests(conn: Connection, *conditions: Any) -> list[PairingRequest]:
-    query = _all_requests(*conditions).order_by(pairing.c.id)
-    return [_request(row) for row in conn.execute(query)]
-
-
-def _all_requests(*conditions: Any) -> Any:
     left_s = (pairing.c.at + CODE_S - now_s()).label("left_s")
-    return select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
-
-
-def _request(row: Row[Any]) -> PairingRequest:
-    return PairingRequest(
-        row.id,
-        row.code,
-        row.platform,
-        row.account,
-        row.sender,
-        row.sender_name,
-        row.conversation,
-        row.state,
-        iso_time(row.at),
-        row.left_s,
-    )
+    query = select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
+    return [
+        PairingRequest(
+            row.id,
+            row.code,
+            row.platform,
+            row.account,
+            row.sender,
+            row.sender_name,
+            row.conversation,
+            row.state,
+            iso_time(row.at),
+            row.left_s,
+        )
+        for row in conn.execute(query.order_by(pairing.c.id))
+    ]
 
 
 def decide(conn: Connection, request_id: int, state: RequestState) -> None:

@@ -73,12 +73,9 @@ def scope_of(conn: Connection, conversation_id: int) -> str:
 
 
 def sharing(conn: Connection, conversation_id: int) -> list[int]:
-    """Return the conversations whose scope is that of this one, with itself."""
-    here = conversations.of_user(conn, conversation_id)
-    if here is None or not is_direct(here):
-        return [conversation_id]
-    theirs = conversations.all_of_user(conn, here.platform, str(here.user))
-    return list(dict.fromkeys([conversation_id, *(each.id for each in theirs if is_direct(each))]))
+    """Return the conversations whose scope is that of this one, with itself first."""
+    theirs = conversations_of(conn, scope_of(conn, conversation_id))
+    return list(dict.fromkeys([conversation_id, *theirs]))
 
 
 def is_shared(scope: str) -> bool:

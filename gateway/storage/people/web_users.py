@@ -91,11 +91,7 @@ _OF_SESSION = [
 
 def user(conn: Connection, name: str) -> WebUser | None:
     """Return a user; those who were removed as well."""
-    row = conn.execute(_USER, {"name": name}).one_or_none()
-    return None if row is None else WebUser(*row)
-
-
-_USER = select(web_user).where(web_user.c.name == bindparam("name"))
+    return named(conn, [name]).get(name)
 
 
 def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:

@@ -1,8 +1,6 @@
 """Which conversations there are, those with the newest turns first; by place, person, state, time.
 
-The console asks over all of them. Turns are numbered in the order of time, so that a walk from the
-newest one down needs no index of its own: a conversation stands where its newest turn is. A page of
-a walk looks at `LOOKED_AT` turns at most, and says where the next one goes on.
+Turns are numbered in the order of time: a conversation stands where its newest turn is.
 """
 
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, tuple_
 
 from agent.ports import PastMessage
 from gateway.storage.conversation.transcript import END
@@ -33,12 +31,6 @@ from gateway.storage.schema import (
 from gateway.storage.search import query
 from gateway.storage.search.query import SearchLimits
 
-LOOKED_AT = 20_000
-"""Turns that one page of a walk looks at."""
-CANDIDATES = 200
-"""Conversations of a person, or in a state, that are looked at: the newest."""
-SAID_LATELY = 20_000
-"""Messages of a person among which their conversations are looked for."""
 MATCHES = 100
 
 State = Literal["running", "waiting", "asking", "unsent", "failed"]
@@ -61,6 +53,11 @@ class Wanted:
     since: float | None = None
     until: float | None = None
 
+    @property
+    def is_choice(self) -> bool:
+        """Whether only conversations of a person or in a state are wanted."""
+        return bool(self.person or self.state)
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -80,13 +77,6 @@ class Listed:
     person: str
 
 
-class ListPage(NamedTuple):
-    """Conversations in order; `before` is where the next page begins, None behind the last one."""
-
-    rows: list[Listed]
-    before: int | None
-
-
 class Said(NamedTuple):
     """A message that a search has found."""
 
@@ -97,131 +87,60 @@ class Said(NamedTuple):
 
 
 def listed(
-    conn: Connection, wanted: Wanted, *, before: int | None = None, limit: int = 50
-) -> ListPage:
-    """Return a page of conversations.
+    conn: Connection, wanted: Wanted, limit: int = 50, after: tuple[int, int] | None = None
+) -> list[Listed]:
+    """Return conversations, those with the newest turns first.
+
+    Those without a turn come last, and only of a person or in a state.
 
     Args:
-        before: Only those whose newest turn has a smaller id.
+        after: Only what stands behind the one with this newest turn (0 for none) and this id.
     """
-    low, high = _turns_between(conn, wanted)
-    chosen = candidates(conn, wanted)
-    if chosen is not None:
-        newest = _newest_of(conn, chosen, wanted, (low, high))
-        return ListPage(_with_overviews(conn, newest), None)
-    place = high if before is None else min(before, high)
-    # Mostly a few turns are enough, and the database looks at all that it is told to.
-    found: list[tuple[int, int]] = []
-    for most in (10 * limit, LOOKED_AT):
-        if len(found) <= limit:
-            walk = _walk(wanted, (low, high), place, most, limit + 1)
-            found = [(row[0], row[1]) for row in conn.execute(walk)]
-    rows = _with_overviews(conn, [(each, turn_id) for turn_id, each in found[:limit]])
-    if len(found) > limit:
-        return ListPage(rows, found[limit - 1][0])
-    looked_at = conn.execute(_looked_at(low, place)).one()
-    return ListPage(rows, looked_at.first if looked_at.n == LOOKED_AT else None)
+    return _with_overviews(conn, _newest(conn, wanted, limit, after))
 
 
-def candidates(conn: Connection, wanted: Wanted) -> list[int] | None:
-    """Return the conversations of a person and in a state; None where neither is a condition."""
-    found: list[set[int]] = []
-    if wanted.person:
-        found.append(set(conn.scalars(_of_person(wanted.person))))
-    if wanted.state:
-        found.append(set(conn.scalars(_IN_STATE[wanted.state])))
-    return sorted(set.intersection(*found), reverse=True) if found else None
-
-
-def _of_person(person: str) -> Select[Any]:
-    lately = (
-        select(inbox.c.conversation)
-        .where(inbox.c.sender == person, is_said)
-        .order_by(inbox.c.at.desc())
-        .limit(SAID_LATELY)
-        .subquery()
+def _newest(
+    conn: Connection, wanted: Wanted, limit: int, after: tuple[int, int] | None = None
+) -> list[tuple[int, int]]:
+    """Return (conversation, newest turn) as `listed` does."""
+    low = 1 if wanted.since is None else first_turn_since(conn, wanted.since)
+    high = END if wanted.until is None else first_turn_since(conn, wanted.until)
+    newest = (
+        select(func.max(turn.c.id))
+        .where(turn.c.conversation == conversation.c.id, turn.c.id >= low, turn.c.id < high)
+        .scalar_subquery()
     )
-    return select(lately.c.conversation).distinct()
+    chosen = select(conversation.c.id, func.coalesce(newest, 0).label("turn_id"))
+    # Else SQLite looks for the newest turn of each conversation twice.
+    rows = chosen.where(*_conditions(wanted)).cte("chosen").prefix_with("MATERIALIZED")
+    query_ = select(rows).order_by(rows.c.turn_id.desc(), rows.c.id.desc()).limit(limit)
+    is_timed = wanted.since is not None or wanted.until is not None
+    if is_timed or not wanted.is_choice:
+        query_ = query_.where(rows.c.turn_id > 0)
+    if after is not None:
+        query_ = query_.where(tuple_(rows.c.turn_id, rows.c.id) < tuple_(*after))
+    return [(row.id, row.turn_id) for row in conn.execute(query_)]
 
 
 _IN_STATE: dict[State, Select[Any]] = {
     "running": select(turn.c.conversation).where(is_running),
-    "waiting": select(inbox.c.conversation).where(is_pending).distinct(),
-    "asking": select(inquiry.c.conversation).where(is_unanswered).distinct(),
-    "unsent": select(outbox.c.conversation).where(is_unsent).distinct(),
-    "failed": select(turn.c.conversation)
-    .where(turn.c.state == "dead")
-    .order_by(turn.c.finished_at.desc(), turn.c.id.desc())
-    .limit(10 * CANDIDATES),
+    "waiting": select(inbox.c.conversation).where(is_pending),
+    "asking": select(inquiry.c.conversation).where(is_unanswered),
+    "unsent": select(outbox.c.conversation).where(is_unsent),
+    "failed": select(turn.c.conversation).where(turn.c.state == "dead"),
 }
 
 
-def _in_place(wanted: Wanted) -> list[ColumnElement[bool]]:
+def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
+    """Return those of place, person and state."""
     columns = {conversation.c.platform: wanted.platform, conversation.c.account: wanted.account}
-    return [column == text for column, text in columns.items() if text]
-
-
-def _newest_of(
-    conn: Connection, chosen: Sequence[int], wanted: Wanted, turns: tuple[int, int]
-) -> list[tuple[int, int]]:
-    """Return (conversation, newest turn) of the newest of these, those without a turn last."""
-    newest = (
-        select(func.max(turn.c.id))
-        .where(turn.c.conversation == conversation.c.id, turn.c.id >= turns[0])
-        .where(turn.c.id < turns[1])
-        .scalar_subquery()
-    )
-    query_ = select(conversation.c.id, func.coalesce(newest, 0).label("turn_id"))
-    # The newest of very many; a list of some thousand values is no statement any more.
-    query_ = query_.where(conversation.c.id.in_(chosen[: 10 * CANDIDATES]), *_in_place(wanted))
-    rows = [(row.id, row.turn_id) for row in conn.execute(query_)]
-    if wanted.since is not None or wanted.until is not None:
-        rows = [row for row in rows if row[1]]
-    return sorted(rows, key=lambda row: (-row[1], -row[0]))[:CANDIDATES]
-
-
-def _walk(wanted: Wanted, turns: tuple[int, int], place: int, most: int, limit: int) -> Select[Any]:
-    """Select (turn, conversation) of the newest turns of conversations, from a place on down.
-
-    Args:
-        turns: The first one, and the one behind the last.
-        place: The page begins behind it.
-    """
-    low, high = turns
-    looked_at = _looked_at_rows(low, place, most)
-    later = turn.alias()
-    is_followed = exists().where(
-        later.c.conversation == looked_at.c.conversation,
-        later.c.id > looked_at.c.id,
-        later.c.id < high,
-    )
-    found = select(looked_at.c.id, looked_at.c.conversation).where(~is_followed)
-    if in_place := _in_place(wanted):
-        here = and_(conversation.c.id == looked_at.c.conversation, *in_place)
-        found = found.join(conversation, here)
-    return found.order_by(looked_at.c.id.desc()).limit(limit)
-
-
-def _looked_at_rows(low: int, place: int, most: int) -> Any:
-    return (
-        select(turn.c.id, turn.c.conversation)
-        .where(turn.c.id >= low, turn.c.id < place)
-        .order_by(turn.c.id.desc())
-        .limit(most)
-        .subquery("looked_at")
-    )
-
-
-def _looked_at(low: int, place: int) -> Select[Any]:
-    rows = _looked_at_rows(low, place, LOOKED_AT)
-    return select(func.count().label("n"), func.min(rows.c.id).label("first"))
-
-
-def _turns_between(conn: Connection, wanted: Wanted) -> tuple[int, int]:
-    """Return the first turn of the time that is looked at, and the one behind its last."""
-    low = 1 if wanted.since is None else first_turn_since(conn, wanted.since)
-    high = END if wanted.until is None else first_turn_since(conn, wanted.until)
-    return low, high
+    found = [column == text for column, text in columns.items() if text]
+    if wanted.person:
+        said_by = select(inbox.c.conversation).where(inbox.c.sender == wanted.person, is_said)
+        found.append(conversation.c.id.in_(said_by))
+    if wanted.state:
+        found.append(conversation.c.id.in_(_IN_STATE[wanted.state]))
+    return found
 
 
 def first_turn_since(conn: Connection, at: float) -> int:
@@ -284,42 +203,35 @@ _BEGUN = select(
 ).where(turn.c.id >= bindparam("first"), turn.c.id < bindparam("behind"))
 
 
-def those(conn: Connection, conversation_ids: Sequence[int]) -> list[Listed]:
-    """Return conversations by their ids, as far as they are there, with their newest turns."""
-    newest = _newest_of(conn, conversation_ids, Wanted(), (1, END))
-    return _with_overviews(conn, newest)
+def one(conn: Connection, conversation_id: int) -> Listed:
+    """Return a conversation that is there, with its newest turn."""
+    newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
+    [found] = _with_overviews(conn, [(conversation_id, conn.scalar(newest) or 0)])
+    return found
 
 
 def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list[Listed]:
-    ids = [each for each, _ in newest]
-    overviews = {row.id: row for row in history.overviews_of(conn, ids)}
-    more = {row.id: row for row in conn.execute(_more(ids))}
-    asked = select(inquiry.c.kind).where(inquiry.c.turn_id == turn.c.id, is_unanswered)
-    outcome = func.coalesce(turn.c.outcome, asked.limit(1).scalar_subquery(), turn.c.state)
-    turns = select(turn.c.id, outcome.label("outcome"))
-    outcomes: dict[int, str] = {
-        row.id: row.outcome
-        for row in conn.execute(turns.where(turn.c.id.in_([turn_id for _, turn_id in newest])))
-    }
-    return [
-        Listed(
-            overviews[each],
-            more[each].account,
-            turn_id,
-            outcomes.get(turn_id, ""),
-            more[each].sender_name or "",
-        )
-        for each, turn_id in newest
-        if each in overviews
-    ]
-
-
-def _more(ids: Sequence[int]) -> Select[Any]:
-    newest = and_(
+    turn_ids = dict(newest)
+    overviews = {row.id: row for row in history.overviews_of(conn, turn_ids.keys())}
+    its_newest = and_(
         inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
     )
-    columns = (conversation.c.id, conversation.c.account, inbox.c.sender_name)
-    return select(*columns).outerjoin(inbox, newest).where(conversation.c.id.in_(ids))
+    its_turn = and_(turn.c.conversation == conversation.c.id, turn.c.id.in_(turn_ids.values()))
+    asked = select(inquiry.c.kind).where(inquiry.c.turn_id == turn.c.id, is_unanswered)
+    outcome = func.coalesce(turn.c.outcome, asked.limit(1).scalar_subquery(), turn.c.state)
+    query_ = (
+        select(conversation.c.id, conversation.c.account, inbox.c.sender_name, outcome)
+        .outerjoin(inbox, its_newest)
+        .outerjoin(turn, its_turn)
+        .where(conversation.c.id.in_(overviews))
+    )
+    more = {each: told for each, *told in conn.execute(query_)}
+    return [
+        Listed(overviews[each], account, turn_id, ended or "", name or "")
+        for each, turn_id in newest
+        if each in overviews
+        for account, name, ended in [more[each]]
+    ]
 
 
 def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
@@ -327,7 +239,9 @@ def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
 
     Of a person, or in a state, only the newest conversations are looked through.
     """
-    chosen = candidates(conn, wanted)
+    chosen = None
+    if wanted.is_choice:
+        chosen = [each for each, _ in _newest(conn, wanted, query.MAX_CONVERSATIONS)]
     only = SearchLimits(since_s=wanted.since, until_s=wanted.until)
     found = query.find(conn, chosen, question, limit=MATCHES, only=only)
     # Who only stands beside a match has none of the words.
@@ -338,7 +252,7 @@ def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
         row.id: row
         for row in conn.execute(
             select(conversation.c.id, conversation.c.platform, conversation.c.title).where(
-                places, *_in_place(wanted)
+                places, *_conditions(wanted)
             )
         )
     }

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from gateway.storage.queue.sending import waiting as waiting_rows
 from gateway.storage.reports.ledger import spent_usd
 from gateway.storage.schema import (
     adapter_lease,
@@ -42,8 +41,7 @@ class Standing:
     """How the database stands, at one moment.
 
     Attributes:
-        waits: What waits: for an answer (`inbox`), a person's word (`asked`), to be let in
-            (`strangers`), for somebody who can read it (`quarantined`).
+        waits: What waits, by the names of `WAITS`.
         unsent: What is still to be shown, by platform and account.
         counts: Numbers of other rows, by name.
         spent_usd: What calls have cost since a moment.
@@ -65,29 +63,29 @@ class Outcomes:
     dead: int
 
 
-def unanswered(conn: Connection) -> Waiting:
-    """Return the messages that wait for an answer, or are being answered."""
-    return _waiting(conn, inbox.c.at, is_pending)
+WAITS: Mapping[str, tuple[Any, tuple[ColumnElement[bool], ...]]] = {
+    # Messages that wait for an answer, or are being answered.
+    "unanswered": (inbox.c.at, (is_pending,)),
+    # Answers that are still to be shown.
+    "unsent": (outbox.c.at, (is_unsent,)),
+    # Questions of tools that nobody has answered yet.
+    "asked": (inquiry.c.at, (is_unanswered,)),
+    # What came from platforms and could not be read.
+    "quarantined": (quarantine.c.at, (quarantine.c.chat.is_(None),)),
+    # Those who have asked to be let in, and whom nobody has answered.
+    "strangers": (pairing.c.at, (pairing.c.state == "pending", pairing.c.sender.is_not(None))),
+}
+"""What may wait: when each row came, and which rows wait."""
 
 
-def unsent(conn: Connection) -> Waiting:
-    """Return the answers that are still to be shown."""
-    return _waiting(conn, outbox.c.at, is_unsent)
-
-
-def asked(conn: Connection) -> Waiting:
-    """Return the questions of tools that nobody has answered yet."""
-    return _waiting(conn, inquiry.c.at, is_unanswered)
-
-
-def quarantined(conn: Connection) -> Waiting:
-    """Return what came from platforms and could not be read."""
-    return _waiting(conn, quarantine.c.at, quarantine.c.chat.is_(None))
-
-
-def strangers(conn: Connection) -> Waiting:
-    """Return those who have asked to be let in, and whom nobody has answered."""
-    return _waiting(conn, pairing.c.at, pairing.c.state == "pending", pairing.c.sender.is_not(None))
+def waiting(conn: Connection, what: str) -> Waiting:
+    """Return what waits, by a name of `WAITS`."""
+    at, conditions = WAITS[what]
+    found = conn.execute(
+        select(func.count().label("n"), func.min(at).label("at")).where(*conditions)
+    ).one()
+    now = conn.execute(select(now_s())).scalar_one()
+    return Waiting(found.n, max(now - found.at, 0.0) if found.n else 0.0)
 
 
 def standing(conn: Connection, since: float) -> Standing:
@@ -96,16 +94,16 @@ def standing(conn: Connection, since: float) -> Standing:
     Args:
         since: From when on money counts; see `ledger.spent_usd`.
     """
-    here = {
-        "inbox": unanswered(conn),
-        "asked": asked(conn),
-        "strangers": strangers(conn),
-        "quarantined": quarantined(conn),
-    }
     size = None
     if conn.dialect.name == "postgresql":
         size = int(conn.execute(_DATABASE_BYTES).scalar_one())
-    return Standing(here, _unsent_by_account(conn), _counts(conn), spent_usd(conn, since), size)
+    return Standing(
+        waits={what: waiting(conn, what) for what in WAITS},
+        unsent=unsent_by_account(conn),
+        counts=_counts(conn),
+        spent_usd=spent_usd(conn, since),
+        size_bytes=size,
+    )
 
 
 _DATABASE_BYTES = select(func.pg_database_size(func.current_database()))
@@ -131,24 +129,6 @@ def _counts(conn: Connection) -> dict[str, int]:
 
 def _count(conn: Connection, condition: ColumnElement[bool]) -> int:
     return int(conn.execute(select(func.count()).where(condition)).scalar_one())
-
-
-def _unsent_by_account(conn: Connection) -> dict[tuple[str, str], Waiting]:
-    found: dict[tuple[str, str], Waiting] = {}
-    for each in waiting_rows(conn):
-        key = each.platform, each.account
-        before = found.get(key, Waiting(0, 0.0))
-        oldest_s = max(before.oldest_s, each.age_s)
-        found[key] = Waiting(before.count + each.rows, oldest_s)
-    return found
-
-
-def _waiting(conn: Connection, at: Any, *conditions: Any) -> Waiting:
-    found = conn.execute(
-        select(func.count().label("n"), func.min(at).label("at")).where(*conditions)
-    ).one()
-    now = conn.execute(select(now_s())).scalar_one()
-    return Waiting(found.n, max(now - found.at, 0.0) if found.n else 0.0)
 
 
 def outcomes(conn: Connection) -> Outcomes:
@@ -208,7 +188,9 @@ def _by_account(its: Any, *conditions: Any) -> Any:
     )
 
 
-def unsent_by_account(conn: Connection, besides: Sequence[str]) -> dict[tuple[str, str], Waiting]:
+def unsent_by_account(
+    conn: Connection, besides: Sequence[str] = ()
+) -> dict[tuple[str, str], Waiting]:
     """Return what waits to be shown, by (platform, account).
 
     Args:

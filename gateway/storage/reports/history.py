@@ -215,7 +215,6 @@ class Status:
 
     conversation: int
     session_id: int
-    prompt_tokens: int | None
     messages: int
     waiting: int
     turn_running: bool
@@ -224,11 +223,7 @@ class Status:
 
 def status(conn: Connection, conversation_id: int) -> Status:
     """Return how a conversation stands."""
-    row = conn.execute(
-        select(conversation, session.c.prompt_tokens)
-        .join(session, session.c.id == conversation.c.active_session_id)
-        .where(conversation.c.id == conversation_id)
-    ).one()
+    row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
     waiting = conn.scalar(
         select(func.count()).where(
             inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued"
@@ -243,7 +238,6 @@ def status(conn: Connection, conversation_id: int) -> Status:
     return Status(
         conversation=conversation_id,
         session_id=row.active_session_id,
-        prompt_tokens=row.prompt_tokens,
         messages=row.message_head,
         waiting=waiting or 0,
         turn_running=last is not None and last.state == "running",
@@ -428,27 +422,12 @@ def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
     return list(conn.scalars(here.order_by(conversation.c.id)))
 
 
-@dataclass(frozen=True)
-class AskedTurn:
-    """What became of one question, and what its turn took; empty for a command.
+def turn_in_chat(conn: Connection, chat: str, seq: int) -> dict[str, Any]:
+    """Return what became of an entry of a chat of the web chat, and what its turn took.
 
-    Attributes:
-        usd: What its calls cost; None where that of any is not known.
+    All is None where no turn answers it, as for a command; `usd` also where that of a call is not
+    known.
     """
-
-    conversation: int | None = None
-    turn: int | None = None
-    first_seq: int | None = None
-    state: str | None = None
-    outcome: str | None = None
-    error: str | None = None
-    model: str | None = None
-    tokens: dict[str, int] | None = None
-    usd: float | None = None
-
-
-def turn_in_chat(conn: Connection, chat: str, seq: int) -> AskedTurn | None:
-    """Return the turn that answers an entry of a chat of the web chat; None where none does."""
     kinds = ("input", "output", "cache_read", "cache_write")
     row = conn.execute(
         select(turn)
@@ -462,19 +441,10 @@ def turn_in_chat(conn: Connection, chat: str, seq: int) -> AskedTurn | None:
         .order_by(turn.c.id.desc())
         .limit(1)
     ).one_or_none()
-    if row is None:
-        return None
-    return AskedTurn(
-        row.conversation,
-        row.id,
-        row.first_seq,
-        row.state,
-        row.outcome,
-        row.error,
-        row.model,
-        {kind: getattr(row, f"{kind}_tokens") for kind in kinds},
-        row.usd,
-    )
+    names = ("conversation", "id", "first_seq", "state", "outcome", "error", "model", "usd")
+    found = dict.fromkeys(names) if row is None else {name: getattr(row, name) for name in names}
+    tokens = None if row is None else {kind: getattr(row, f"{kind}_tokens") for kind in kinds}
+    return {"turn": found.pop("id"), "tokens": tokens, **found}
 
 
 def recorded(
@@ -515,8 +485,9 @@ def of_segments(conn: Connection, conversation_id: int) -> dict[int, str]:
     rows = conn.execute(
         segments.where(session.c.conversation == conversation_id).order_by(session.c.id)
     ).all()
-    newest = max(row.id for row in rows if row.parent_session_id is None)
-    asked[newest] = conversations.title(conn, conversation_id)
+    if rows:
+        newest = max(row.id for row in rows if row.parent_session_id is None)
+        asked[newest] = conversations.title(conn, conversation_id)
     found: dict[int, str] = {}
     for row in rows:
         above = row.parent_session_id

@@ -1,11 +1,11 @@
 """What was done in a stretch of a conversation: turns with their calls, steps, questions and sends.
 
 The console reads a page of the transcript by `seq`, and then what belongs to the turns of its
-messages. No query here grows with the conversation but `lineage`, which has a limit.
+messages.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
@@ -14,31 +14,15 @@ from sqlalchemy import Connection, bindparam, func, select
 from agent.money.costs import Money
 from agent.usage import Usage
 from agent.view.view import ViewPlan
-from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.reports.history import Recorded, recorded
 from gateway.storage.reports.ledger import Spent, usage_in
-from gateway.storage.schema import (
-    attachment,
-    compaction,
-    inbox,
-    inquiry,
-    is_running,
-    ledger,
-    message,
-    outbox,
-    session,
-    step,
-    turn,
-)
+from gateway.storage.schema import attachment, inbox, inquiry, ledger, message, outbox, step, turn
 
 MOST_ASKED = 500
 """Inbox rows of one page."""
 COMMANDS = 60
 """Turns of commands on one page."""
-SEGMENTS = 40
-SUMMED = 2_000
-"""Turns that the sums of a conversation have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +30,6 @@ class TurnHead:
     """A turn; times are in seconds since the epoch.
 
     Attributes:
-        usd: What it cost; None where that of a call is not known.
         first_seq: The first entry of the inbox that it answers, by which its trace is known.
     """
 
@@ -59,7 +42,6 @@ class TurnHead:
     attempt: int
     started_at: float
     finished_at: float | None
-    usd: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +50,11 @@ class BilledCall:
 
     call_id: str | None
     turn_id: int | None
-    provider: str
     model: str
     purpose: str
     usage: Usage
     estimated: bool
     usd: float | None
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +66,6 @@ class JournaledStep:
     """
 
     turn_id: int
-    n: int
     kind: str
     name: str
     call_id: str | None
@@ -103,11 +82,9 @@ class TurnQuestion:
     turn_id: int
     call_id: str
     kind: str
-    question: str
     state: str
     answer: str | None
     answered_by: str | None
-    at: float
     answered_at: float | None
 
 
@@ -135,7 +112,6 @@ class Sent:
     """
 
     turn_id: int
-    seq: int
     source_key: str
     text: str
     state: str
@@ -149,7 +125,6 @@ class Sent:
 class FileRow:
     """A file that came with a message, or that a turn made."""
 
-    id: int
     inbox_seq: int | None
     turn_id: int | None
     name: str
@@ -207,13 +182,11 @@ def _billed(row: Any) -> BilledCall:
     return BilledCall(
         row.call_id,
         row.turn_id,
-        row.provider,
         row.model,
         row.purpose,
         usage_in(row),
         row.estimated,
         row.usd,
-        row.at,
     )
 
 
@@ -231,7 +204,6 @@ def journal(conn: Connection, turn_ids: Iterable[int]) -> list[JournaledStep]:
     return [
         JournaledStep(
             row.turn_id,
-            row.n,
             row.kind,
             row.name,
             row.call_id,
@@ -290,7 +262,6 @@ def _keys(turn_id: int) -> dict[str, str]:
 
 _SENT = (
     select(
-        outbox.c.seq,
         outbox.c.source_key,
         func.coalesce(outbox.c.markdown, outbox.c.payload),
         outbox.c.state,
@@ -302,40 +273,6 @@ _SENT = (
     .where(outbox.c.source_key >= bindparam("first"), outbox.c.source_key < bindparam("end"))
     .order_by(outbox.c.seq)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LineageRow:
-    """A segment without what it shows; `made_by` is the compaction that began it."""
-
-    id: int
-    parent_session_id: int | None
-    number: int
-    start_reason: str
-    end_reason: str | None
-    started_at: float
-    ended_at: float | None
-    made_by: CompactionRow | None = None
-
-
-def lineage(
-    conn: Connection, conversation_id: int, session_id: int | None = None
-) -> list[LineageRow]:
-    """Return the newest segments of a conversation, `SEGMENTS` at most, in order.
-
-    Args:
-        session_id: Only this one.
-    """
-    query = select(*_of(session, LineageRow)).where(session.c.conversation == conversation_id)
-    if session_id is not None:
-        query = query.where(session.c.id == session_id)
-    rows = conn.execute(query.order_by(session.c.id.desc()).limit(SEGMENTS)).all()
-    began = compaction.c.child_session_id.in_([row.id for row in rows])
-    made = {
-        row.child_session_id: CompactionRow(*row)
-        for row in conn.execute(select(*_of(compaction, CompactionRow)).where(began))
-    }
-    return [replace(LineageRow(*row), made_by=made.get(row.id)) for row in reversed(rows)]
 
 
 def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
@@ -355,59 +292,3 @@ def within(
         if left := limit - len(found):
             found += recorded(conn, conversation_id, from_seq=low, before=high + 1, limit=left)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """What the newest turns of a conversation took.
-
-    Attributes:
-        usd: As far as it is known.
-        is_all: Whether there are no turns before them.
-    """
-
-    turns: int
-    tool_calls: int
-    tokens_in: int
-    tokens_out: int
-    usd: float
-    is_all: bool
-
-
-def sums(conn: Connection, conversation_id: int) -> Sums:
-    """Return what the newest turns of a conversation took so far, `SUMMED` at most."""
-    newest = (
-        select(turn)
-        .where(turn.c.conversation == conversation_id)
-        .order_by(turn.c.id.desc())
-        .limit(SUMMED)
-        .subquery()
-    )
-    into = newest.c.input_tokens + newest.c.cache_read_tokens + newest.c.cache_write_tokens
-    row = conn.execute(
-        select(
-            func.count().label("turns"),
-            *(
-                func.coalesce(func.sum(column), 0).label(name)
-                for name, column in (
-                    ("tool_calls", newest.c.tool_calls),
-                    ("tokens_in", into),
-                    ("tokens_out", newest.c.output_tokens),
-                    ("usd", newest.c.usd),
-                )
-            ),
-        )
-    ).one()
-    # The row of a turn has its sums once it has ended.
-    here = turn.c.conversation == conversation_id
-    running = list(conn.scalars(select(turn.c.id).where(here, is_running)))
-    so_far = spent(calls(conn, conversation_id, running))
-    begun = sum(each.kind == "tool" for each in journal(conn, running))
-    return Sums(
-        row.turns,
-        row.tool_calls + begun,
-        row.tokens_in + so_far.usage.prompt_tokens,
-        row.tokens_out + so_far.usage.output_tokens,
-        row.usd + so_far.money.usd,
-        is_all=row.turns < SUMMED,
-    )

@@ -8,26 +8,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.conversation.transcript import shown_ranges
+from gateway.storage.conversation.transcript import tokens_shown
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent, grouped, total
-from gateway.storage.schema import (
-    compaction,
-    inbox,
-    is_running,
-    ledger,
-    message,
-    session,
-    step,
-    turn,
-)
+from gateway.storage.schema import compaction, inbox, is_running, ledger, session, step, turn
 
 HOUSEKEPT = (
     "compressed",
@@ -40,17 +31,7 @@ HOUSEKEPT = (
 """Outcomes of the turns of `/compress` and `/model`: these answer nobody and are not counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The size of a conversation's view in tokens.
-
-    Attributes:
-        source: reported: the model's last report and an estimate of what was added since;
-            estimated: no report stands behind it.
-    """
-
-    tokens: int
-    source: Literal["reported", "estimated"]
+Source = Literal["reported", "estimated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +78,9 @@ class ContextFill:
     Attributes:
         session_id: The present segment, and its `number` in the lineage.
         title: As that segment carries it ("Title #2"); empty for none.
+        tokens: The size of its view.
+        source: reported: the model's last report and an estimate of what was added since;
+            estimated: no report stands behind it.
         compactions: So far, in the whole conversation.
         answered_by: The model that last reported, as it is booked; None where none has.
     """
@@ -104,23 +88,10 @@ class ContextFill:
     session_id: int
     number: int
     title: str
-    context: Context
+    tokens: int
+    source: Source
     compactions: int
     answered_by: str | None = None
-
-
-def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | None:
-    """Return the size of a conversation's view; None for a conversation that does not exist."""
-    conversation_id = conversations.find(conn, session_key)
-    if conversation_id is None:
-        return None
-    return standing(conn, conversation_id, fixed_tokens).context.tokens
-
-
-def model_of(conn: Connection, session_key: str) -> str | None:
-    """Return the model that `/model` has chosen for a conversation, or None."""
-    conversation_id = conversations.find(conn, session_key)
-    return None if conversation_id is None else conversations.chosen_model(conn, conversation_id)
 
 
 def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> ContextFill:
@@ -131,28 +102,30 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
     """
     here = sessions.active(conn, conversation_id)
     title = conversations.title(conn, conversation_id)
+    tokens, source = _context(conn, here, fixed_tokens)
     return ContextFill(
         session_id=here.id,
         number=here.number,
         title=sessions.titled(title, here.number) if title else "",
-        context=_context(conn, here, fixed_tokens),
-        compactions=_saved(conn, conversation_id, None).compactions,
+        tokens=tokens,
+        source=source,
+        compactions=_saved(conn, conversation_id, None)[0],
         answered_by=here.report_model,
     )
 
 
-def _context(conn: Connection, here: Session, fixed_tokens: int) -> Context:
+def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, Source]:
     """Return the size of a segment's view: the best that is known, and what was added since."""
     if here.prompt_tokens is not None and here.prompt_upto_seq is not None:
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
-        added = _tokens_shown(conn, here, from_seq=here.prompt_upto_seq + 1)
-        return Context(covered + _scaled(here, added), "reported")
+        added = tokens_shown(conn, here.conversation, here.plan, from_seq=here.prompt_upto_seq + 1)
+        return covered + _scaled(here, added), "reported"
     made = conn.execute(_NEWEST_COMPACTION, {"conversation_id": here.conversation}).one_or_none()
     if made is None:
-        shown = _tokens_shown(conn, here)
-        return Context(_scaled(here, fixed_tokens + shown), "estimated")
-    added = _tokens_shown(conn, here, from_session=made.child_session_id)
-    return Context(made.tokens_after + _scaled(here, added), "estimated")
+        shown = tokens_shown(conn, here.conversation, here.plan)
+        return _scaled(here, fixed_tokens + shown), "estimated"
+    added = tokens_shown(conn, here.conversation, here.plan, from_session=made.child_session_id)
+    return made.tokens_after + _scaled(here, added), "estimated"
 
 
 def _scaled(here: Session, tokens: int) -> int:
@@ -176,39 +149,6 @@ _NEWEST_COMPACTION = (
     )
     .order_by(compaction.c.id.desc())
     .limit(1)
-)
-
-
-def _tokens_shown(
-    conn: Connection, here: Session, *, from_seq: int = 1, from_session: int = 0
-) -> int:
-    """Return the estimates of the messages that a segment shows, summed up.
-
-    Args:
-        from_seq: Only messages from there on.
-        from_session: Only what was recorded in this segment or a later one.
-    """
-    spans = ((max(low, from_seq), high) for low, high in shown_ranges(here.plan))
-    return sum(
-        conn.scalar(
-            _TOKENS_WITHIN,
-            {
-                "conversation_id": here.conversation,
-                "low": low,
-                "high": high,
-                "from_session": from_session,
-            },
-        )
-        or 0
-        for low, high in spans
-        if low <= high
-    )
-
-
-_TOKENS_WITHIN = select(func.sum(message.c.tokens)).where(
-    message.c.conversation == bindparam("conversation_id"),
-    message.c.seq.between(bindparam("low"), bindparam("high")),
-    message.c.session_id >= bindparam("from_session"),
 )
 
 
@@ -258,7 +198,7 @@ def _figures(
     done = conn.execute(_turns(conversation_id, session_id)).one()
     running = conn.scalar(_running_tools(conversation_id, session_id)) or 0
     saved = _saved(conn, conversation_id, session_id)
-    return Figures(done.turns, done.tool_calls + running, spent, saved.compactions, saved.tokens)
+    return Figures(done.turns, done.tool_calls + running, spent, *saved)
 
 
 _answers = func.coalesce(turn.c.outcome, "").not_in(HOUSEKEPT)
@@ -283,24 +223,19 @@ def _running_tools(conversation_id: int, session_id: int | None) -> Select[Any]:
     return query if session_id is None else query.where(turn.c.session_id == session_id)
 
 
-class Saved(NamedTuple):
-    """Compactions, and how many tokens they took out of view.
+def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tuple[int, int]:
+    """Return how many compactions there were, and how many tokens they took out of view.
 
     A repair is none: it fixes a request that was refused, and saves nothing on purpose.
     """
-
-    compactions: int
-    tokens: int
-
-
-def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> Saved:
     saving = compaction.c.tokens_before - compaction.c.tokens_after
     query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
         compaction.c.conversation == conversation_id, compaction.c.trigger != "repair"
     )
     if session_id is not None:
         query = query.where(compaction.c.child_session_id == session_id)
-    return Saved(*conn.execute(query).one())
+    count, tokens = conn.execute(query).one()
+    return count, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,28 +316,3 @@ _TOOLS_SINCE = (
     )
     .group_by(step.c.name)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationTotals:
-    """What a conversation took so far; tokens as reported or estimated by the model."""
-
-    messages: int
-    turns: int
-    tool_calls: int
-    tokens_in: int
-    tokens_out: int
-
-
-def work(conn: Connection, conversation_id: int) -> ConversationTotals:
-    """Return the sums over a conversation's turns; all 0 for an unknown one."""
-    tokens_in = turn.c.input_tokens + turn.c.cache_read_tokens + turn.c.cache_write_tokens
-    row = conn.execute(
-        select(
-            func.count(turn.c.id),
-            func.coalesce(func.sum(turn.c.tool_calls), 0),
-            func.coalesce(func.sum(tokens_in), 0),
-            func.coalesce(func.sum(turn.c.output_tokens), 0),
-        ).where(turn.c.conversation == conversation_id)
-    ).one()
-    return ConversationTotals(conversations.message_head(conn, conversation_id), *row)

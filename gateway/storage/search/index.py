@@ -8,14 +8,13 @@ tells how far a transcript is indexed and moves in the same transaction as the r
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
-from sqlalchemy import Connection, TextClause, bindparam, delete, insert, select, text
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, select, text
 
 from agent.messages import decode
 from gateway.storage.conversation import conversations
-from gateway.storage.schema import message, search_row
-from gateway.storage.search import vectors
+from gateway.storage.schema import message, search_row, vector
 from gateway.storage.search.terms import VERSION, terms_of
 
 if TYPE_CHECKING:
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
 
 SEQ_BITS = 32
 """Of an id that hold the seq, which has at most 31."""
-BATCH_ROWS = 40
-"""Most messages of one step. Turns wait for the writer as long as it enters them, and for Python's
-lock as long as their terms are made: at most 3 ms each."""
-BATCH_CHARS = 8_000
-"""A step ends behind the message that goes beyond so many characters as they are stored."""
+BATCH_ROWS = 20
+"""Most messages of one step: turns wait for the writer as long as it enters them."""
 END = 2**31 - 1
 """The largest seq."""
 MERGED_PAGES = 64
@@ -63,41 +59,33 @@ def row_id(conversation_id: int, seq: int) -> int:
 
 def is_current(conn: Connection) -> bool:
     """Whether the index holds what this version's terms are."""
-    return conn.execute(_SAID[conn.dialect.name].find_mark, {"mark": _MARK}).first() is not None
+    return conn.execute(_SAID[conn.dialect.name]["find_mark"], {"mark": _MARK}).first() is not None
 
 
-class _Said(NamedTuple):
-    """What is said to the index of a database."""
-
-    find_mark: TextClause
-    clear: TextClause
-    add: TextClause
-    take_out: TextClause
-
-
+# What is said to the index of each database.
 _SAID = {
-    "sqlite": _Said(
-        text(
+    "sqlite": {
+        "find_mark": text(
             "SELECT 1 FROM search_index"
             " WHERE search_index MATCH '\"' || :mark || '\"' AND rowid = 0"
         ),
-        text("INSERT INTO search_index (search_index) VALUES ('delete-all')"),
-        text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)"),
-        text(
+        "clear": text("INSERT INTO search_index (search_index) VALUES ('delete-all')"),
+        "add": text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)"),
+        "take_out": text(
             "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
         ),
-    ),
-    "postgresql": _Said(
-        text("SELECT 1 FROM search_index WHERE id = 0 AND terms = array_to_tsvector(ARRAY[:mark])"),
-        text("DELETE FROM search_index"),
-        (
-            text(
-                "INSERT INTO search_index (id, terms)"
-                " VALUES (:id, array_to_tsvector(string_to_array(:terms, ' ')))"
-            )
+    },
+    "postgresql": {
+        "find_mark": text(
+            "SELECT 1 FROM search_index WHERE id = 0 AND terms = array_to_tsvector(ARRAY[:mark])"
         ),
-        text("DELETE FROM search_index WHERE id = :id"),
-    ),
+        "clear": text("DELETE FROM search_index"),
+        "add": text(
+            "INSERT INTO search_index (id, terms)"
+            " VALUES (:id, array_to_tsvector(string_to_array(:terms, ' ')))"
+        ),
+        "take_out": text("DELETE FROM search_index WHERE id = :id"),
+    },
 }
 
 
@@ -116,8 +104,8 @@ def clear(conn: Connection) -> bool:
 def empty(conn: Connection) -> None:
     """Take all terms out of the index, which is one of this version's terms from now on."""
     said = _SAID[conn.dialect.name]
-    conn.execute(said.clear)
-    conn.execute(said.add, {"id": 0, "terms": _MARK})
+    conn.execute(said["clear"])
+    conn.execute(said["add"], {"id": 0, "terms": _MARK})
 
 
 def enter_terms(
@@ -127,7 +115,7 @@ def enter_terms(
     rows = [
         {"id": row_id(conversation_id, seq), "terms": _joined(each)} for seq, each in terms.items()
     ]
-    conn.execute(_SAID[conn.dialect.name].add, rows)
+    conn.execute(_SAID[conn.dialect.name]["add"], rows)
 
 
 def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
@@ -135,17 +123,11 @@ def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
     after, head = conversations.search_progress(conn, conversation_id)
     if after >= head:
         return None
-    rows, room = [], BATCH_CHARS
     where = {"conversation_id": conversation_id, "after_seq": after, "most": BATCH_ROWS}
-    for row in conn.execute(_NEXT_ONES, where):
-        rows.append((row.seq, row.role, row.body, row.at))
-        room -= len(row.body)
-        if room < 0:
-            break
-    return Unindexed(conversation_id, after, rows[-1][0] if rows else head, tuple(rows))
+    rows = tuple((*row,) for row in conn.execute(_NEXT_ONES, where))
+    return Unindexed(conversation_id, after, rows[-1][0] if rows else head, rows)
 
 
-# Not kept: of large messages only as many are read as are looked at.
 _NEXT_ONES = (
     select(message.c.seq, message.c.role, message.c.body, message.c.at)
     .where(
@@ -191,14 +173,15 @@ def _joined(terms: frozenset[str]) -> str:
 def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozenset[str]]) -> None:
     """Take messages out, by seq with their terms; the index is current (`is_current`)."""
     here = (search_row.c.conversation == conversation_id, search_row.c.seq.in_(terms))
-    vectors.take_out(conn, conversation_id, terms)
-    for seq in conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all():
-        _take_out(conn, conversation_id, seq, terms[seq])
+    _erase_vectors(conn, conversation_id, vector.c.seq.in_(terms))
+    gone = conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all()
+    for seq in gone:
+        told = {"id": row_id(conversation_id, seq), "terms": _joined(terms[seq])}
+        conn.execute(_SAID[conn.dialect.name]["take_out"], told)
 
 
-def _take_out(conn: Connection, conversation_id: int, seq: int, terms: frozenset[str]) -> None:
-    gone = {"id": row_id(conversation_id, seq), "terms": _joined(terms)}
-    conn.execute(_SAID[conn.dialect.name].take_out, gone)
+def _erase_vectors(conn: Connection, conversation_id: int, which: ColumnElement[bool]) -> None:
+    conn.execute(delete(vector).where(vector.c.conversation == conversation_id, which))
 
 
 def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
@@ -209,7 +192,7 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
     """
     if not is_current(conn):
         clear(conn)
-        vectors.forget(conn, conversation_id, upto_seq)
+        _erase_vectors(conn, conversation_id, vector.c.seq <= upto_seq)
         return
     here = (message.c.conversation == conversation_id, message.c.seq <= upto_seq)
     rows = conn.execute(select(message.c.seq, message.c.body).where(*here))

@@ -18,24 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    ColumnElement,
-    Connection,
-    any_,
-    bindparam,
-    func,
-    select,
-    text,
-)
+from sqlalchemy import Connection, bindparam, func, select, text
 
 from agent.messages import decode, full_text
 from agent.ports import PastMessage
-from gateway.session_keys import is_direct
-from gateway.storage.conversation import sessions
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.transcript import END
-from gateway.storage.schema import alias, conversation, iso_time, message, search_row
+from gateway.storage.people import notebook
+from gateway.storage.schema import conversation, iso_time, message, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
 from gateway.storage.search.terms import AskedWord, asked_words
 
@@ -65,7 +55,7 @@ LENGTH_WEIGHT = 0.15
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """What a search is limited to; both seqs are included, of the times the first one.
+    """What a search is limited to; of the times the first one is included.
 
     Attributes:
         since_s: Seconds since the epoch, as `until_s`.
@@ -75,21 +65,18 @@ class SearchLimits:
     role: str | None = None
     since_s: float | None = None
     until_s: float | None = None
-    first_seq: int = 1
-    last_seq: int = END
     before: tuple[int, int] | None = None
 
     def ends(self, conversation_id: int) -> int:
         """Return the last seq of a conversation that is looked at."""
         if self.before is None or self.before[0] != conversation_id:
-            return self.last_seq
-        return min(self.last_seq, self.before[1] - 1)
+            return END
+        return self.before[1] - 1
 
-    def admits(self, seq: int, role: str, at: float) -> bool:
-        """Whether a message may be found."""
+    def admits(self, role: str, at: float) -> bool:
+        """Whether a message up to that seq may be found."""
         return (
-            self.first_seq <= seq <= self.last_seq
-            and self.role in {None, role}
+            self.role in {None, role}
             and (self.since_s is None or self.since_s <= at)
             and (self.until_s is None or at < self.until_s)
         )
@@ -162,7 +149,7 @@ def gather(
         # Neighbours come by their ids: they may lie behind what the search may see.
         if id_ in beside
         and row.seq <= only.ends(row.conversation)
-        and only.admits(row.seq, row.role, row.at)
+        and only.admits(row.role, row.at)
     ]
     said = [
         {id_: worth * brevity[id_] for id_, worth in of_word.items() if id_ in brevity}
@@ -183,16 +170,16 @@ def _spans(conn: Connection, conversations: Sequence[int] | None, only: SearchLi
 
 def _span(conn: Connection, conversation_id: int, only: SearchLimits) -> Span:
     """Return the first and the last seq that a search is limited to, its times looked up."""
-    first, last = max(only.first_seq, 1), only.ends(conversation_id)
+    last = only.ends(conversation_id)
     if only.since_s is None and only.until_s is None:
-        return first, last
+        return 1, last
     between = {
         "conversation_id": conversation_id,
         "since_s": -math.inf if only.since_s is None else only.since_s,
         "until_s": math.inf if only.until_s is None else only.until_s,
     }
     earliest, latest = conn.execute(_BETWEEN, between).one()
-    return max(first, earliest or END), min(last, latest or 0)
+    return earliest or END, min(last, latest or 0)
 
 
 _BETWEEN = select(func.min(search_row.c.seq), func.max(search_row.c.seq)).where(
@@ -272,9 +259,7 @@ def _candidates(conn: Connection, own: Mapping[int, float], only: SearchLimits) 
         some = ordered[start : start + CANDIDATES]
         rows = _rows(conn, some)
         chosen += [
-            each
-            for each in some
-            if (row := rows.get(each)) and only.admits(row.seq, row.role, row.at)
+            each for each in some if (row := rows.get(each)) and only.admits(row.role, row.at)
         ]
         if len(chosen) >= CANDIDATES:
             break
@@ -286,20 +271,17 @@ def _rows(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
     seqs: dict[int, list[int]] = {}
     for id_ in ids:
         seqs.setdefault(id_ >> SEQ_BITS, []).append(id_ & SEQ_MASK)
-    rows = _ROWS[conn.dialect.name]
     return {
         row_id(row.conversation, row.seq): row
         for each, here in seqs.items()
-        for row in conn.execute(rows, {"conversation_id": each, "seqs": here})
+        for row in conn.execute(_ROWS, {"conversation_id": each, "seqs": here})
     }
 
 
-_here = select(search_row).where(search_row.c.conversation == bindparam("conversation_id"))
-# An array is one parameter; SQLite has none.
-_ROWS = {
-    "sqlite": _here.where(search_row.c.seq.in_(bindparam("seqs", expanding=True))),
-    "postgresql": _here.where(search_row.c.seq == any_(bindparam("seqs", type_=ARRAY(BigInteger)))),
-}
+_ROWS = select(search_row).where(
+    search_row.c.conversation == bindparam("conversation_id"),
+    search_row.c.seq.in_(bindparam("seqs", expanding=True)),
+)
 
 
 def best(
@@ -366,23 +348,16 @@ class Scope:
 
 def of(conn: Connection, conversation_id: int) -> Scope:
     """Return what the search of a conversation looks through."""
-    own = conn.execute(_with_keys(conversation.c.id == conversation_id)).all()
-    title = own[0].title if own else ""
     # Everybody in a group reads its answers: they must hold nothing from direct chats.
-    if not any(map(is_direct, own)):
-        return Scope({conversation_id: title}, is_direct=False)
-    theirs = (conversation.c.platform == own[0].platform, conversation.c.user == own[0].user)
-    rows = conn.execute(_with_keys(*theirs).order_by(conversation.c.id.desc()))
-    others = {row.id: row.title for row in rows if is_direct(row) and row.id != conversation_id}
-    kept = list(others.items())[: MAX_CONVERSATIONS - 1]
-    # The turn's own comes first: it is searched even where others fill the list.
-    titles = {conversation_id: title, **dict(kept)}
-    return Scope(titles, is_direct=True, left_out=len(others) - len(kept))
-
-
-def _with_keys(*where: ColumnElement[bool]) -> Any:
-    keys = alias.c.conversation == conversation.c.id
-    return select(conversation, alias.c.session_key).outerjoin(alias, keys).where(*where)
+    shared = notebook.sharing(conn, conversation_id)
+    kept = shared[:MAX_CONVERSATIONS]
+    titles = conversations.titles(conn, kept)
+    is_group = notebook.is_shared(notebook.scope_of(conn, conversation_id))
+    return Scope(
+        {each: titles.get(each, "") for each in kept},
+        is_direct=not is_group,
+        left_out=len(shared) - len(kept),
+    )
 
 
 def around(

@@ -7,11 +7,11 @@ import pytest
 from gateway.commands.status import status_text
 from gateway.commands.status_figures import StatusFacts, crowding_text
 from gateway.storage.reports.history import Status
-from gateway.storage.reports.usage import Context, ContextFill
+from gateway.storage.reports.usage import ContextFill
 
 MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
-IDLE = Status(3, 9, 50_000, 1234, 0, turn_running=False, last_outcome="max_iterations")
-STANDING = ContextFill(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
+IDLE = Status(3, 9, 1234, 0, turn_running=False, last_outcome="max_iterations")
+STANDING = ContextFill(9, 2, "What is it? #2", 50_000, "reported", 1)
 
 
 def test_the_status_of_an_idle_conversation() -> None:
@@ -59,7 +59,7 @@ def test_a_prompt_that_leaves_little_room_is_told() -> None:
 
 def test_the_status_while_a_turn_runs() -> None:
     """The outcome of the turn before is of no interest now."""
-    busy = Status(3, 9, 1, 1, 2, turn_running=True, last_outcome="final_text")
+    busy = Status(3, 9, 1, 2, turn_running=True, last_outcome="final_text")
     text = status_text(busy, STANDING, MODEL)
     assert "working on an answer, 2 messages queued" in text
     assert "Last turn" not in text
@@ -67,8 +67,8 @@ def test_the_status_while_a_turn_runs() -> None:
 
 def test_the_status_before_the_first_answer() -> None:
     """The context is estimated; a conversation without a title has no line for it."""
-    fresh = Status(3, 9, None, 0, 1, turn_running=False, last_outcome=None)
-    standing = ContextFill(9, 1, "", Context(1_234, "estimated"), 0)
+    fresh = Status(3, 9, 0, 1, turn_running=False, last_outcome=None)
+    standing = ContextFill(9, 1, "", 1_234, "estimated", 0)
     text = status_text(fresh, standing, MODEL)
     assert "1,234 of 200,000 tokens (1%), estimated" in text
     assert "0 compactions so far" in text

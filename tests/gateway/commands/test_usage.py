@@ -14,11 +14,11 @@ from gateway.commands.usage import Today, saved_by_cache_usd, usage_text
 from gateway.storage import schema
 from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent
-from gateway.storage.reports.usage import Context, ContextFill, Figures, UsageReport
+from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 from tests.support.gateway import running
 
 MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
-STANDING = ContextFill(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
+STANDING = ContextFill(9, 2, "What is it? #2", 50_000, "reported", 1)
 PRICES = Prices(4.0, 5.0, 8.0, 0.4, 20.0)
 LAST = Spent(2, Usage(20, 50, 930, 50), Money(0.0125))
 WHOLE = Spent(

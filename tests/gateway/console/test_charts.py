@@ -2,7 +2,6 @@
 
 from gateway.console import charts
 from gateway.console.wording import number
-from gateway.storage.reports.steps import LineageRow
 
 
 def test_parts_of_a_bar_stand_upon_each_other() -> None:
@@ -36,22 +35,3 @@ def test_a_line_holds_its_value_until_the_next_one() -> None:
     assert drawn.line == "M0.0 90.0H300.0V60.0H600.0"
     assert [(level.y, level.kind) for level in drawn.levels] == [(0.0, "window")]
     assert [(mark.x, mark.text) for mark in drawn.marks] == [(300.0, "cut")]
-
-
-def test_each_lineage_has_a_row_of_its_own() -> None:
-    """Children stand right of their parents; a parent that is not shown is none."""
-    rows = [
-        LineageRow(3, 2, 2, "compression", "new", 0, 1),
-        LineageRow(4, None, 1, "new", "compression", 1, 2),
-        LineageRow(5, 4, 2, "compression", None, 2, None),
-    ]
-    drawn = charts.lineage(rows)
-    assert [(box.row.id, box.from_x is None) for box in drawn.boxes] == [
-        (3, True),
-        (4, True),
-        (5, False),
-    ]
-    first, second, third = drawn.boxes
-    assert first.y < second.y == third.y
-    assert third.x > second.x
-    assert drawn.width == third.x + charts.BOX_WIDTH + 2

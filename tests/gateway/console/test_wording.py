@@ -44,16 +44,10 @@ def test_moments_are_those_of_the_time_zone() -> None:
     assert wording.clock(None, ZoneInfo("UTC")) == wording.NOTHING
 
 
-def test_money_and_sizes() -> None:
+def test_money() -> None:
     """Money is written as everywhere else."""
     assert wording.money(Money(1.2)) == "$1.20"
     assert wording.money(None) == "unknown price"
-    assert [wording.size(n) for n in (None, 12, 1_500, 2_600_000)] == [
-        wording.NOTHING,
-        "12 bytes",
-        "1.5 kB",
-        "2.6 MB",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,14 @@
-"""Budgets: limits, what was spent today and by whom, the chart of the last days."""
+"""Budgets: limits, what was spent today and by whom."""
 
 from pathlib import Path
 
 import pytest
 from sqlalchemy import insert
 
-from gateway.console.charts import HEIGHT
-from gateway.console.pages.budgets import drawn, share
+from gateway.console.pages.budgets import share
 from gateway.storage import schema
 from gateway.storage.schema import now_s
 from tests.support.console import console
-
-DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
-
-
-def test_what_is_over_the_limit_is_drawn_apart() -> None:
-    """Above the line of the limit, which also stands above days that stay below it."""
-    chart = drawn(list(zip(DAYS, (0.0, 2.0, 4.0), strict=True)), 3.0)
-    assert [(box.kind, box.height) for box in chart.boxes] == [
-        (0, HEIGHT / 2),
-        (0, HEIGHT * 3 / 4),
-        (1, HEIGHT / 4),
-    ]
-    assert [level.y for level in chart.levels] == [HEIGHT / 4]
-    assert drawn([(DAYS[0], 1.0)], 4.0).boxes[0].height == HEIGHT / 4
-    flat = drawn([(DAYS[0], 0.0)], None)
-    assert list(flat.boxes) == list(flat.levels) == []
-    assert drawn([(DAYS[0], 0.0)], 0.0).levels[0].y == HEIGHT
 
 
 @pytest.mark.parametrize(
@@ -52,7 +34,6 @@ async def test_what_was_spent_today_is_shown_by_person(tmp_path: Path) -> None:
         assert ">telegram:u1</a> <small>Una</small>" in page
         assert "180%" in page
         assert "The budget of today is used up" in page
-        assert 'class="level limit"' in page
         assert (await browser.get("/admin/budgets?after=nobody")).status == 404
 
 

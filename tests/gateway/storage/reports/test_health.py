@@ -20,8 +20,8 @@ async def test_what_waits_is_counted_with_its_age(tmp_path: Path) -> None:
         await chat.say("hello")
         await chat.until(lambda: held.waiting)
         found = await chat.gateway.database.read(health.standing, 0.0)
-        assert found.waits["inbox"].count == 1
-        assert 0 <= found.waits["inbox"].oldest_s < 60
+        assert found.waits["unanswered"].count == 1
+        assert 0 <= found.waits["unanswered"].oldest_s < 60
         assert found.waits["asked"].count == found.waits["strangers"].count == 0
         assert found.counts["leases"] == 1
         assert found.counts["replicas_alive"] == 1

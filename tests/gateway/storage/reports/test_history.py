@@ -20,7 +20,7 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox
 from gateway.storage.queue.outbox import file_part, parts_of
-from gateway.storage.reports import history, usage
+from gateway.storage.reports import history
 from gateway.storage.reports.history import CHATS, NOTICES, Status
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import iso_time, message, turn
@@ -166,9 +166,8 @@ def test_an_answer_is_shown_whatever_became_of_its_delivery(store: Store, state:
 
 
 def test_an_unknown_chat_is_empty(store: Store) -> None:
-    """A page that was never written in has no items and no gauge."""
+    """A page that was never written in has no items."""
     assert store.run(history.items, "telegram:default:nobody", 0, 0) == []
-    assert store.run(usage.view_tokens, "telegram:default:nobody", 10) is None
 
 
 def test_an_item_holds_the_time(store: Store) -> None:
@@ -211,7 +210,7 @@ def test_the_status_of_a_new_conversation(store: Store) -> None:
     """One message waits, and nothing has happened yet."""
     chat, _ = store.run(admit, inbound())
     active = store.conversation(chat).active_session_id
-    assert store.run(history.status, chat) == Status(chat, active, None, 0, 1, False, None)
+    assert store.run(history.status, chat) == Status(chat, active, 0, 1, False, None)
 
 
 def test_the_status_while_a_turn_runs(store: Store) -> None:
@@ -224,10 +223,10 @@ def test_the_status_while_a_turn_runs(store: Store) -> None:
 
 
 def test_the_status_after_an_answer(store: Store) -> None:
-    """How the last turn ended, and how full the window is."""
+    """How the last turn ended."""
     status = store.run(history.status, answer(store, "one"))
     assert (status.turn_running, status.waiting, status.messages) == (False, 0, 2)
-    assert (status.last_outcome, status.prompt_tokens) == ("final_text", USAGE.prompt_tokens)
+    assert status.last_outcome == "final_text"
 
 
 def compacted(store: Store, **changes: Any) -> Turn:

@@ -21,8 +21,6 @@ from gateway.storage.queue import inbox, leases
 from gateway.storage.reports import ledger, usage
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.usage import (
-    Context,
-    ConversationTotals,
     Figures,
     Insights,
     UsageReport,
@@ -63,8 +61,9 @@ def current(store: Store) -> Turn:
     return store.run(turn_of, "What is the weather?")
 
 
-def context(store: Store, current: Turn) -> Context:
-    return store.run(usage.standing, current.lease.conversation, FIXED).context
+def context(store: Store, current: Turn) -> tuple[int, str]:
+    found = store.run(usage.standing, current.lease.conversation, FIXED)
+    return found.tokens, found.source
 
 
 def finish(
@@ -100,19 +99,19 @@ def estimate(messages: Sequence[ChatMessage]) -> int:
 def test_a_context_without_a_report_is_estimated(store: Store, current: Turn) -> None:
     """What is fixed and every message in view, as estimated when it was recorded."""
     shown = estimate([user_message("What is the weather?")])
-    assert context(store, current) == Context(FIXED + shown, "estimated")
+    assert context(store, current) == (FIXED + shown, "estimated")
 
 
 def test_a_report_covers_prompt_and_answer(store: Store, current: Turn) -> None:
     """What the provider read, cached or not, and what it wrote."""
     finish(store, current)
-    assert context(store, current) == Context(465, "reported")
+    assert context(store, current) == (465, "reported")
 
 
 def test_what_was_added_since_the_report_is_estimated(store: Store, current: Turn) -> None:
     """The result of a tool is not in the report of the call that asked for it."""
     use_tool(store, current)
-    assert context(store, current) == Context(465 + estimate([RESULT]), "reported")
+    assert context(store, current) == (465 + estimate([RESULT]), "reported")
 
 
 def test_estimates_are_scaled_by_what_the_meter_has_learned(store: Store, current: Turn) -> None:
@@ -120,7 +119,7 @@ def test_estimates_are_scaled_by_what_the_meter_has_learned(store: Store, curren
     finish(store, current, ratio=1.5)
     following = next_turn(store, current, "And tomorrow? " * 50)
     added = estimate([user_message("And tomorrow? " * 50)])
-    assert context(store, following).tokens in {465 + int(1.5 * added), 466 + int(1.5 * added)}
+    assert context(store, following)[0] in {465 + int(1.5 * added), 466 + int(1.5 * added)}
 
 
 def test_messages_out_of_view_do_not_count(store: Store, current: Turn) -> None:
@@ -128,11 +127,11 @@ def test_messages_out_of_view_do_not_count(store: Store, current: Turn) -> None:
     finish(store, current)
     conversation = current.lease.conversation
     store.run(turns.hide_newest, conversation)
-    assert context(store, current) == Context(FIXED, "estimated")
+    assert context(store, current) == (FIXED, "estimated")
     following = next_turn(store, current, "x" * 5_000)
     finish(store, following)
     store.run(begin_anew, conversation)
-    assert context(store, current) == Context(FIXED, "estimated")
+    assert context(store, current) == (FIXED, "estimated")
 
 
 def test_pinned_messages_and_the_head_count(store: Store, current: Turn) -> None:
@@ -144,14 +143,14 @@ def test_pinned_messages_and_the_head_count(store: Store, current: Turn) -> None
     entries = transcript.decoded(store.run(transcript.load_rows, child.conversation, plan))
     shown = [entry.message for entry in entries]
     assert len(shown) == 5
-    assert context(store, current) == Context(FIXED + estimate(shown), "estimated")
+    assert context(store, current) == (FIXED + estimate(shown), "estimated")
 
 
 def test_a_plan_may_show_nothing(store: Store, current: Turn) -> None:
     """A conversation that was just begun anew holds only what is fixed."""
     plan = ViewPlan(hidden=((1, 2**31 - 1),))
     store.run(sessions.split, current.session, "retry", plan)
-    assert context(store, current) == Context(FIXED, "estimated")
+    assert context(store, current) == (FIXED, "estimated")
 
 
 def test_after_a_compaction_its_own_estimate_counts(store: Store, current: Turn) -> None:
@@ -159,16 +158,16 @@ def test_after_a_compaction_its_own_estimate_counts(store: Store, current: Turn)
     finish(store, current)
     following = next_turn(store, current, "x" * 9_000)
     following = shrink(store, following, ViewPlan(tail_from=2), tokens_after=700)
-    assert context(store, current) == Context(700, "estimated")
+    assert context(store, current) == (700, "estimated")
     store.run(transcript.append, following.place, [RESULT])
-    assert context(store, current) == Context(700 + estimate([RESULT]), "estimated")
+    assert context(store, current) == (700 + estimate([RESULT]), "estimated")
 
 
 def test_the_newest_compaction_counts(store: Store, current: Turn) -> None:
     """Of several in a row."""
     again = shrink(store, current, ViewPlan(tail_from=1), tokens_after=700)
     shrink(store, again, ViewPlan(tail_from=1), tokens_after=300)
-    assert context(store, current) == Context(300, "estimated")
+    assert context(store, current) == (300, "estimated")
 
 
 def test_a_compaction_counts_for_what_follows_it_only(store: Store, current: Turn) -> None:
@@ -177,9 +176,9 @@ def test_a_compaction_counts_for_what_follows_it_only(store: Store, current: Tur
     conversation = current.lease.conversation
     active = store.run(sessions.active, conversation)
     store.run(sessions.split, active, "retry", active.plan.hiding(5, 6))
-    assert context(store, current) == Context(700, "estimated")
+    assert context(store, current) == (700, "estimated")
     store.run(begin_anew, conversation)
-    assert context(store, current) == Context(FIXED, "estimated")
+    assert context(store, current) == (FIXED, "estimated")
 
 
 def test_a_standing_names_the_segment(store: Store, current: Turn) -> None:
@@ -303,7 +302,7 @@ def test_nothing_of_another_conversation_counts(store: Store, current: Turn) -> 
     use_tool(store, other)
     finish(store, other)
     shown = estimate([user_message("What is the weather?")])
-    assert context(store, current).tokens == FIXED + shown
+    assert context(store, current)[0] == FIXED + shown
     assert report(store, current).whole == Figures(turns=1)
 
 
@@ -424,19 +423,3 @@ def test_another_conversation_does_not_count(store: Store, answering: Turn) -> N
     look(store, other, "c1")
     seen = found(store, answering)
     assert (seen.outcomes, seen.tools, seen.models) == ({"running": 1}, {}, ())
-
-
-def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
-    """Messages, turns, tool calls and tokens over all turns."""
-    current = store.run(turn_of, "one")
-    end = TurnEnd("final_text", model_call(USAGE))
-    store.run(turn_journal.commit, current, [assistant_message("1")], [], end)
-    store.run(admit, inbound("two"))
-    second = store.run(begin_turn, current.lease)
-    store.run(turn_journal.commit, second, [assistant_message("2")], [], end)
-    assert store.run(usage.work, current.lease.conversation) == ConversationTotals(4, 2, 0, 890, 40)
-
-
-def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
-    """All figures are 0."""
-    assert store.run(usage.work, 4711) == ConversationTotals(0, 0, 0, 0, 0)

@@ -92,13 +92,11 @@ def test_two_feeders_feed_once(store: Store) -> None:
 
 
 def test_a_batch_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By rows and by size; one message at least."""
+    """By rows."""
     here = chat(store)
     store.run(tell, here, [said("a zebra")] * 3)
     monkeypatch.setattr(index, "BATCH_ROWS", 2)
     assert len(waiting(store, here).rows) == 2
-    monkeypatch.setattr(index, "BATCH_CHARS", 1)
-    assert len(waiting(store, here).rows) == 1
 
 
 def test_an_emptied_index_is_fed_the_same(store: Store) -> None:

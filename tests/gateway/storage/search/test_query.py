@@ -64,7 +64,6 @@ def test_words_without_spaces_are_found(store: Store, question: str) -> None:
         (SearchLimits(since_s=30), [3, 4]),
         (SearchLimits(until_s=30), [1, 2]),
         (SearchLimits(since_s=20, until_s=30), [2]),
-        (SearchLimits(first_seq=2, last_seq=3), [2, 3]),
         (SearchLimits(since_s=99), []),
         (SearchLimits(until_s=1), []),
     ],

@@ -1,15 +1,15 @@
 """Vectors: made, entered and erased with what the index holds; compared by direction."""
 
 from array import array
-from collections.abc import Sequence
 
 import pytest
 
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import vector
 from gateway.storage.search import index, vectors
+from gateway.storage.search.query import EVERYTHING, SearchLimits
 from gateway.storage.search.terms import terms_of
-from gateway.storage.search.vectors import TEXTS, Direction
+from gateway.storage.search.vectors import TEXTS
 from tests.support.searching import chat, feed, said, talk, tell
 from tests.support.storage import Store, forget
 
@@ -25,7 +25,7 @@ def make(store: Store, space: str = SPACE) -> list[tuple[int, dict[int, str]]]:
     """Make what is missing; returns what was embedded together."""
     batches, before = [], (END, END)
     while batch := store.run(vectors.lacking, space, before):
-        conversation, texts = batch[0], vectors.texts_of(batch[1])
+        conversation, texts = batch
         batches.append((conversation, texts))
         made = {seq: body(1, 2, 3) if text else b"" for seq, text in texts.items()}
         store.run(vectors.enter, conversation, space, made)
@@ -35,8 +35,9 @@ def make(store: Store, space: str = SPACE) -> list[tuple[int, dict[int, str]]]:
 
 def kept(store: Store, conversation_id: int, space: str = SPACE) -> list[int]:
     """Return the seqs of what has a vector."""
-    found = store.run(vectors.directions, conversation_id, END, space, 3)
-    return [each.seq for each in found]
+    here = (conversation_id, space)
+    found = [row for row in store.rows(vector) if (row.conversation, row.space) == here]
+    return sorted(row.seq for row in found if row.body)
 
 
 def test_what_is_indexed_is_embedded_once(store: Store) -> None:
@@ -91,32 +92,47 @@ def test_another_model_begins_anew(store: Store) -> None:
     assert (kept(store, here), kept(store, here, "another")) == ([], [1])
 
 
-def rows(*bodies: bytes) -> Sequence[Direction]:
-    """Return messages with these vectors."""
-    return [Direction(n, each, "user", 0.0) for n, each in enumerate(bodies, 1)]
+def nearness(
+    store: Store, bodies: dict[int, list[bytes]], only: SearchLimits = EVERYTHING
+) -> dict[tuple[int, int], float]:
+    """Return how near messages with these vectors are to (127, 127, 0), by conversation."""
+    for conversation_id, each in bodies.items():
+        here = talk(store, *["a zebra"] * len(each), user=f"{conversation_id}")
+        assert here == conversation_id
+        store.run(vectors.enter, here, SPACE, dict(enumerate(each, 1)))
+    return store.run(vectors.nearness, list(bodies), body(127, 127, 0), only, SPACE)
 
 
-def test_what_points_the_same_way_is_near() -> None:
+AWAY, NEAR = body(0, 0, 127), body(60, 60, 0)
+
+
+def test_what_points_the_same_way_is_near(store: Store) -> None:
     """Whatever its length; the messages beside it are nearer than those far off."""
-    away, near = body(0, 0, 127), body(60, 60, 0)
-    found = vectors.nearness({1: rows(away, away, away, near, away, away, away)}, body(127, 127, 0))
+    found = nearness(store, {1: [AWAY, AWAY, AWAY, NEAR, AWAY, AWAY, AWAY]})
     by_nearness = sorted(found, key=found.__getitem__, reverse=True)
     assert by_nearness[0] == (1, 4)
     assert set(by_nearness[1:3]) == {(1, 3), (1, 5)}
     assert sum(found.values()) == pytest.approx(0, abs=1e-4)
 
 
-def test_conversations_do_not_smooth_each_other() -> None:
+def test_only_what_may_be_found_is_near(store: Store) -> None:
+    """What stands at the end of the search is not read; what it leaves out is only compared."""
+    only = SearchLimits(before=(1, 7))
+    found = nearness(store, {1: [AWAY, AWAY, AWAY, NEAR, AWAY, AWAY, NEAR]}, only)
+    assert sorted(found) == [(1, seq) for seq in range(1, 7)]
+    answers = SearchLimits(role="assistant")
+    found = store.run(vectors.nearness, [1], body(127, 127, 0), answers, SPACE)
+    assert sorted(found) == [(1, 2), (1, 4), (1, 6)]
+
+
+def test_conversations_do_not_smooth_each_other(store: Store) -> None:
     """The last message of one is no neighbour of the first of another."""
-    away, near = body(0, 0, 127), body(60, 60, 0)
-    found = vectors.nearness(
-        {1: rows(away, away, away, near), 2: rows(away, away, away)}, body(127, 127, 0)
-    )
+    found = nearness(store, {1: [AWAY, AWAY, AWAY, NEAR], 2: [AWAY, AWAY, AWAY]})
     assert found[2, 1] == pytest.approx(found[2, 3])
     assert found[1, 3] > found[2, 1]
 
 
-@pytest.mark.parametrize("found", [{}, {1: []}, {1: rows(body(1, 2, 3))}])
-def test_of_too_few_nothing_is_said(found: dict[int, Sequence[Direction]]) -> None:
+@pytest.mark.parametrize("found", [{}, {1: [AWAY]}])
+def test_of_too_few_nothing_is_said(store: Store, found: dict[int, list[bytes]]) -> None:
     """There is no mean to be above."""
-    assert vectors.nearness(found, body(1, 2, 3)) == {}
+    assert nearness(store, found) == {}
