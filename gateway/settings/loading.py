@@ -168,7 +168,7 @@ def replace_closed(file: Path, content: bytes) -> None:
         OSError: It cannot be written; the one before stays.
     """
     # A partial file is left from a start that was killed.
-    draft = file.with_suffix(".new")
+    draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
     draft.touch(mode=0o600, exist_ok=False)
     draft.write_bytes(content)
