@@ -18,12 +18,11 @@ import typer
 from adapters.registry import BUILT_IN, Credential, Platform, platforms
 from agent.models.catalog import DEFAULT_NAMES
 from agent.safety.threats import revealed
-from gateway.cli.common import AsJson, loaded, opened
+from gateway.cli.common import AsJson, loaded
 from gateway.cli.output import say, show_json, warn
-from gateway.errors import GatewayError, StorageUnavailable
+from gateway.errors import GatewayError
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of, key_variable
-from gateway.setup import hermes
 from gateway.setup.checks import (
     KEYS_AT,
     Checked,
@@ -45,7 +44,7 @@ from gateway.setup.draft import (
     read_answers,
     secrets_to_move,
 )
-from gateway.setup.hermes import Import
+from gateway.setup.hermes import Import, take_over
 from gateway.setup.hermes_home import HermesHome, Line
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
@@ -401,10 +400,10 @@ def import_hermes(
     The texts are shown first. No gateway may run on the database (SQLite). A second run does what
     the first one did not.
     """
-    task = Import(HermesHome.of(folder), loaded(context).settings, person)
+    task = Import(HermesHome(folder), loaded(context).settings, person)
     if not (yes or dry_run):
         _agree_to_import(task)
-    lines = _surveyed(task) if dry_run else asyncio.run(_taken_over(task))
+    lines = asyncio.run(take_over(task, None) if dry_run else _taken_over(task))
     if json:
         show_json([asdict(line) for line in lines])
         return
@@ -419,26 +418,16 @@ def _agree_to_import(task: Import) -> None:
     Raises:
         GatewayError: There is no terminal to ask at.
     """
-    _show_lines(_surveyed(task))
+    _show_lines(asyncio.run(take_over(task, None)))
     if not sys.stdin.isatty():
         raise GatewayError("nothing was imported: --yes accepts the texts shown")
     typer.confirm("\nTake over what is shown above?", default=False, abort=True)
 
 
-def _surveyed(task: Import) -> list[Line]:
-    try:
-        with opened(task.settings) as conn:
-            before = hermes.before_of(conn, task)
-    except StorageUnavailable:
-        # There is no database yet, so nothing was imported.
-        before = hermes.Before()
-    return asyncio.run(hermes.survey(task, before))
-
-
 async def _taken_over(task: Import) -> list[Line]:
     settings = task.settings
     async with open_database(location_of(settings), settings.home) as database:
-        return await hermes.take_over(task, database)
+        return await take_over(task, database)
 
 
 def _show_lines(lines: Sequence[Line]) -> None:
