@@ -14,7 +14,7 @@ import agent
 from agent.context.phases import summary
 from agent.context.phases.summary_parts import Piece
 from agent.errors import SummaryFailed
-from agent.library.compaction import CompactionResult, compact_messages
+from agent.library import CompactionResult, compact_messages
 from agent.safety.redaction import MASK, Redactor
 from agent.tokens import estimate
 from agent.tokens.estimate import estimate_messages
@@ -417,7 +417,7 @@ def test_the_library_is_imported_when_it_is_asked_for() -> None:
         "import sys, agent.usage\n"
         "assert 'agent.library' not in sys.modules\n"
         "from agent import compact_messages\n"
-        "assert compact_messages.__module__ == 'agent.library.compaction'"
+        "assert compact_messages.__module__ == 'agent.library'"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -34,6 +34,12 @@ def filled(rounds: int, **settings: Any) -> HistoryManager:
     return history
 
 
+def rounds_of(history: HistoryManager) -> list[Messages]:
+    """Return the rounds of the view; what stands before the first one is in none."""
+    shown, starts = history.get_history(), history.find_round_boundaries()
+    return [shown[a:b] for a, b in zip(starts, [*starts[1:], len(shown)], strict=True)]
+
+
 def test_a_history_is_what_was_appended() -> None:
     """The very dicts, in a list of its own each time."""
     history = filled(3)
@@ -48,7 +54,7 @@ def test_a_round_is_one_message_of_the_user_and_what_follows() -> None:
     history = filled(3)
     assert history.find_round_boundaries() == [0, 4, 8]
     assert history.estimate_rounds() == 3
-    assert history.rounds() == [turn(n) for n in range(3)]
+    assert rounds_of(history) == [turn(n) for n in range(3)]
 
 
 def test_what_stands_before_the_first_round_is_in_none() -> None:
@@ -57,7 +63,7 @@ def test_what_stands_before_the_first_round_is_in_none() -> None:
     history.append({"role": "system", "content": "Be kind."})
     for message in turn(1):
         history.append(message)
-    assert history.rounds() == [turn(1)]
+    assert rounds_of(history) == [turn(1)]
 
 
 def test_a_cleared_history_begins_anew() -> None:
@@ -103,7 +109,7 @@ def test_the_newest_rounds_stay_complete() -> None:
     before = history.estimate()
     result = history.compress()
     assert result.level == "extract"
-    assert history.rounds()[1:] == [turn(n) for n in range(26, 30)]
+    assert rounds_of(history)[1:] == [turn(n) for n in range(26, 30)]
     assert HEADING in str(history.get_history()[1]["content"])
     assert result.messages == history.get_history()
     assert history.estimate() == result.tokens_after < before == result.tokens_before
@@ -129,7 +135,7 @@ def test_a_text_of_ones_own_stands_for_the_older_rounds() -> None:
             history.append(message)
     result = history.compress(f"{HEADING}\n\nRequests 0 to 6 are done.")
     assert result.summary == f"{HEADING}\n\nRequests 0 to 6 are done."
-    assert history.rounds()[1:] == [turn(7), turn(8)]
+    assert rounds_of(history)[1:] == [turn(7), turn(8)]
     assert faults(history.get_history()) == []  # type: ignore[arg-type]
 
 
