@@ -98,7 +98,7 @@ def found_in(home: HermesHome) -> SettingsFound:
     for name, value in leaves(home.settings()):
         if value in ("", None, [], {}) or name == "_config_version":
             continue
-        _, key, note = counterpart(name) or ("", None, "")
+        key, note = counterpart(name) or (None, "")
         if name in SAME or (key and not note):
             found.put(key or name, value, of=name)
         else:
