@@ -360,8 +360,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
-    tree = sources.without_former(sources.tree())
-    problems = list(sources.problems)
+    tree, problems = sources.tree(), list(sources.problems)
     try:
         settings = Settings.model_validate({**tree, "home": home})
     except ValidationError as exc:
