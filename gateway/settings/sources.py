@@ -173,14 +173,7 @@ class Sources:
         if environ.get(direct):
             self.problems.append(f"{variable}: {direct} is set too; keep one of them")
             return
-        # Read here for the words of the error; from now on it is a reference like any other.
-        try:
-            Path(environ[variable]).expanduser().read_text("utf-8")
-        except (OSError, UnicodeDecodeError, RuntimeError) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
-            reason = "there is no such user" if isinstance(exc, RuntimeError) else reason
-            self.problems.append(f"{variable}: cannot read {environ[variable]!r}: {reason}")
-            return
+        # From now on it is a reference like any other.
         self._put(path, f"file:{environ[variable]}", variable)
 
     def _count(self, path: KeyPath) -> int:

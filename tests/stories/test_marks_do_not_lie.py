@@ -109,7 +109,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "compression.payback_requests": {"compression": {"early": True}},
 }
 NOT_THERE = {
-    # Settings of a fallback that only those of `model` hold for (`without_effect`).
+    # Settings of a fallback that only those of `model` hold for (`gateway.settings.rules.doubts`).
     "fallbacks.retry_for_s",
     "fallbacks.max_output_tokens",
     "auxiliary.compression.fallbacks.retry_for_s",

@@ -11,7 +11,6 @@ from pydantic import SecretStr
 from gateway.errors import SettingsError
 from gateway.settings.changes import changes, effective, located
 from gateway.settings.loading import Loaded, load_settings, secret_values
-from gateway.settings.rules import without_effect
 from gateway.settings.sources import MOST_BYTES
 from gateway.settings.tree import INDEX, Keys, Settings, dotted
 from gateway.storage.database import DatabaseServer, location_of
@@ -204,13 +203,14 @@ class TestSources:
     def test_an_unreadable_secret_file_is_an_error(self, tmp_path: Path) -> None:
         """The line names variable, path and reason."""
         (line,) = problems(tmp_path, env=file_variable(tmp_path / "no"))
-        assert line == f"{TOKEN_FILE}: cannot read '{tmp_path}/no': No such file or directory"
+        told = f"file:{tmp_path}/no cannot be read: No such file or directory"
+        assert line == f"platforms.telegram.token: {told} ({TOKEN_FILE})"
 
     def test_a_binary_secret_file_is_an_error(self, tmp_path: Path) -> None:
         """A file that is not text cannot be a secret."""
         (tmp_path / "token").write_bytes(b"\xff\xfe")
         (line,) = problems(tmp_path, env=file_variable(tmp_path / "token"))
-        assert line.endswith("not UTF-8 text")
+        assert line.endswith(f"is not UTF-8 text ({TOKEN_FILE})")
 
     def test_a_secret_and_its_file_exclude_each_other(self, tmp_path: Path) -> None:
         """Both variables at once are an error, not a guess."""
@@ -583,15 +583,6 @@ class TestAuxiliaryModel:
 def test_settings_that_were_changed_have_an_effect(tmp_path: Path, yaml: str) -> None:
     """There is no warning about them."""
     assert load(tmp_path, yaml).warnings == ()
-
-
-def test_the_page_marks_exactly_what_has_no_effect(tmp_path: Path) -> None:
-    """A key is "later" in docs/configuration.md if changing it gives a warning, and only then."""
-    page = CONFIGURATION_PAGE.read_text("utf-8")
-    later = set(re.findall(r"^\| `([a-z0-9_.]+)` \|.*\*\(later[^)]*\)\*", page, re.M))
-    values = {name: object() for name, _ in documented_keys()}
-    warned = {re.split(r"[ :]", line)[0] for line in without_effect(Keys(Settings), values)}
-    assert later == warned
 
 
 @pytest.mark.parametrize("key", ["max_output_tokens", "retry_for_s"])
