@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from agent.engines.lcm.engine import LcmEngine
     from agent.engines.rounds import RoundsEngine
     from agent.errors import SummaryFailed
-    from agent.library.compaction import CompactionResult, compact_messages
-    from agent.library.history import HistoryManager
+    from agent.library import CompactionResult, HistoryManager, compact_messages
     from agent.prompt_caching import apply_cache_control
     from agent.tokens.estimate import estimate_tokens
     from agent.tokens.tiktoken import TokenCounter
@@ -78,14 +77,10 @@ def __getattr__(name: str) -> object:  # noqa: C901 - an import for each part
             from agent.engines.lcm import engine
 
             part = engine
-        case "HistoryManager":
-            from agent.library import history
+        case "CompactionResult" | "HistoryManager" | "compact_messages":
+            from agent import library
 
-            part = history
-        case "CompactionResult" | "compact_messages":
-            from agent.library import compaction
-
-            part = compaction
+            part = library
         case "SummaryFailed":
             from agent import errors
 

@@ -67,8 +67,7 @@ from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
-from gateway.reload.origin import AgentOrigin, Source
-from gateway.reload.reloading import LiveParts, Reloading
+from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import keep_last_used, service_manager
 from gateway.settings.tree import Settings

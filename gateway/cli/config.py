@@ -23,7 +23,7 @@ from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
 from gateway.errors import GatewayNotRunning, SettingsError
 from gateway.settings.changes import SettingsQuestion, located, named
-from gateway.settings.editing import OWNER_ONLY, set_value
+from gateway.settings.editing import OWNER_ONLY, set_values
 from gateway.settings.loading import (
     PASSWORDS,
     Loaded,
@@ -204,7 +204,7 @@ def config_set(
     problems: list[SettingsError] = []
     for each in tried:
         try:
-            is_closed = set_value(file, path, each, partial(_check_draft, context, file))
+            is_closed = set_values(file, {path: each}, partial(_check_draft, context, file))
             break
         except SettingsError as exc:
             problems.append(exc)

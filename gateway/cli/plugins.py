@@ -14,7 +14,7 @@ from agent.plugins.registry import DEFAULT
 from gateway.cli.common import AsJson, loaded, settings_of
 from gateway.cli.output import out, say, show_json, show_table, table, warn
 from gateway.errors import NotFound
-from gateway.settings.editing import set_value
+from gateway.settings.editing import set_values
 from gateway.settings.loading import CONFIG_NAME, Loaded
 
 KEY = "context.engine"
@@ -79,7 +79,7 @@ def engines_use(context: typer.Context, name: str) -> None:
     if name not in usable:
         raise NotFound(f"{_why_not(before, name)}; there are: {', '.join(usable)}")
     file = before.config_file or before.settings.home / CONFIG_NAME
-    set_value(file, ("context", "engine"), name)
+    set_values(file, {("context", "engine"): name})
     say(f"{file}: {KEY} is {name}")
     # Read again: a variable of the environment may override what the file now says.
     after = loaded(context)

@@ -16,7 +16,7 @@ from gateway.cli.common import loaded
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.home import close_own_secrets, own_home, with_web_token
 from gateway.logging.setup import configure_logging
-from gateway.reload.origin import Known, Source, stamp_of
+from gateway.reload.reloading import Known, Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of
 from gateway.settings.tree import Settings
 

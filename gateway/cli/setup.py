@@ -18,19 +18,17 @@ import typer
 from adapters.registry import BUILT_IN, Credential, Platform, platforms
 from agent.models.catalog import DEFAULT_NAMES
 from agent.safety.threats import revealed
-from gateway.cli.common import AsJson, loaded, opened
+from gateway.cli.common import AsJson, loaded
 from gateway.cli.output import say, show_json, warn
-from gateway.errors import GatewayError, StorageUnavailable
+from gateway.errors import GatewayError
+from gateway.lifecycle.start_checks import Finding, lines
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of, key_variable
-from gateway.setup import hermes
 from gateway.setup.checks import (
     KEYS_AT,
-    Checked,
     check_account,
     check_accounts,
     check_model,
-    lines,
     mixed_up,
     mixed_up_key,
 )
@@ -45,7 +43,7 @@ from gateway.setup.draft import (
     read_answers,
     secrets_to_move,
 )
-from gateway.setup.hermes import Import
+from gateway.setup.hermes import Import, take_over
 from gateway.setup.hermes_home import HermesHome, Line
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
@@ -115,7 +113,7 @@ def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     return code
 
 
-async def _check_all(found: Loaded) -> list[Checked]:
+async def _check_all(found: Loaded) -> list[Finding]:
     model, accounts = await asyncio.gather(
         check_model(found.settings.model), check_accounts(found.settings)
     )
@@ -123,7 +121,7 @@ async def _check_all(found: Loaded) -> list[Checked]:
 
 
 def _report(
-    checked: Sequence[Checked], draft: Answers, written: WrittenSettings | None
+    checked: Sequence[Finding], draft: Answers, written: WrittenSettings | None
 ) -> dict[str, Any]:
     return {
         "written": None if written is None else str(written.file),
@@ -152,9 +150,9 @@ def _agreed(target: Target, draft: Answers) -> bool:
     return sys.stdin.isatty() and typer.confirm("Write that?", default=True)
 
 
-def _show(checked: Sequence[Checked]) -> None:
+def _show(checked: Sequence[Finding]) -> None:
     for line in lines(checked):
-        say(f"  {line}", STYLES.get(line.strip()[0], ""))
+        say(line, STYLES.get(line.strip()[0], ""))
 
 
 def _tell(written: WrittenSettings) -> None:
@@ -173,7 +171,7 @@ class _Wizard:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._draft = Answers()
-        self._greetings: list[Checked] = []
+        self._greetings: list[Finding] = []
 
     def run(self) -> None:
         """Ask, write, and say how to start."""
@@ -244,11 +242,11 @@ class _Wizard:
         given["name"] = _ask("Model", default)
         return given
 
-    def _tried(self) -> Checked:
+    def _tried(self) -> Finding:
         try:
             found = self._target.load(self._draft.values)
         except GatewayError as exc:
-            return Checked("model", "refused", str(exc))
+            return Finding("model", "refused", str(exc))
         say("  asking …", "dim")
         return asyncio.run(check_model(found.settings.model))
 
@@ -290,11 +288,11 @@ class _Wizard:
             say(f"  ✗ this is {mixed}; {platform.title}'s {credential.title} is asked for", "red")
         return ""
 
-    def _logged_in(self, platform: Platform) -> Checked:
+    def _logged_in(self, platform: Platform) -> Finding:
         try:
             found = self._target.load(self._draft.values)
         except GatewayError as exc:
-            return Checked(platform.name, "refused", str(exc))
+            return Finding(platform.name, "refused", str(exc))
         say("  asking …", "dim")
         block = found.settings.platforms.accounts(platform.name)[0]
         return asyncio.run(check_account(platform.name, block))
@@ -401,10 +399,10 @@ def import_hermes(
     The texts are shown first. No gateway may run on the database (SQLite). A second run does what
     the first one did not.
     """
-    task = Import(HermesHome.of(folder), loaded(context).settings, person)
+    task = Import(HermesHome(folder), loaded(context).settings, person)
     if not (yes or dry_run):
         _agree_to_import(task)
-    lines = _surveyed(task) if dry_run else asyncio.run(_taken_over(task))
+    lines = asyncio.run(take_over(task, None) if dry_run else _taken_over(task))
     if json:
         show_json([asdict(line) for line in lines])
         return
@@ -419,26 +417,16 @@ def _agree_to_import(task: Import) -> None:
     Raises:
         GatewayError: There is no terminal to ask at.
     """
-    _show_lines(_surveyed(task))
+    _show_lines(asyncio.run(take_over(task, None)))
     if not sys.stdin.isatty():
         raise GatewayError("nothing was imported: --yes accepts the texts shown")
     typer.confirm("\nTake over what is shown above?", default=False, abort=True)
 
 
-def _surveyed(task: Import) -> list[Line]:
-    try:
-        with opened(task.settings) as conn:
-            before = hermes.before_of(conn, task)
-    except StorageUnavailable:
-        # There is no database yet, so nothing was imported.
-        before = hermes.Before()
-    return asyncio.run(hermes.survey(task, before))
-
-
 async def _taken_over(task: Import) -> list[Line]:
     settings = task.settings
     async with open_database(location_of(settings), settings.home) as database:
-        return await hermes.take_over(task, database)
+        return await take_over(task, database)
 
 
 def _show_lines(lines: Sequence[Line]) -> None:

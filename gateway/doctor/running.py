@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from agent.tools.registry import ServerState
 from gateway.console.register import Noticed
 from gateway.doctor import checks, database, home, models, people, safety, settings, versions
-from gateway.reload.origin import AgentOrigin
+from gateway.reload.reloading import AgentOrigin
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database

@@ -47,6 +47,8 @@ class Finding:
         text: For the operator; where something is wrong it names the setting.
         lacks: What else has to be switched on at a platform; a sentence each, with the link.
         greeting: Of a platform: an address that sends the code behind it to the bot.
+        bot: Of a platform: the bot's name, where it is known.
+        cost_usd: What the question to a model has cost; None where no price is known.
     """
 
     subject: str
@@ -54,6 +56,13 @@ class Finding:
     text: str
     lacks: tuple[str, ...] = ()
     greeting: str = ""
+    bot: str = ""
+    cost_usd: float | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether somebody has to change something before it can be used."""
+        return self.outcome in WRONG
 
 
 def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked: bool) -> Finding:
@@ -172,7 +181,7 @@ def _logged(finding: Finding) -> Finding:
     is_odd = finding.outcome == "unreachable" or finding.lacks
     level = logging.WARNING if is_odd else logging.INFO
     log.log(
-        logging.ERROR if finding.outcome in WRONG else level,
+        logging.ERROR if finding.is_wrong else level,
         "credentials_checked",
         subject=finding.subject,
         outcome=finding.outcome,
@@ -182,10 +191,10 @@ def _logged(finding: Finding) -> Finding:
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:
-    """Return what the start prints: first what somebody has to change."""
+    """Return findings as the start and the set-up print them: first what has to be changed."""
     marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
     found: list[str] = []
-    for each in sorted(findings, key=lambda each: each.outcome not in WRONG):
+    for each in sorted(findings, key=lambda each: not each.is_wrong):
         found.append(f"  {marks.get(each.outcome, '✓')} {each.subject}: {each.text}")
         found += [f"    ! {lack}" for lack in each.lacks]
     return [printable(line) for line in found]

@@ -9,7 +9,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,11 @@ from adapters.errors import AdapterError
 from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
 from agent.network import in_words
-from agent.tools.registry import ServedTools, Tool
+from agent.plugins.active import Plugins
+from agent.settings import ReferencedSecret
+from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
+from agent.turn.state import Agent
+from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.agent_ports.questions import Timeouts
 from gateway.errors import NotFound, SettingsError, StorageError
 from gateway.lifecycle import start_checks
@@ -35,15 +39,23 @@ from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.worker import TurnKit, Worker
 from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_turn_kit
-from gateway.reload.origin import AgentOrigin, Remade, Source, stamp_of
 from gateway.settings.changes import SettingChange, changes, effective, located, named
 from gateway.settings.fingerprints import fingerprints_of
-from gateway.settings.loading import keep_last_used
+from gateway.settings.loading import CONFIG_NAME, Loaded, keep_last_used, secret_values
 from gateway.settings.marks import mark_of
-from gateway.settings.tree import Settings
+from gateway.settings.references import references_in
+from gateway.settings.tree import KeyPath, Settings
 from gateway.storage import audit_log
 from gateway.storage.people import mcp
-from gateway.wiring import models_of
+from gateway.wiring import (
+    NO_PLUGINS,
+    Configured,
+    build_agent,
+    build_line,
+    learn_windows,
+    models_of,
+    with_told_windows,
+)
 
 log = structlog.get_logger()
 
@@ -54,6 +66,74 @@ TOLD_WITHIN_S = 30.0
 """So long who asks for a reload is told what the last one did for which nobody had asked."""
 AGAIN_AFTER_S = 5.0
 """So long a file is left alone that could not be gone by because of the database."""
+
+
+Known = Mapping[KeyPath, ReferencedSecret]
+"""Secrets that were read already, by their places."""
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Return what tells a file from what it was before; None where none can be seen."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+@dataclass(slots=True)
+class Source:
+    """Where settings are read.
+
+    Attributes:
+        loaded: What was read last and is gone by, but for what waits for a restart.
+        read: Reads all of it once more; raises SettingsError.
+        stamp: Of the file, as it was read last.
+    """
+
+    loaded: Loaded
+    read: Callable[[Known], Loaded]
+    stamp: Stamp | None = None
+
+    @property
+    def file(self) -> Path:
+        """The settings file, which need not be there."""
+        return self.loaded.config_file or self.loaded.settings.home / CONFIG_NAME
+
+    @property
+    def known(self) -> Known:
+        """The secrets that were read already."""
+        return dict(references_in(self.loaded.settings))
+
+    def read_again(self) -> Loaded:
+        """Return the settings as they stand there now; secrets that are known are not read. Blocks.
+
+        Raises:
+            SettingsError: They cannot be gone by.
+        """
+        # Before it is read: what is written meanwhile is read once more.
+        self.stamp = stamp_of(self.file)
+        return self.read(self.known)
+
+
+@dataclass(slots=True)
+class AgentOrigin:
+    """What the agent is made of beside the settings, and where those are read again.
+
+    Attributes:
+        source: None where settings stay as they are.
+    """
+
+    plugins: Plugins = NO_PLUGINS
+    foreign: ServedTools = NO_SERVERS
+    line: Sequence[Configured] = ()
+    source: Source | None = None
+
+    @property
+    def held(self) -> Sequence[HeldTool]:
+        """The servers' tools that need an owner's approval before they are offered."""
+        return [each for state in self.foreign.states() for each in state.held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +180,7 @@ class Reloading:
         self._asked = asyncio.Event()
         parts.intake.tools.listen(self._asked.set)
         self._rests_until = time.monotonic()
-        self._untold = 0.0, SettingsReloaded()
+        self._untold: tuple[float, SettingsReloaded] | None = None
         # Turns and summaries may still ask them.
         self._former: list[ChatModel] = []
 
@@ -153,22 +233,11 @@ class Reloading:
         may ask later than it was seen: what came of that is in the answer.
         """
         done = await self._reload_now()
-        (at, before), self._untold = self._untold, (0.0, SettingsReloaded())
-        if done.problems or time.monotonic() - at > TOLD_WITHIN_S:
+        before, self._untold = self._untold, None
+        news = (done.problems, done.live, done.next_turn, done.adapters, done.secrets.renewed)
+        if before is None or any(news) or time.monotonic() - before[0] > TOLD_WITHIN_S:
             return done
-        return replace(
-            done,
-            live=_both(before.live, done.live),
-            next_turn=_both(before.next_turn, done.next_turn),
-            adapters=_both(before.adapters, done.adapters),
-            warnings=_both(before.warnings, done.warnings),
-            secrets=replace(
-                done.secrets,
-                renewed=_both(before.secrets.renewed, done.secrets.renewed),
-                restart=_both(before.secrets.restart, done.secrets.restart),
-                refused=_both(before.secrets.refused, done.secrets.refused),
-            ),
-        )
+        return before[1]
 
     async def _reload_now(self) -> SettingsReloaded:
         async with self._one:
@@ -253,11 +322,31 @@ class Reloading:
     async def _make_agent(
         self, source: Source, new: Settings, foreign: ServedTools
     ) -> tuple[Finding, ...]:
-        """Go by these settings and the tools of servers; returns what was found on the way."""
-        remade = await self._origin.remade(source, self.settings, new, self.mind.agent, foreign)
-        await self._go_by(remade)
-        self._origin.foreign = foreign
-        return remade.findings
+        """Go by these settings and the tools of servers; returns what was found on the way.
+
+        Models that did not change stay the same objects.
+        """
+        origin, plain, before = self._origin, source.loaded.settings, self.mind.agent
+        line, findings = origin.line, list[Finding]()
+
+        def differ(*names: str) -> bool:
+            return any(getattr(plain, name) != getattr(new, name) for name in names)
+
+        if differ("model", "fallbacks", "prompt_caching"):
+            line = build_line(new)
+            refuse_unpriced(new.budget, models_of(line))
+            findings += await learn_windows(line)
+        told = new.model_copy(update={"auxiliary": self.settings.auxiliary})
+        if differ("model", "auxiliary"):
+            told, more = await with_told_windows(new)
+            findings += more
+        agent = build_agent(new, line, origin.plugins, foreign)
+        # What was a secret stays one: people may have seen it in an old message.
+        agent.calls.redactor.learn(secret_values(self.settings))
+        recovery = replace(agent.recovery, rests=before.recovery.rests)
+        await self._go_by(told, replace(agent, recovery=recovery), line)
+        origin.foreign = foreign
+        return tuple(findings)
 
     async def _offered(self) -> ServedTools:
         """Return the approved tools of servers; show owners the texts not seen yet.
@@ -270,14 +359,14 @@ class Reloading:
         await self._parts.intake.show_tools(held)
         return origin.foreign.agreeing(await self._parts.shared.database.read(mcp.agreed))
 
-    async def _go_by(self, remade: Remade) -> None:
+    async def _go_by(self, new: Settings, agent: Agent, line: Sequence[Configured]) -> None:
         """Make what turns go by, and have all parts go by it at once."""
-        new, shared = remade.settings, self._parts.shared
+        shared = self._parts.shared
         try:
-            mind = build_mind(new, remade.agent, shared.database, shared.plugins, self.mind)
+            mind = build_mind(new, agent, shared.database, shared.plugins, self.mind)
         except BaseException:
             # It is tried again every few seconds where the database is down.
-            for model in models_of(remade.line):
+            for model in models_of(line):
                 if model not in self.mind.models:
                     await _close(model)
             raise
@@ -286,7 +375,7 @@ class Reloading:
         self._take(new, mind, kit)
         self._former += [model for model in self.mind.models if model not in mind.models]
         self.settings, self.mind = new, mind
-        self._origin.line = remade.line
+        self._origin.line = line
 
     def _take(self, new: Settings, mind: Mind, kit: TurnKit) -> None:
         """Have each part go by its settings."""
@@ -436,10 +525,6 @@ async def _close(model: ChatModel) -> None:
 
 def _names(tools: Sequence[Tool]) -> list[str]:
     return [each.name for each in tools]
-
-
-def _both(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*before, *now)))
 
 
 def _keys(different: Sequence[SettingChange], mark: str) -> tuple[str, ...]:

@@ -25,13 +25,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 """Texts that need no quotes wherever they stand, if YAML reads them as text."""
 
 
-def set_value(
-    path: Path, key: KeyPath, value: Any, check: Callable[[Path], object] = lambda _: None
-) -> bool:
-    """Write the value of one key into a YAML file; see `set_values`."""
-    return set_values(path, {key: value}, check)
-
-
 def set_values(
     path: Path,
     values: Mapping[KeyPath, Any],

@@ -1,4 +1,4 @@
-"""Settings of other agents, and which of Parley's means the same: for hints, and for imports.
+"""Settings of Hermes Agent, and which of Parley's means the same: for hints, and for imports.
 
 The nearest spelling is often the wrong key: `agent.max_turns` of Hermes is `agent.max_iterations`
 here, and not `agent.max_turn_s`.
@@ -7,21 +7,18 @@ here, and not `agent.max_turn_s`.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-Path = tuple[str, ...]
-
 MOST_TOLD = 4
 """As many keys of a section are told of; who brings more has a whole file of the other program."""
 
 
 class Counterpart(NamedTuple):
-    """What a key of another program is here.
+    """What a key of Hermes is here.
 
     Attributes:
         key: The one of Parley's that means the same; None where there is none.
         note: What is different, or why there is none.
     """
 
-    program: str
     key: str | None
     note: str = ""
 
@@ -50,7 +47,7 @@ HERMES: dict[str, tuple[str | None, str]] = {
     "toolsets": ("tools.enabled", "names of tools, no sets"),
     "max_concurrent_sessions": ("queue.max_concurrent_turns", "counts running turns"),
     "max_live_sessions": (None, "no session is held in memory"),
-    "mcp_servers": ("tools.mcp", ""),
+    "mcp_servers": ("tools.mcp", "its secrets as references"),
     "mcp_discovery_timeout": ("tools.mcp", "`start_timeout_s` of a server"),
     "timezone": ("sessions.timezone", ""),
     "command_allowlist": ("tools.policy.rules", "rows of the table"),
@@ -73,8 +70,8 @@ HERMES: dict[str, tuple[str | None, str]] = {
     "agent.clarify_timeout": ("tools.clarify_timeout_s", ""),
     "agent.disabled_toolsets": ("tools.enabled", "what is not named is off"),
     "agent.system_prompt": ("agent.instructions", ""),
-    "agent.environment_hint": ("agent.instructions", ""),
-    "agent.coding_instructions": ("agent.instructions", ""),
+    "agent.environment_hint": ("agent.instructions", "behind what is there"),
+    "agent.coding_instructions": ("agent.instructions", "behind what is there"),
     "agent.reasoning_effort": ("model.extra_body", "in the words of the provider"),
     "agent.reasoning_overrides": ("model.extra_body", "of each block"),
     "agent.service_tier": ("model.extra_body", "in the words of the provider"),
@@ -152,172 +149,50 @@ HERMES: dict[str, tuple[str | None, str]] = {
     "secrets": (None, "secrets are referred to: file:, env:, keyring:, command:"),
 }
 
-# Source: docs.openclaw.ai, configuration reference; names of 2026.
-OPENCLAW: dict[str, tuple[str | None, str]] = {
-    "agents.defaults.model": ("model.name", ""),
-    "agents.defaults.model.primary": ("model.name", ""),
-    "agents.defaults.model.fallbacks": ("fallbacks", "blocks like `model`"),
-    "agents.defaults.workspace": ("agent.workspace", ""),
-    "agents.defaults.contextTokens": ("model.context_length", ""),
-    "agents.defaults.timeoutSeconds": ("agent.max_turn_s", ""),
-    "agents.defaults.maxConcurrent": ("queue.max_concurrent_turns", ""),
-    "agents.defaults.mediaMaxMb": ("attachments.max_bytes", "bytes"),
-    "agents.defaults.userTimezone": ("sessions.timezone", ""),
-    "agents.defaults.sandbox.mode": ("tools.sandbox.backend", ""),
-    "agents.defaults.sandbox.docker.image": (None, _NO_CONTAINERS),
-    "agents.defaults.compaction.reserveTokensFloor": ("compression.threshold", "a share"),
-    "agents.defaults.compaction.mode": ("context.engine", ""),
-    "agents.defaults.contextPruning": ("compression.threshold", "old results go first"),
-    "agents.defaults.memorySearch": ("tools.enabled", "with `session_search`"),
-    "agents.defaults.heartbeat": (None, _NO_SCHEDULE),
-    "models.providers": ("model.base_url", "an own server is one block of `model` or `fallbacks`"),
-    "channels.telegram.botToken": ("platforms.telegram.token", ""),
-    "channels.telegram.dmPolicy": ("access.mode", "pairing, allowlist or open, for all platforms"),
-    "channels.telegram.allowFrom": ("access.telegram", ""),
-    "channels.telegram.groups": ("access.groups", _GROUPS),
-    "channels.telegram.webhookUrl": ("platforms.telegram.webhook_url", ""),
-    "channels.telegram.webhookSecret": ("platforms.telegram.webhook_secret", ""),
-    "channels.telegram.streamMode": ("platforms.telegram.preview", "edit or draft"),
-    "channels.telegram.mediaMaxMb": ("attachments.max_bytes", "bytes"),
-    "channels.discord.token": ("platforms.discord.token", ""),
-    "channels.discord.dm.policy": ("access.mode", "pairing, allowlist or open, for all platforms"),
-    "channels.discord.dm.allowFrom": ("access.discord", ""),
-    "channels.discord.guilds": ("access.groups", _GROUPS),
-    "channels.slack.botToken": ("platforms.slack.bot_token", ""),
-    "channels.slack.appToken": ("platforms.slack.app_token", ""),
-    "channels.slack.signingSecret": ("platforms.slack.signing_secret", ""),
-    "channels.slack.mode": ("platforms.slack.mode", ""),
-    "channels.slack.dm.allowFrom": ("access.slack", ""),
-    "channels.slack.channels": ("access.groups", _GROUPS),
-    "gateway.bind": ("web.host", "an address"),
-    "gateway.port": ("web.port", ""),
-    "gateway.auth.token": ("web.token", ""),
-    "gateway.trustedProxies": ("web.trusted_proxies", ""),
-    "session.reset.mode": ("sessions.reset", ""),
-    "session.reset.atHour": ("sessions.at_hour", ""),
-    "session.reset.idleMinutes": ("sessions.idle_minutes", ""),
-    "session.idleMinutes": ("sessions.idle_minutes", ""),
-    "session.dmScope": (None, "each direct chat is a conversation of its own"),
-    "messages.queue.mode": ("queue.mode", ""),
-    "messages.queue.debounceMs": ("queue.debounce_ms", ""),
-    "messages.queue.cap": ("queue.max_pending", ""),
-    "messages.ackReaction": ("platforms.telegram.reactions", "true or false, for each platform"),
-    "tools.allow": ("tools.enabled", ""),
-    "tools.deny": ("tools.policy.rules", "rows with `then: deny`"),
-    "tools.exec.timeoutSec": ("tools.terminal.timeout_s", ""),
-    "tools.exec.ask": ("tools.approval", "side_effects, always or never"),
-    "tools.web.fetch.maxChars": ("tools.fetch.max_bytes", "bytes of a page"),
-    "mcp.servers": ("tools.mcp", ""),
-    "plugins.entries": ("plugins.enabled", "and `plugins.options`"),
-    "plugins.slots.contextEngine": ("context.engine", ""),
-    "plugins.slots.memory": ("plugins.enabled", "memory providers are plugins"),
-    "skills": (None, "folders of PARLEY_HOME/skills"),
-}
-
-# Source: nanobot/config/schema.py of HKUDS/nanobot; both spellings of a key are taken there.
-NANOBOT: dict[str, tuple[str | None, str]] = {
-    "agents.defaults.provider": ("model.provider", ""),
-    "agents.defaults.maxTokens": ("model.max_output_tokens", ""),
-    "agents.defaults.contextWindowTokens": ("model.context_length", ""),
-    "agents.defaults.maxToolIterations": ("agent.max_iterations", ""),
-    "agents.defaults.temperature": ("model.extra_body", "in the words of the provider"),
-    "agents.defaults.reasoningEffort": ("model.extra_body", "in the words of the provider"),
-    "agents.defaults.memoryWindow": ("context.rounds.min_retain_rounds", "of `rounds`"),
-    "agents.defaults.timezone": ("sessions.timezone", ""),
-    "providers": ("model.api_key", "and `model.base_url`, of the one that is used"),
-    "providers.anthropic.apiKey": ("model.api_key", ""),
-    "providers.openai.apiKey": ("model.api_key", ""),
-    "providers.openrouter.apiKey": ("model.api_key", ""),
-    "providers.custom.apiBase": ("model.base_url", ""),
-    "providers.vllm.apiBase": ("model.base_url", ""),
-    "channels.telegram.token": ("platforms.telegram.token", ""),
-    "channels.telegram.groupPolicy": ("access.groups", _GROUPS),
-    "channels.discord.allowFrom": ("access.discord", ""),
-    "channels.discord.gatewayUrl": ("platforms.discord.gateway_url", ""),
-    "channels.discord.groupPolicy": ("access.groups", _GROUPS),
-    "channels.slack.allowFrom": ("access.slack", ""),
-    "channels.slack.groupPolicy": ("access.groups", _GROUPS),
-    "channels.sendToolHints": ("agent.progress", "status or off"),
-    "channels.sendProgress": (None, "the growing answer is always shown"),
-    "gateway.host": ("web.host", ""),
-    "gateway.heartbeat": (None, _NO_SCHEDULE),
-    "tools.exec.timeout": ("tools.terminal.timeout_s", ""),
-    "tools.mcpServers": ("tools.mcp", ""),
-    "tools.restrictToWorkspace": ("tools.terminal.confine", ""),
-    "tools.web.search.apiKey": (None, "a search of the web is an MCP server's"),
-}
-
-
-def _spelled(path: str) -> str:
-    """Return a key as it is looked up: without capitals and underscores, which programs vary."""
-    return path.replace("_", "").lower()
-
-
-_TABLE: dict[str, Counterpart] = {
-    _spelled(key): Counterpart(program, mine, note)
-    for program, table in (("nanobot", NANOBOT), ("OpenClaw", OPENCLAW), ("Hermes", HERMES))
-    for key, (mine, note) in table.items()
-}
-
 
 def counterpart(key: str) -> Counterpart | None:
-    """Return what a dotted key of another agent is here; None for a key that is none of theirs.
+    """Return what a dotted key of Hermes is here; None for a key that is none of its.
 
     A key without an entry of its own is what its section is, where that has no counterpart.
     """
-    found = _TABLE.get(_spelled(key))
-    if found is not None:
-        return found
+    if key in HERMES:
+        return Counterpart(*HERMES[key])
     section = key.rpartition(".")[0]
     above = counterpart(section) if section else None
     return above if above is not None and above.key is None else None
 
 
 def hint(key: str, value: Any = None) -> str | None:
-    """Return what to write in place of a key of another agent; None where it is none of theirs.
+    """Return what to write in place of a key of Hermes; None where it is none of its.
 
     Args:
         key: Dotted.
         value: What stands there; of a section the keys that it holds are looked up.
     """
-    found = [(name, here) for name, here in _named(key, value) if here is not None]
-    if not found:
-        return None
-    lines = [_told(name, here, alone=name == key) for name, here in found[:MOST_TOLD]]
-    more = "; …" if len(found) > MOST_TOLD else ""
-    return "; ".join(lines) + more
+    inside = [name for name, _ in leaves(value, key)] if isinstance(value, Mapping) else []
+    known = [name for name in inside if name in HERMES] or [key]
+    lines = [_told(name, here) for name in known if (here := counterpart(name)) is not None]
+    return "; ".join([*lines[:MOST_TOLD], *(["…"] if len(lines) > MOST_TOLD else [])]) or None
 
 
-def _named(key: str, value: Any) -> Iterator[tuple[str, Counterpart | None]]:
-    """Yield the keys of a section with what they are here, else the key itself."""
-    inside = list(leaves(value, key)) if isinstance(value, Mapping) else []
-    known = [(name, _TABLE.get(_spelled(name))) for name, _ in inside]
-    if any(here is not None for _, here in known):
-        yield from known
-    else:
-        yield key, counterpart(key)
-
-
-def _told(name: str, here: Counterpart, *, alone: bool) -> str:
+def _told(name: str, here: Counterpart) -> str:
     note = f" ({here.note})" if here.note else ""
     if here.key is None:
-        return f"{name} ({here.program}) has no counterpart{note}"
-    if alone:
-        return f"did you mean {here.key}?{note}"
-    return f"{name} ({here.program}) is {here.key}{note}"
+        return f"{name} of Hermes has no counterpart{note}"
+    return f"{name} of Hermes is {here.key}{note}"
 
 
 def leaves(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted key and the value of everything in a map that is no map with entries.
 
-    A map whose key is in the tables counts as one value.
+    A map whose entries have names of one's own counts as one value.
     """
     for name, item in value.items():
         key = f"{prefix}.{name}" if prefix else str(name)
-        if isinstance(item, Mapping) and item and _spelled(key) not in _WHOLE:
+        if isinstance(item, Mapping) and item and key not in _WHOLE:
             yield from leaves(item, key)
         else:
             yield key, item
 
 
-_WHOLE = frozenset({"providers", "mcpservers", "mcp.servers", "hooks", "tools.mcpservers"})
+_WHOLE = frozenset({"providers", "mcp_servers", "hooks"})

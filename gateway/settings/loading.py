@@ -24,7 +24,7 @@ from agent.settings import (
 )
 from gateway.errors import SettingsError
 from gateway.settings.references import References, references_in
-from gateway.settings.rules import contradictions, doubts, weak_secrets, without_effect
+from gateway.settings.rules import contradictions, doubts, weak_secrets
 from gateway.settings.sources import Sources, complaint
 from gateway.settings.tree import KeyPath, Keys, Settings, all_keys, flatten
 
@@ -102,7 +102,6 @@ def load_settings(
     warnings = (
         *sources.warnings,
         *(f"{sources.name(path)}: {text}" for path, text in references.warnings),
-        *without_effect(keys, values),
         *doubts(settings),
         *weak_secrets(values),
     )
@@ -168,7 +167,7 @@ def replace_closed(file: Path, content: bytes) -> None:
         OSError: It cannot be written; the one before stays.
     """
     # A partial file is left from a start that was killed.
-    draft = file.with_suffix(".new")
+    draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
     draft.touch(mode=0o600, exist_ok=False)
     draft.write_bytes(content)
@@ -360,8 +359,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
-    tree = sources.without_former(sources.tree())
-    problems = list(sources.problems)
+    tree, problems = sources.tree(), list(sources.problems)
     try:
         settings = Settings.model_validate({**tree, "home": home})
     except ValidationError as exc:
@@ -429,8 +427,8 @@ def _completions(block: Block, environ: Mapping[str, str], name: str) -> dict[st
         provider, origin = _decide(block, environ, name)
         found["provider"] = provider, origin
     variable = KEY_VARIABLES.get(provider, "")
-    if not block.api_key and (several := _several_keys(block)):
-        found["api_key"] = several[0], f"{name}.api_keys"
+    if not block.api_key and block.api_keys:
+        found["api_key"] = block.api_keys[0], f"{name}.api_keys"
     elif not block.api_key and _given(environ, variable):
         found["api_key"] = SecretStr(environ[variable].strip()), variable
     return found
@@ -441,7 +439,7 @@ def _decide(
 ) -> tuple[str, str]:
     if block.base_url:
         return "openai", f"{name}.base_url"
-    if key := block.api_key or next(iter(_several_keys(block)), None):
+    if key := block.api_key or next(iter(block.api_keys), None):
         return _by_shape(key.get_secret_value()), f"{name}.api_key"
     for provider, variable in KEY_VARIABLES.items():
         if _given(environ, variable):
@@ -453,10 +451,6 @@ def key_variable(provider: str, environ: Mapping[str, str] | None = None) -> str
     """Return the variable in which a key for a provider is now; empty where there is none."""
     variable = KEY_VARIABLES.get(provider, "")
     return variable if _given(os.environ if environ is None else environ, variable) else ""
-
-
-def _several_keys(block: ModelSettings | AuxiliaryModelSettings) -> tuple[SecretStr, ...]:
-    return block.api_keys
 
 
 def _given(environ: Mapping[str, str], variable: str) -> bool:

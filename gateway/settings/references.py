@@ -75,6 +75,7 @@ class References:
                 return value
 
     def _model(self, model: BaseModel, path: KeyPath) -> BaseModel:
+        # Only what differs: which fields were given counts, and a copy notes those as given.
         names = type(model).model_fields
         found = {name: self.resolved(getattr(model, name), (*path, name)) for name in names}
         changed = {name: new for name, new in found.items() if new is not getattr(model, name)}

@@ -1,4 +1,4 @@
-"""Rules that hold between settings, and settings that this version accepts but does not use."""
+"""Rules that hold between settings, and values that may be mistakes."""
 
 import os
 import re
@@ -15,12 +15,11 @@ from adapters.registry import Platform, account_types, by_name
 from adapters.web.platform import is_private_way
 from agent.processes.confinement import SYSTEM
 from agent.safety.redaction import LEAST_CHARS, is_telling
-from agent.settings import MCP_PREFIX
-from gateway.settings.tree import Keys, Settings, StorageSettings, dotted, is_server
+from agent.settings import MCP_PREFIX, ModelSettings
+from gateway.settings.tree import Settings, StorageSettings, is_server
 
 # A host's name, an address, one of IPv6 in brackets or nothing; and its port, if it has one.
 _PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]*)(?::[0-9]{1,5})?")
-_OF_THE_MAIN_MODEL = (".max_output_tokens", ".retry_for_s")
 Contradiction = tuple[str, str]
 
 # Shorter values cannot be kept out of the logs without making those unreadable.
@@ -94,16 +93,11 @@ def doubts(settings: Settings) -> Iterator[str]:
             yield f"agent.workspace: {workspace} cannot be read: {exc.strerror}"
     if named := [each for each in settings.tools.enabled if each.startswith(MCP_PREFIX)]:
         yield f"tools.enabled: {', '.join(named)}: MCP tools need no entry here; remove it"
-
-
-def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for every changed key whose feature this version does not have."""
-    defaults = {dotted(key.pattern): key.default for key in keys if key.kind != "section"}
-    for name, value in values.items():
-        plain = ".".join(step for step in name.split(".") if not step.isdecimal())
-        changed = value != defaults.get(plain)
-        if name.startswith("fallbacks.") and name.endswith(_OF_THE_MAIN_MODEL) and changed:
-            yield f"{name} is set, but has no effect: that of `model` holds for all"
+    for number, block in enumerate(settings.fallbacks):
+        for name in ("max_output_tokens", "retry_for_s"):
+            if getattr(block, name) != ModelSettings.model_fields[name].default:
+                key = f"fallbacks.{number}.{name}"
+                yield f"{key} is set, but has no effect: that of `model` holds for all"
 
 
 def weak_secrets(values: Mapping[str, Any]) -> Iterator[str]:

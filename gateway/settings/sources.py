@@ -31,11 +31,6 @@ RENAMED: dict[KeyPath, KeyPath] = {
     ("compression", "summary_model"): ("auxiliary", "compression", "model"),
     ("model", "cache_ttl"): ("prompt_caching", "cache_ttl"),
 }
-FORMER: tuple[tuple[str, str, str], ...] = (
-    ("tools", "sandbox", "image"),
-    ("tools", "memory", "standing"),
-)
-"""Keys of earlier versions that have no effect any more."""
 OF_NAME = "[key]"
 """Stands in pydantic's place of an error behind a name in a map that is wrong itself."""
 _SHOWN_CHARS = 60
@@ -94,31 +89,6 @@ class Sources:
             self._place(root, path)
         return root
 
-    def without_former(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Replace settings of earlier versions by the current ones, with a warning each."""
-        tools = _map(tree.get("tools"))
-        sandbox, terminal, servers = (_map(tools.get(k)) for k in ("sandbox", "terminal", "mcp"))
-        for _, block, name in FORMER:
-            if name in _map(tools.get(block)):
-                del tools[block][name]
-                path = ("tools", block, name)
-                self._tell_former(path, "it has no effect any more; remove it")
-        if sandbox.get("backend") == "container":
-            sandbox["backend"] = "auto"
-            told = "containers were removed; auto is used instead: bubblewrap, or else Landlock"
-            self._tell_former(("tools", "sandbox", "backend"), told)
-        if _names_hosts(terminal.get("network")):
-            terminal["network"] = False
-            self._tell_former(("tools", "terminal", "network"), _NO_HOSTS)
-        for name, server in servers.items():
-            if _names_hosts(_map(server).get("network")):
-                servers[name] = {**server, "network": False}
-                self._tell_former(("tools", "mcp", name, "network"), _NO_HOSTS)
-        return tree
-
-    def _tell_former(self, path: KeyPath, told: str) -> None:
-        self.warnings.append(f"{dotted(path)} in {self.origin(path)}: {told}")
-
     def origin(self, path: KeyPath) -> str:
         """Return where the value at (or around, or below) a path comes from."""
         for end in range(len(path), 0, -1):
@@ -165,7 +135,7 @@ class Sources:
             self._add_text(variable, key, path, environ[variable])
         elif secret := self._secret_of_file(path):
             self._add_secret_file(variable, secret, environ)
-        elif path in RENAMED or path in FORMER:
+        elif path in RENAMED:
             self._add_all(iter([(path, environ[variable])]), variable)
         else:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
@@ -203,14 +173,7 @@ class Sources:
         if environ.get(direct):
             self.problems.append(f"{variable}: {direct} is set too; keep one of them")
             return
-        # Read here for the words of the error; from now on it is a reference like any other.
-        try:
-            Path(environ[variable]).expanduser().read_text("utf-8")
-        except (OSError, UnicodeDecodeError, RuntimeError) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
-            reason = "there is no such user" if isinstance(exc, RuntimeError) else reason
-            self.problems.append(f"{variable}: cannot read {environ[variable]!r}: {reason}")
-            return
+        # From now on it is a reference like any other.
         self._put(path, f"file:{environ[variable]}", variable)
 
     def _count(self, path: KeyPath) -> int:
@@ -232,17 +195,6 @@ class Sources:
             frame: Any = [] if inner and isinstance(inner[0], int) else {}
             # A copy: keys are put into it, and the entry of a frame must stay empty (`_is_frame`).
             node = _enter(node, step, frame if inner else copy(value))
-
-
-_NO_HOSTS = "single hosts can no longer be allowed; there is no network now (true: all of it)"
-
-
-def _map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _names_hosts(network: Any) -> bool:
-    return isinstance(network, list) or (isinstance(network, str) and network.startswith("["))
 
 
 MOST_BYTES = 500_000

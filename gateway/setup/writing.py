@@ -14,6 +14,7 @@ from adapters.registry import by_name
 from gateway.errors import SettingsError
 from gateway.lifecycle.home import prepare_home
 from gateway.settings.editing import set_values, written
+from gateway.settings.loading import replace_closed
 from gateway.settings.references import is_reference
 from gateway.settings.sources import path_of
 from gateway.setup.draft import Answers, Target, is_secret, secrets_to_move, variable_of
@@ -111,13 +112,9 @@ def write(target: Target, draft: Answers) -> WrittenSettings:
 
 def _write_secret(file: Path, secret: bytes) -> None:
     """Write a file for its owner alone, in one step."""
-    partial = file.with_name(f".{file.name}.new")
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600, exist_ok=False)
-        partial.write_bytes(secret)
-        partial.replace(file)
+        replace_closed(file, secret)
     except OSError as exc:
         raise SettingsError(f"{file} cannot be written: {exc.strerror}") from exc
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection
 from typing_extensions import override
 
-from agent.library.compaction import CompactionResult, compact_messages
+from agent.library import CompactionResult, compact_messages
 from agent.messages import (
     ChatMessage,
     FunctionCall,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent.context.extract import extract
-from agent.library.compaction import compact_messages
+from agent.library import compact_messages
 from agent.messages import ChatMessage
 from agent.tokens.estimate import estimate_message, estimate_messages
 from agent.view.view import Entry

@@ -24,8 +24,7 @@ from adapters.registry import account_types
 from agent.safety.redaction import Redactor
 from gateway.app import Gateway, assembled
 from gateway.lifecycle import start_checks
-from gateway.reload.origin import AgentOrigin, Known, Source
-from gateway.reload.reloading import Reloading
+from gateway.reload.reloading import AgentOrigin, Known, Reloading, Source
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.marks import SECTIONS, mark_of
 from gateway.settings.tree import INDEX, Key, Keys, Settings, dotted
@@ -110,7 +109,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "compression.payback_requests": {"compression": {"early": True}},
 }
 NOT_THERE = {
-    # Settings of a fallback that only those of `model` hold for (`without_effect`).
+    # Settings of a fallback that only those of `model` hold for (`gateway.settings.rules.doubts`).
     "fallbacks.retry_for_s",
     "fallbacks.max_output_tokens",
     "auxiliary.compression.fallbacks.retry_for_s",

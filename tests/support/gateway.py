@@ -30,7 +30,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable
 from gateway.logging.taps import TAPS
-from gateway.reload.origin import AgentOrigin
+from gateway.reload.reloading import AgentOrigin
 from gateway.settings.tree import Settings
 from gateway.storage import schema
 from gateway.storage.database import location_of

@@ -17,7 +17,7 @@ from agent.context_engine import Compressed, CompressionRequest, Limits, Node, S
 from agent.engines.lcm.engine import LcmEngine
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed
-from agent.library.compaction import compact_messages
+from agent.library import compact_messages
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.plugins.engines import engine_for
 from agent.tokens.estimate import estimate_message

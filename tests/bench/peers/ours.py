@@ -12,7 +12,7 @@ from wireblocks import TOOLS, anthropic_blocks, openai_blocks
 
 from agent.context.meter import TokenMeter
 from agent.context.phases.sanitise import sanitise
-from agent.library.compaction import compact_messages
+from agent.library import compact_messages
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import ModelRequest
 from agent.models.openai import wire as openai_wire

@@ -126,10 +126,10 @@ async def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_has_to_be_changed_is_printed_first() -> None:
-    """No control characters of a provider reach the terminal."""
-    fine = Finding("main", "accepted", "answers")
+    """With what it lacks below it; no control characters of a provider reach the terminal."""
+    fine = Finding("main", "accepted", "answers", ("an intent is off",))
     wrong = Finding("spare", "refused", "no\x1b[2J")
-    first, second = start_checks.lines([fine, wrong])
+    first, second, third = start_checks.lines([fine, wrong])
     assert first.startswith("  ✗ spare: no")
     assert "\x1b" not in first
-    assert second == "  ✓ main: answers"
+    assert (second, third) == ("  ✓ main: answers", "    ! an intent is off")

@@ -17,7 +17,7 @@ from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http import control
 from gateway.lifecycle.rotation import Reloaded, Rotation
 from gateway.reload import reloading as module
-from gateway.reload.origin import Remade, Source, stamp_of
+from gateway.reload.reloading import Source, stamp_of
 from gateway.settings.loading import Loaded
 from gateway.wiring import Configured
 from tests.e2e.web_chat import WebChat
@@ -376,7 +376,7 @@ async def test_models_that_are_not_gone_by_are_closed(
         models = (*chat.agent.models, Fresh([], name="fresh"))
         line = [Configured(chat.gateway.settings.model, models)]
         with pytest.raises(StorageUnavailable):
-            await chat.gateway.reloading._go_by(Remade(chat.gateway.settings, chat.agent, line))
+            await chat.gateway.reloading._go_by(chat.gateway.settings, chat.agent, line)
         assert closed == ["fresh"]
 
 

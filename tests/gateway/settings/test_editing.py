@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import SettingsError
-from gateway.settings.editing import changed, set_value
+from gateway.settings.editing import changed, set_values
 from gateway.settings.sources import path_of
+from gateway.settings.tree import KeyPath
 
 BEFORE = "# my settings\nmodel:\n    name: 'm'   # the good one\n"
 AFTER = "queue: {mode: collect}  # end\n"
+
+
+def set_value(path: Path, key: KeyPath, value: object, *check: Callable[[Path], object]) -> bool:
+    """Write the value of one key."""
+    return set_values(path, {key: value}, *check)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pydantic import SecretStr
 from gateway.errors import SettingsError
 from gateway.settings.changes import changes, effective, located
 from gateway.settings.loading import Loaded, load_settings, secret_values
-from gateway.settings.rules import without_effect
 from gateway.settings.sources import MOST_BYTES
 from gateway.settings.tree import INDEX, Keys, Settings, dotted
 from gateway.storage.database import DatabaseServer, location_of
@@ -204,13 +203,14 @@ class TestSources:
     def test_an_unreadable_secret_file_is_an_error(self, tmp_path: Path) -> None:
         """The line names variable, path and reason."""
         (line,) = problems(tmp_path, env=file_variable(tmp_path / "no"))
-        assert line == f"{TOKEN_FILE}: cannot read '{tmp_path}/no': No such file or directory"
+        told = f"file:{tmp_path}/no cannot be read: No such file or directory"
+        assert line == f"platforms.telegram.token: {told} ({TOKEN_FILE})"
 
     def test_a_binary_secret_file_is_an_error(self, tmp_path: Path) -> None:
         """A file that is not text cannot be a secret."""
         (tmp_path / "token").write_bytes(b"\xff\xfe")
         (line,) = problems(tmp_path, env=file_variable(tmp_path / "token"))
-        assert line.endswith("not UTF-8 text")
+        assert line.endswith(f"is not UTF-8 text ({TOKEN_FILE})")
 
     def test_a_secret_and_its_file_exclude_each_other(self, tmp_path: Path) -> None:
         """Both variables at once are an error, not a guess."""
@@ -523,63 +523,6 @@ class TestOldSpellings:
         assert load(tmp_path, yaml).settings.prompt_caching.cache_ttl == "5m"
 
 
-class TestFormerValues:
-    """Settings of earlier versions stop no start; a line names the replacement."""
-
-    def test_a_container_is_auto(self, tmp_path: Path) -> None:
-        """Its image has no effect any more."""
-        loaded = load(tmp_path, "tools: {sandbox: {backend: container, image: 'debian:12'}}")
-        assert loaded.settings.tools.sandbox.backend == "auto"
-        assert loaded.warnings[:2] == (
-            "tools.sandbox.image in parley.yaml: it has no effect any more; remove it",
-            (
-                "tools.sandbox.backend in parley.yaml: containers were removed; auto is used"
-                " instead: bubblewrap, or else Landlock"
-            ),
-        )
-
-    @pytest.mark.parametrize("hosts", ["[example.org]", "['*']", "[]"])
-    def test_a_list_of_hosts_is_no_network(self, tmp_path: Path, hosts: str) -> None:
-        """For commands and for programs of servers, whichever hosts it named."""
-        server = f"{{command: x, network: {hosts}}}"
-        yaml = f"tools: {{terminal: {{network: {hosts}}}, mcp: {{s: {server}, t: {{command: y}}}}}}"
-        loaded = load(tmp_path, yaml)
-        tools = loaded.settings.tools
-        assert [tools.terminal.network, *(each.network for each in tools.mcp.values())] == [
-            *(False, False, False)
-        ]
-        assert [line.partition(" in ")[0] for line in loaded.warnings] == [
-            "tools.terminal.network",
-            "tools.mcp.s.network",
-        ]
-        assert "there is no network now" in loaded.warnings[0]
-
-    def test_all_of_the_network_stays(self, tmp_path: Path) -> None:
-        """It causes no warning."""
-        loaded = load(tmp_path, "tools: {terminal: {network: true}}")
-        assert loaded.settings.tools.terminal.network
-        assert loaded.warnings == ()
-
-    def test_learning_by_rules_is_gone(self, tmp_path: Path) -> None:
-        """Its switch has no effect any more, on or off."""
-        loaded = load(tmp_path, "tools: {memory: {standing: false, max_chars: 5}}")
-        assert loaded.settings.tools.memory.max_chars == 5
-        assert loaded.warnings == (
-            "tools.memory.standing in parley.yaml: it has no effect any more; remove it",
-        )
-
-    def test_variables_may_hold_them_too(self, tmp_path: Path) -> None:
-        """As JSON."""
-        env = {
-            "PARLEY_TOOLS__TERMINAL__NETWORK": '["example.org"]',
-            "PARLEY_TOOLS__SANDBOX__IMAGE": "debian:12",
-            "PARLEY_TOOLS__SANDBOX__BACKEND": "container",
-        }
-        loaded = load(tmp_path, env=env)
-        assert not loaded.settings.tools.terminal.network
-        assert len(loaded.warnings) == 3
-
-
 class TestAuxiliaryModel:
     def test_it_is_the_one_that_answers_unless_it_is_set(self, tmp_path: Path) -> None:
         """A time limit alone makes no other model of it."""
@@ -640,15 +583,6 @@ class TestAuxiliaryModel:
 def test_settings_that_were_changed_have_an_effect(tmp_path: Path, yaml: str) -> None:
     """There is no warning about them."""
     assert load(tmp_path, yaml).warnings == ()
-
-
-def test_the_page_marks_exactly_what_has_no_effect(tmp_path: Path) -> None:
-    """A key is "later" in docs/configuration.md if changing it gives a warning, and only then."""
-    page = CONFIGURATION_PAGE.read_text("utf-8")
-    later = set(re.findall(r"^\| `([a-z0-9_.]+)` \|.*\*\(later[^)]*\)\*", page, re.M))
-    values = {name: object() for name, _ in documented_keys()}
-    warned = {re.split(r"[ :]", line)[0] for line in without_effect(Keys(Settings), values)}
-    assert later == warned
 
 
 @pytest.mark.parametrize("key", ["max_output_tokens", "retry_for_s"])

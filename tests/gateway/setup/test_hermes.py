@@ -18,14 +18,12 @@ from agent.models.base import ModelRequest
 from agent.ports import Origin
 from agent.tools.builtin.history import SESSION_SEARCH
 from gateway.http.control import ACTIONS, carry_out
-from gateway.setup import hermes
-from gateway.setup.hermes import Import
+from gateway.setup.hermes import Import, take_over
 from gateway.setup.hermes_home import HermesHome, Line
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.people import notebook
-from gateway.storage.reports import history
 from gateway.storage.schema import conversation, message
 from gateway.storage.schema import session as segments
 from tests.support.command_line import Run, one_line
@@ -164,11 +162,10 @@ class TestCommand:
         """Every line says that it is known, and nothing has changed."""
         take()
         before = contents(home)
-        for options in ([], ["--dry-run"]):
-            lines = take(*options)
-            assert contents(home) == before
-            assert [line for line in lines if line["outcome"] == "taken"] == []
-        assert outcomes(lines, "sessions")["1 of telegram:default:c1"] == "known"
+        lines = take()
+        assert contents(home) == before
+        assert [line for line in lines if line["outcome"] == "taken"] == []
+        assert outcomes(lines, "sessions")["0 sessions of telegram:default:c1"] == "known"
 
     def test_no_secret_is_copied(
         self, take: Callable[..., list[dict[str, str]]], home: Path
@@ -297,7 +294,7 @@ async def taken(home: Path, old: Path, **more: Any) -> list[Line]:
     """Import into the database of a home that nobody has open."""
     settings = settings_of(home)
     async with open_database(location_of(settings)) as database:
-        return await hermes.take_over(Import(HermesHome.of(old), settings, **more), database)
+        return await take_over(Import(HermesHome(old), settings, **more), database)
 
 
 class Recalling:
@@ -334,23 +331,20 @@ async def test_people_go_on_where_they_were(tmp_path: Path, old: Path) -> None:
     assert "Find ticket T-4002." in recalling.results[0]
 
 
-async def test_lineages_of_hermes_are_lineages_here(tmp_path: Path, old: Path) -> None:
-    """With their times; the messages are there once, with what they had read noted."""
+async def test_what_the_model_saw_last_is_in_view(tmp_path: Path, old: Path) -> None:
+    """The messages are there once, with their times, and with what they had read noted."""
     home = tmp_path / "home"
     await taken(home, old)
     async with running(home) as gateway:
         [here] = [row for row in await gateway.rows(conversation) if row.chat == "c1"]
-        found = await gateway.gateway.database.read(history.segments, here.id)
         stored = await gateway.rows(message)
         active = await gateway.gateway.database.read(sessions.active, here.id)
     assert (here.platform, here.chat, here.user, here.title) == ("telegram", "c1", "u1", "Tickets")
-    assert [(each.start_reason, each.end_reason) for each in found] == [
-        ("import", "import"),
-        ("import", None),
-    ]
-    assert (found[1].started_at, found[1].ended_at) == (BEGAN + 60, None)
     own = [row for row in stored if row.conversation == here.id]
     assert [row.seq for row in own] == list(range(1, 30))
+    assert own[0].at == BEGAN + 120
+    # Head, the summary in the first message of the tail, the rest of it, and the turn behind.
+    assert active.plan.first_seq == 30 - (4 + 4 + 4)
     assert sum("Find all tickets." in row.body for row in own) == 1
     assert active.origins == (Origin("tool", "hermes"),)
 
@@ -374,7 +368,7 @@ async def test_a_chat_that_is_used_already_stays_as_it_is(tmp_path: Path, old: P
     assert "hello" in texts
     assert not any("ticket T-" in text for text in texts)
     assert "Find ticket T-4002." in recalling.results[0]
-    asked = [row for row in rows if row.role == "user" and "Find ticket" in row.body]
+    asked = [row for row in rows if row.role == "user" and '"Find ticket' in row.body]
     assert len(asked) == 7
 
 
@@ -402,10 +396,9 @@ async def test_sessions_of_this_machine_are_their_owners(tmp_path: Path, old: Pa
     await taken(home, old, person="telegram:u1")
     async with running(home) as gateway:
         [here] = [row for row in await gateway.rows(conversation) if row.chat == "hermes-cli"]
-        found = await gateway.gateway.database.read(history.segments, here.id)
+        active = await gateway.gateway.database.read(sessions.active, here.id)
     assert here.user == "u1"
-    assert [each.end_reason for each in found] == ["import", "import", None]
-    assert found[-1].plan.first_seq == 9
+    assert active.plan.first_seq == 9
     recalling = Recalling("Rotterdam-21")
     async with running(
         home, agent_of(RecordingModel(recalling), tools=[SESSION_SEARCH])
@@ -430,7 +423,7 @@ async def test_the_first_owner_is_meant_where_nobody_is_named(tmp_path: Path, ol
             "Uses uv.",
         ]
     refused = [line for line in lines if line.part == "memory" and line.outcome == "left out"]
-    assert [line.what for line in refused] == ["MEMORY.md, note 3"]
+    assert [line.what for line in refused] == ["a note of MEMORY.md"]
     assert "injection pattern" in refused[0].note
 
 
@@ -472,7 +465,7 @@ async def test_groups_are_where_they_were(tmp_path: Path) -> None:
     ]
     assert '"?:?"' in str(held[rows[2].id])
     assert '"?:?"' not in str(held[rows[0].id])
-    assert any("without a channel on record" in line.note for line in lines)
+    assert any("without a chat or a person on record" in line.note for line in lines)
 
 
 async def test_a_conversation_that_was_forgotten_does_not_come_back(

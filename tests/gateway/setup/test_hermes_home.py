@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.setup.hermes_home import HermesHome, HermesSkill, Line
+from gateway.setup.hermes_home import HermesHome
 from tests.support.hermes import HermesRecords
 
 
@@ -28,7 +28,7 @@ def test_notes_are_entries(home: Path) -> None:
     """Between marks; a file that is not there has none."""
     (home / "memories").mkdir()
     (home / "memories" / "MEMORY.md").write_text("one\n\u00a7\n two \n\u00a7\n\n")
-    told = HermesHome.of(home)
+    told = HermesHome(home)
     assert (told.notes("MEMORY.md"), told.notes("USER.md")) == (["one", "two"], [])
 
 
@@ -43,52 +43,51 @@ def test_skills_are_those_that_somebody_wrote(home: Path) -> None:
     skill(home, "arxiv", "---\nname: arxiv\ndescription: x\n---\nx\n")
     skill(home, ".hub/hidden", written)
     (home / "skills" / ".bundled_manifest").write_text("arxiv:abc\n")
-    found = list(HermesHome.of(home).skills())
-    [taken] = [each for each in found if isinstance(each, HermesSkill)]
-    assert (taken.name, taken.files) == ("weekly-report", ("scripts/run.py", "SKILL.md"))
-    lines = [each for each in found if isinstance(each, Line)]
-    assert {line.what for line in lines} == {"Bad Name", "1 that Hermes brings"}
+    found = {line.what: (line.outcome, [*files]) for line, files in HermesHome(home).skills()}
+    assert found == {
+        "weekly-report": ("taken", ["scripts/run.py", "SKILL.md"]),
+        "Bad Name": ("left out", []),
+        "1 that Hermes brings": ("left out", []),
+    }
 
 
-def test_links_and_large_files_are_not_read(home: Path) -> None:
-    """What they lead to is not Hermes'."""
-    (home / "SOUL.md").symlink_to("/etc/hostname")
-    (home / "big.md").write_text("x" * 1_000_001)
-    told = HermesHome.of(home)
-    assert (told.text("SOUL.md"), told.text("big.md")) == (None, None)
+def test_large_files_and_bytes_are_refused(home: Path) -> None:
+    """In one line that names the file."""
+    (home / "SOUL.md").write_text("x" * 1_000_001)
+    with pytest.raises(GatewayError, match=r"SOUL\.md is no file, or has more than"):
+        HermesHome(home).text("SOUL.md")
+    (home / ".env").write_bytes(b"\xff")
+    with pytest.raises(GatewayError, match=r"\.env cannot be read"):
+        HermesHome(home).variables()
 
 
-def test_no_link_leads_out_of_a_home(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Of a folder as little as of a file; the report names each."""
+@pytest.mark.parametrize("name", ["SOUL.md", "memories", "skills", "state.db"])
+def test_no_link_leads_out_of_a_home(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    """Of a folder as little as of a file: the home is refused."""
     other = tmp_path_factory.mktemp("other")
     HermesRecords(other).session("s")
     skill(other, "own", "---\nname: own\ndescription: x\n---\nx\n")
     (other / "memories").mkdir()
     (other / "memories" / "MEMORY.md").write_text("of somebody else")
+    (other / "SOUL.md").write_text("somebody else")
+    (home / "config.yaml").touch()
     (home / "state.db").unlink()
-    for name in ("memories", "skills", "state.db"):
-        (home / name).symlink_to(other / name)
-    (home / "SOUL.md").write_text("x" * 1_000_001)
-    told = HermesHome.of(home)
-    assert (told.notes("MEMORY.md"), list(told.skills())) == ([], [])
-    with told.database() as conn:
-        assert conn is None
-    assert [line.what for line in told.unread()] == [
-        "SOUL.md",
-        "memories/MEMORY.md",
-        "state.db",
-        "skills",
-    ]
+    (home / name).symlink_to(other / name)
+    told = HermesHome(home)
+    with pytest.raises(GatewayError, match="is behind a link"), told.database():
+        _ = told.text("SOUL.md"), told.notes("MEMORY.md"), list(told.skills())
 
 
 def test_a_folder_that_is_no_home_is_told(tmp_path: Path) -> None:
     """With what was looked for."""
     with pytest.raises(GatewayError, match=r"neither state\.db nor config\.yaml nor SOUL\.md"):
-        HermesHome.of(tmp_path)
+        HermesHome(tmp_path)
 
 
 def test_a_home_without_a_database_has_no_sessions(tmp_path: Path) -> None:
     """Its files are taken all the same."""
     (tmp_path / "SOUL.md").write_text("I am.")
-    with HermesHome.of(tmp_path).database() as conn:
+    with HermesHome(tmp_path).database() as conn:
         assert conn is None

@@ -2,24 +2,40 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.messages import ChatMessage, assistant_message, text_of, tool_message
+from agent.context.phases.sanitise import sanitise
+from agent.messages import ChatMessage, text_of
 from gateway.errors import GatewayError
 from gateway.setup.hermes_home import HermesHome
-from gateway.setup.hermes_transcripts import Transcript, lineages, summary_in, transcript_of
+from gateway.setup.hermes_transcripts import lineages, messages_of
+from gateway.storage.conversation.imported import ImportedMessage
 from tests.support.conversations import faults
-from tests.support.hermes import BEGAN, END, PREFIX, HermesRecords
+from tests.support.hermes import BEGAN, HermesRecords
 
 
-def transcripts(home: Path) -> list[Transcript]:
+class Transcript(NamedTuple):
+    """What was said in a lineage, how much of it is in view, and its newest row."""
+
+    told: list[ImportedMessage]
+    shown: int
+    newest_row: int
+
+    @property
+    def view(self) -> list[ChatMessage]:
+        """What the model saw last."""
+        return [each.message for each in self.told[len(self.told) - self.shown :]]
+
+
+def transcripts(home: Path, after_row: int = 0) -> list[Transcript]:
     """Return the transcript of each lineage of a home."""
-    with HermesHome.of(home).database() as conn:
+    with HermesHome(home).database() as conn:
         assert conn is not None
-        return [transcript_of(conn, chain) for chain in lineages(conn)]
+        return [Transcript(*messages_of(conn, chain, after_row)) for chain in lineages(conn)]
 
 
 def words(messages: list[ChatMessage]) -> list[str]:
@@ -29,7 +45,7 @@ def words(messages: list[ChatMessage]) -> list[str]:
 
 def asked(found: Transcript) -> list[str]:
     """Return the questions of a lineage."""
-    everything = [each.message for each in (*found.earlier, *found.told)]
+    everything = [each.message for each in found.told]
     return [text for text in words(everything) if text.startswith("Find ticket")]
 
 
@@ -46,15 +62,13 @@ def test_a_session_is_its_messages(tmp_path: Path) -> None:
     assert text_of(result) == "T-4001 lies in Rotterdam-1"
     assert text_of(answered) == "It is in Rotterdam-1."
     assert [each.at for each in found.told] == [BEGAN + 60 + n for n in range(4)]
-    assert (found.earlier, found.newest_row) == ([], 4)
+    assert (found.shown, found.newest_row) == (4, 4)
 
 
 @pytest.mark.parametrize("way", ["in place", "into a child"])
 @pytest.mark.parametrize(("head", "tail"), [(4, 4), (1, 4), (0, 8), (4, 7), (3, 5), (0, 7)])
-def test_what_a_compaction_shows_goes_on_and_the_rest_has_ended(
-    tmp_path: Path, way: str, head: int, tail: int
-) -> None:
-    """What Hermes wrote again is recognised, wherever head and tail lie."""
+def test_what_a_compaction_shows_is_in_view(tmp_path: Path, way: str, head: int, tail: int) -> None:
+    """With the summary as Hermes wrote it; what was written again is there once."""
     records = HermesRecords(tmp_path)
     session = records.session("s1", "telegram", user_id="111", chat_id="111", chat_type="dm")
     for n in range(1, 9):
@@ -65,11 +79,10 @@ def test_what_a_compaction_shows_goes_on_and_the_rest_has_ended(
         session = records.compact_into_child(session, "s2", "## Goal\ntickets", head, tail)
     records.turn(session, 9)
     [found] = transcripts(tmp_path)
-    assert len(found.earlier) == 32 - head - tail
-    assert len(found.told) == head + 1 + tail + 4
     assert sorted(asked(found)) == [f"Find ticket T-{4000 + n}." for n in range(1, 10)]
-    shown = [each.message for each in found.told]
-    assert text_of(shown[head]) == "[CONTEXT SUMMARY]: ## Goal\ntickets"
+    shown = found.view
+    assert "## Goal\ntickets" in text_of(shown[head])
+    assert len(shown) in {head + tail + 4, head + 1 + tail + 4}
     assert words(shown)[-1] == "It is in Rotterdam-9."
 
 
@@ -89,12 +102,12 @@ def test_compactions_of_compactions(tmp_path: Path) -> None:
     records.turn(session, turns + 1)
     [found] = transcripts(tmp_path)
     assert sorted(asked(found)) == [f"Find ticket T-{4000 + n}." for n in range(1, turns + 2)]
-    shown = str(words([each.message for each in found.told]))
+    shown = str(words(found.view))
     assert ["summary 0" in shown, "summary 1" in shown, "summary 2" in shown] == [0, 0, 1]
 
 
-def test_a_result_that_was_shortened_is_still_the_same(tmp_path: Path) -> None:
-    """Hermes clears old outputs in what it writes again."""
+def test_a_result_that_was_shortened_is_there_whole(tmp_path: Path) -> None:
+    """Hermes clears old outputs in what it writes again: the model goes on with what it saw."""
     records = HermesRecords(tmp_path)
     session = records.session("s1")
     for n in range(1, 7):
@@ -102,9 +115,24 @@ def test_a_result_that_was_shortened_is_still_the_same(tmp_path: Path) -> None:
     records.compact_in_place(session, "so far", head=0, tail=8)
     records._execute("UPDATE messages SET content='[cleared]' WHERE role='tool' AND active=1", ())
     [found] = transcripts(tmp_path)
-    everything = [*found.earlier, *found.told]
-    assert len(everything) == 24 + 1
-    assert all("Rotterdam" in text_of(e.message) for e in everything if e.message["role"] == "tool")
+    results = [text_of(each.message) for each in found.told if each.message["role"] == "tool"]
+    assert sum("Rotterdam" in each for each in results) == 6
+    assert [text_of(m) for m in found.view if m["role"] == "tool"] == ["[cleared]"] * 2
+
+
+def test_what_was_imported_is_not_said_again(tmp_path: Path) -> None:
+    """A compaction between two imports brings its summary, and no copies."""
+    records = HermesRecords(tmp_path)
+    session = records.session("s1")
+    for n in range(1, 7):
+        records.turn(session, n)
+    [before] = transcripts(tmp_path)
+    assert transcripts(tmp_path, before.newest_row)[0].told == []
+    records.compact_in_place(session, "so far", head=3, tail=8)
+    records.turn(session, 7)
+    [found] = transcripts(tmp_path, before.newest_row)
+    assert asked(found) == ["Find ticket T-4007."]
+    assert len(found.told) == 1 + 4
 
 
 def test_what_was_taken_back_is_not_meant(tmp_path: Path) -> None:
@@ -122,8 +150,8 @@ def test_what_was_taken_back_is_not_meant(tmp_path: Path) -> None:
     assert found.newest_row == 8
 
 
-def test_calls_and_results_are_made_whole(tmp_path: Path) -> None:
-    """A call that was cut off gets a result; a result without a call is left out."""
+def test_calls_and_results_without_each_other_make_no_request_wrong(tmp_path: Path) -> None:
+    """They are there as they were; what a provider gets is whole."""
     records = HermesRecords(tmp_path)
     session = records.session("s1")
     call = {"id": "c1", "function": {"name": "terminal", "arguments": {"command": "ls"}}}
@@ -134,14 +162,8 @@ def test_calls_and_results_are_made_whole(tmp_path: Path) -> None:
     records.say(session, "session_meta", "{}", 5.0)
     [found] = transcripts(tmp_path)
     messages = [each.message for each in found.told]
-    assert [message["role"] for message in messages] == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-        "user",
-    ]
-    assert faults(messages) == []
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user"]
+    assert faults(sanitise(messages)) == []
 
 
 def test_pictures_are_labels(tmp_path: Path) -> None:
@@ -160,23 +182,6 @@ def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
     records.say(records.session("s1"), "user", "<memory-context>obey</memory-context>", 1.0)
     [found] = transcripts(tmp_path)
     assert found.told[0].message["content"] == "obey"
-
-
-@pytest.mark.parametrize(
-    ("content", "summary", "around"),
-    [
-        (f"{PREFIX}\nthe text\n\n{END}", "the text", None),
-        ("[CONTEXT SUMMARY]: the text", "the text", None),
-        ("You said: [CONTEXT COMPACTION is a mark", None, None),
-        ("plain", None, None),
-    ],
-)
-def test_a_summary_is_known_by_its_beginning(
-    content: str, summary: str | None, around: str | None
-) -> None:
-    """In every version's words; a quotation is none."""
-    assert summary_in(assistant_message(content)) == (summary, around)
-    assert summary_in(tool_message("c1", "read", content)) == (None, None)
 
 
 @given(
@@ -226,7 +231,7 @@ def test_values_of_any_type_are_data(tmp_path: Path, column: str, value: object)
     """A value that Hermes does not write is left out or refused in one line."""
     records = HermesRecords(tmp_path)
     records.session("s", **{column: value})
-    with suppress(GatewayError), HermesHome.of(tmp_path).database() as conn:
+    with suppress(GatewayError), HermesHome(tmp_path).database() as conn:
         assert conn is not None
         [[session]] = lineages(conn)
         assert session.title is None or isinstance(session.title, str)
@@ -234,19 +239,18 @@ def test_values_of_any_type_are_data(tmp_path: Path, column: str, value: object)
 
 
 def test_lineages_follow_compactions_alone(tmp_path: Path) -> None:
-    """Not branches, not delegated agents; of several children the living one goes on."""
+    """Not branches, not delegated agents; of several children the first one goes on."""
     records = HermesRecords(tmp_path)
     records.session("root")
     records.turn("root", 1)
     records.compact_into_child("root", "next", "so far", head=0, tail=1)
-    records.session("stale", at=BEGAN + 1, parent_session_id="root", ended_at=BEGAN + 2)
     records.session("late", at=BEGAN + 9_000, parent_session_id="root", ended_at=BEGAN + 9_001)
     records.session("branch", parent_session_id="root", model_config='{"_branched_from": "root"}')
     records.session("child", parent_session_id="next")
-    with HermesHome.of(tmp_path).database() as conn:
+    with HermesHome(tmp_path).database() as conn:
         assert conn is not None
         found = [[each.id for each in chain] for chain in lineages(conn)]
-    assert sorted(found) == [["branch"], ["child"], ["late"], ["root", "next"], ["stale"]]
+    assert sorted(found) == [["branch"], ["child"], ["late"], ["root", "next"]]
 
 
 def test_an_older_database_lacks_columns(tmp_path: Path) -> None:
@@ -257,7 +261,7 @@ def test_an_older_database_lacks_columns(tmp_path: Path) -> None:
     for column in ("reasoning_content", "compacted"):
         records._execute(f"ALTER TABLE messages DROP COLUMN {column}", ())
     records.session("s1", "telegram", user_id="7", session_key="agent:main:telegram:dm:9")
-    with HermesHome.of(tmp_path).database() as conn:
+    with HermesHome(tmp_path).database() as conn:
         assert conn is not None
         [[found]] = lineages(conn)
     assert (found.user, found.chat, found.chat_type) == ("7", "9", "dm")

@@ -18,7 +18,7 @@ from agent.context.phases.convergence import (
     without_images,
 )
 from agent.context_engine import CompressionRequest, Limits, Sizes, Trigger
-from agent.library.compaction import CompactionResult, compact_messages
+from agent.library import CompactionResult, compact_messages
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_message, estimate_messages
 from agent.view.view import Edit, Entry, ViewPlan

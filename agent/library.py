@@ -1,0 +1,349 @@
+"""The context parts for programs of their own: lists of messages in and out, no gateway.
+
+`compact_messages` is for any engine; `HistoryManager` is HelloAgents': messages are appended, and
+the older rounds leave the view, as the engine `rounds` decides. docs/library.md shows both.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+
+import structlog
+
+from agent.context.phases.boundaries import assemble
+from agent.context.phases.sanitise import sanitise
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
+from agent.engines.rounds import HEADING, RoundsEngine, old_rounds, without_heading
+from agent.errors import SummaryFailed
+from agent.messages import ChatMessage, text_of
+from agent.plugins.engines import engine_for
+from agent.tokens.estimate import estimate_message, estimate_messages
+from agent.view.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
+
+log = structlog.get_logger()
+
+CONTEXT_WINDOW = 128_000
+"""Tokens. Source: HelloAgents' default."""
+Message = dict[str, Any]
+Summarise = Callable[[str, int], str]
+"""A caller's function: gets a prompt and the most tokens to answer with."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What became of a list of messages.
+
+    Attributes:
+        messages: Ready for a request; the input's own dicts where a message is unchanged.
+        level: "none" if nothing had to be done, else how far the compaction had to go.
+        tokens_before: Estimate for the input.
+        tokens_after: Estimate for `messages`.
+        evicted: Positions of the input that are not in `messages`, in order.
+        failure: Why the text of `summarise` was not used; None if it was, or was not asked for.
+        summary: What stands for what is not in `messages`; None where nothing is left out.
+    """
+
+    messages: list[dict[str, Any]]
+    level: Level
+    tokens_before: int
+    tokens_after: int
+    evicted: list[int]
+    failure: str | None = None
+    summary: str | None = None
+
+
+def compact_messages(  # noqa: PLR0913 - the customer's signature
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    context_length: int,
+    threshold: float = 0.5,
+    target_ratio: float = 0.2,
+    protect_last_n: int = 20,
+    focus: str | None = None,
+    summarise: Summarise | None = None,
+    model: str | None = None,
+    engine: str | type[ContextEngine] = ContextCompressor.name,
+    options: Mapping[str, Any] | None = None,
+) -> CompactionResult:
+    """Return the messages, compacted to at most 60 % of `threshold` of the window.
+
+    What is below that comes back unchanged, so a second call on a result changes nothing. A list
+    that was compacted before is recognised by its summary message, which is then updated. Another
+    engine than the default one has its own rule for what it leaves alone (docs/engines.md).
+
+    Args:
+        messages: In OpenAI's shape, a system message first if there is one. Not changed.
+        context_length: The model's window in tokens.
+        threshold: Share of the window at which one would compact.
+        target_ratio: Share of the threshold that stays verbatim at the end.
+        protect_last_n: Newest messages that stay in any case (clipped if they must).
+        summarise: Called with a prompt and the most tokens to answer with; None: the extractor
+            writes the summary, without any model. It does so too where this raises anything.
+        model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
+        engine: Who decides: "compressor", "rounds", "lcm", the name of a registered engine, or a
+            class. What is not built in is supervised: where it fails the compressor takes over.
+        options: The engine's own settings, such as `{"min_retain_rounds": 5}` for "rounds".
+
+    Raises:
+        ValueError: A number is out of its range (`context_length` and `protect_last_n` from 1,
+            the two shares above 0 and up to 1), a message has no role or is of Anthropic's shape,
+            no engine has this name, or an option is none of the engine's.
+    """
+    limits = _checked(Limits(context_length, threshold, target_ratio, protect_last_n))
+    chosen = engine_for(engine, limits, options or {})
+    return _compacted(messages, chosen.compress, limits, model, focus, summarise)[0]
+
+
+class HistoryManager:
+    """The messages of one conversation, and what is shown of them.
+
+    Not for several threads at a time.
+    """
+
+    def __init__(
+        self,
+        min_retain_rounds: int = 10,
+        compression_threshold: float = 0.8,
+        *,
+        context_window: int = CONTEXT_WINDOW,
+        model: str | None = None,
+        summarise: Summarise | None = None,
+    ) -> None:
+        """Begin with no messages.
+
+        Args:
+            min_retain_rounds: The newest rounds that a compaction leaves complete. A round is one
+                message of the user and all that follows it.
+            compression_threshold: Share of the window above which `should_compress` says yes.
+            context_window: The model's window in tokens.
+            model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
+            summarise: Writes the summary in five parts; None: the rounds are counted.
+
+        Raises:
+            ValueError: See `compact_messages`.
+        """
+        self.min_retain_rounds = min_retain_rounds
+        limits = _checked(Limits(context_window, compression_threshold))
+        told = "llm" if summarise else "simple"
+        own = {"threshold": compression_threshold, "min_retain_rounds": min_retain_rounds}
+        self._engine = RoundsEngine(limits, {**own, "summary": told})
+        self._model, self._summarise = model, summarise
+        self.clear()
+
+    def append(self, message: Mapping[str, Any]) -> None:
+        """Add the newest message, in OpenAI's shape; it is counted once.
+
+        It must not be changed afterwards.
+
+        Raises:
+            ValueError: It has no role, or is of Anthropic's shape.
+        """
+        own = _owned(message, len(self._originals))
+        self._originals.append(own)
+        self._view.append(own)
+        self._tokens += estimate_message(own, self._model)
+
+    def get_history(self) -> list[Message]:
+        """Return the view, ready for a request: a new list; unchanged messages are your dicts.
+
+        A call without a result gets a stub, so that every provider takes it.
+        """
+        return _sendable(self._view)
+
+    def originals(self) -> list[Message]:
+        """Return every message that was appended, whatever is shown of it."""
+        return [*cast("list[Message]", self._originals)]
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        self._originals: list[ChatMessage] = []
+        self._view: list[ChatMessage] = []
+        self._tokens = 0
+
+    def estimate(self) -> int:
+        """Return about how many tokens the view has. Costs nothing: appended messages are added."""
+        return self._tokens
+
+    def estimate_rounds(self) -> int:
+        """Return how many rounds the view has."""
+        return len(self.find_round_boundaries())
+
+    def find_round_boundaries(self) -> list[int]:
+        """Return the positions in `get_history()` at which a round begins, in order."""
+        sent = enumerate(sanitise(self._view))
+        return [n for n, each in sent if each["role"] == "user" and not each.get("synthetic")]
+
+    def should_compress(self) -> bool:
+        """Whether the view is over its share of the window."""
+        return self._engine.should_compress(self._tokens)
+
+    def compress(self, summary: str | None = None, *, focus: str | None = None) -> CompactionResult:
+        """Make the view smaller, if there is anything to leave out; level "none" where not.
+
+        Args:
+            summary: Stands for the older rounds from now on, and for what an earlier one stood for.
+                None: the engine writes one.
+            focus: What the engine's summary is to dwell on.
+        """
+        own = None if summary is None else partial(_archived, summary, self.min_retain_rounds)
+        asked = (self._engine.limits, self._model, focus, self._summarise)
+        result, self._view = _compacted(self._view, own or self._engine.compress, *asked)
+        self._tokens = estimate_messages(self._view, self._model)
+        return result
+
+
+def _archived(summary: str, retained: int, request: CompressionRequest) -> Compressed | None:
+    """Return a plan in which a text stands for the older rounds; None where there are none."""
+    if (cut := old_rounds(request, retained)) is None:
+        return None
+    text = f"{HEADING}\n\n{without_heading(summary)}"
+    plan = assemble(request, cut, text, "model")
+    return Compressed(plan, "summary", Sizes(request).view(plan))
+
+
+def _checked(limits: Limits) -> Limits:
+    """Return the limits.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+    for name in ("context_length", "protect_last_n"):
+        if (number := getattr(limits, name)) < 1:
+            raise ValueError(f"{name} must be positive, not {number}")
+    for name in ("threshold", "target_ratio"):
+        if not 0 < (share := getattr(limits, name)) <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, not {share}")
+    return limits
+
+
+def _guarded(summarise: Summarise) -> Summarise:
+    """Return the caller's function with every failure of it as SummaryFailed."""
+
+    def ask(prompt: str, max_tokens: int) -> str:
+        try:
+            text = summarise(prompt, max_tokens)
+        except SummaryFailed:
+            raise
+        # The caller's function may raise anything; the extractor writes the summary then.
+        except Exception as exc:
+            # Without the traceback: by default its frames are printed, and they hold the prompt.
+            log.warning("summary_call_failed", error=type(exc).__name__)
+            raise SummaryFailed(f"{type(exc).__name__}: {exc}") from exc
+        if not isinstance(text, str):
+            raise SummaryFailed(f"the summary is no text but {type(text).__name__}")
+        return text
+
+    return ask
+
+
+def _compacted(
+    messages: Iterable[Mapping[str, Any]],
+    decide: Callable[[CompressionRequest], Compressed | None],
+    limits: Limits,
+    model: str | None,
+    focus: str | None,
+    summarise: Summarise | None,
+) -> tuple[CompactionResult, list[ChatMessage]]:
+    """Have messages compacted as `decide` says; an earlier summary in them becomes a part of it.
+
+    Returns:
+        What became of them, and the messages of the view before they are made ready for a request.
+    """
+    given = [_owned(message, place) for place, message in enumerate(messages)]
+    entries = [Entry(seq, message) for seq, message in enumerate(given, 1)]
+    system = given[0] if given and given[0]["role"] == "system" else None
+    said = entries if system is None else entries[1:]
+    plan = ViewPlan()
+    if earlier := next((each for each in said if _is_summary(each.message)), None):
+        plan = _resumed(earlier)
+        said = [each for each in said if each is not earlier]
+    before = estimate_messages(given, model)
+    # What fixing adds ("the conversation goes on") is there whatever the plan.
+    fixed = sanitise(given)
+    added = 0 if fixed is given else max(0, estimate_messages(fixed, model) - before)
+    request = CompressionRequest(
+        plan=plan,
+        entries=plan.select(said),
+        tokens=before + added,
+        fixed_tokens=added + (estimate_message(system, model) if system else 0),
+        limits=limits,
+        estimate=partial(estimate_message, model=model),
+        trigger="threshold",
+        focus=focus,
+        summarise=_guarded(summarise) if summarise else None,
+        summary_window=limits.context_length,
+        today=datetime.now(UTC).date().isoformat(),
+    )
+    found = decide(request)
+    if found is None:
+        summary = plan.summaries[0].text if plan.summaries else None
+        return CompactionResult(_sendable(given), "none", before, before, [], None, summary), given
+    front = [] if system is None else [_with_note(system) if found.plan.compacted else system]
+    shown = [*front, *render(found.plan, said)]
+    kept = {entry.seq for entry in found.plan.select(said)} | ({1} if system else set())
+    return CompactionResult(
+        messages=_sendable(shown),
+        level=found.level,
+        tokens_before=before,
+        tokens_after=estimate_messages(sanitise(shown), model),
+        evicted=[n for n in range(len(given)) if n + 1 not in kept],
+        failure=found.failure,
+        summary="\n\n".join(each.text for each in found.plan.summaries) or None,
+    ), shown
+
+
+def _owned(message: Mapping[str, Any], place: int) -> ChatMessage:
+    """Return a caller's message as it is, the very dict.
+
+    Raises:
+        ValueError: It has no role, or is of Anthropic's shape.
+    """
+    content = message.get("content")
+    if "role" not in message:
+        raise ValueError(f"message {place} has no role")
+    parts = content if isinstance(content, list) else ()
+    if any(isinstance(part, dict) and part.get("type") in _ANTHROPIC for part in parts):
+        raise ValueError(f"message {place} has blocks of Anthropic's shape, not OpenAI's")
+    return cast("ChatMessage", message if isinstance(message, dict) else dict(message))
+
+
+def _sendable(shown: Sequence[ChatMessage]) -> list[Message]:
+    """Return what a provider takes, without Parley's own key."""
+    fixed = cast("list[Message]", sanitise([*shown]))
+    return [
+        {key: value for key, value in message.items() if key != "synthetic"}
+        if "synthetic" in message
+        else message
+        for message in fixed
+    ]
+
+
+def _resumed(earlier: Entry) -> ViewPlan:
+    """Return the plan of a list that was compacted before."""
+    text = text_of(earlier.message).partition("\n\n")[2]
+    is_ours = earlier.message["role"] == "assistant"
+    summary = Summary(text, earlier.seq, earlier.seq, "assistant" if is_ours else "user")
+    return ViewPlan(head_upto=earlier.seq - 1, summaries=(summary,), tail_from=earlier.seq + 1)
+
+
+def _with_note(system: ChatMessage) -> ChatMessage:
+    """Return the system message with the note of the first compaction, once."""
+    content = system.get("content")
+    if text_of(system).endswith(NOTE):
+        return system
+    noted = [*content, {"type": "text", "text": NOTE}] if isinstance(content, list) else None
+    return cast("ChatMessage", {**system, "content": noted or f"{content or ''}{NOTE}"})
+
+
+def _is_summary(message: ChatMessage) -> bool:
+    """Whether a message was written by `compact_messages`; a quotation of its start is none."""
+    is_said = message["role"] in {"user", "assistant"} and isinstance(message.get("content"), str)
+    return is_said and _SUMMARY.match(text_of(message)) is not None
+
+
+_ANTHROPIC = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
+_SUMMARY = re.compile(re.escape(REFERENCE) + r" \(messages \d+ to \d+\)\n\n")
