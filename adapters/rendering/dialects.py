@@ -7,7 +7,6 @@ that no sign is ever shown as text.
 """
 
 import re
-import string
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -43,9 +42,6 @@ _BACKTICKS = re.compile("`+")
 _INVISIBLE = "\u200b"
 _MARGIN = 0.98
 _SIGNS = {BOLD: "**", ITALIC: "*", STRIKETHROUGH: "~~"}
-# Next to these every sign works; a "!" would make a picture of a link.
-_AFTER_SIGNS = frozenset(string.punctuation + " ")
-_BEFORE_SIGNS = _AFTER_SIGNS - {"!"}
 
 Run = tuple[str, Styles]
 """Text as it is written, and what it is to be inside of: emphasis and at most one link."""
@@ -115,7 +111,6 @@ class _DialectSplitter(Splitter):
     def __init__(self, text: StyledText, dialect: Dialect) -> None:
         super().__init__(text)
         self._dialect = dialect
-        self._styles: dict[Styles, _RunStyle] = {}
 
     @override
     def window(self, start: int) -> int:
@@ -125,10 +120,7 @@ class _DialectSplitter(Splitter):
     def payload(self, start: int, end: int) -> str:
         message = _MessageWriter(self._dialect)
         for text, marks in self.pieces_between(start, end):
-            style = self._styles.get(marks)
-            if style is None:
-                style = self._styles[marks] = _run_style(marks, self._dialect)
-            message.write(text, style)
+            message.write(text, _run_style(marks, self._dialect))
         return self._dialect.defuse(message.finished())
 
     @override
@@ -334,9 +326,6 @@ class _Span(NamedTuple):
 
 def joined(runs: Sequence[Run]) -> str:
     """Return a line with all formats that can be written."""
-    simple = _simply_joined(runs)
-    if simple is not None:
-        return simple
     runs = _without_edges(runs)
     # What is left out may make other formats unwritable; in the end all but links are left out.
     for _ in range(3):
@@ -347,26 +336,6 @@ def joined(runs: Sequence[Run]) -> str:
         runs = _without(runs, unwritable)
     runs = _merged([(shown, marks - _SIGNS.keys()) for shown, marks in runs])
     return _written(runs, _spans(runs))
-
-
-def _simply_joined(runs: Sequence[Run]) -> str | None:
-    """Return the line if it is one of the usual ones: no format touches another; else None."""
-    out: list[str] = []
-    last, was_marked = " ", False
-    for shown, marks in runs:
-        if marks:
-            (mark, *others) = marks
-            edges = shown[0] + shown[-1]
-            if others or was_marked or last not in _BEFORE_SIGNS or edges.strip() != edges:
-                return None
-            sign = _SIGNS.get(mark)
-            out.append(f"{sign}{shown}{sign}" if sign else f"[{shown}]({mark.detail})")
-        elif was_marked and shown[0] not in _AFTER_SIGNS:
-            return None
-        else:
-            out.append(shown)
-        last, was_marked = shown[-1], bool(marks)
-    return "".join(out)
 
 
 def _without_edges(runs: Sequence[Run]) -> list[Run]:
