@@ -21,9 +21,7 @@ from adapters.messages import (
     Attachment,
     MessageRef,
     Outgoing,
-    Reaction,
     Receipt,
-    Withdrawal,
 )
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
@@ -87,16 +85,17 @@ class DiscordAdapter:
         self._sender = Sender(self._api, posts, pacer, kinds, buttons.pending)
         self._previews = Previews(self._api, posts, pacer, kinds)
         self._under_way = UnderWay()
-        self._reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
+        reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
+        # What one part does alone.
+        self.close = self._api.close
+        self.withdraw = self._sender.withdraw
+        self.show_working = reactions.show_working
+        self.acknowledge = reactions.acknowledge
 
     @property
     def pool(self) -> PoolUse:
         """How far the connections of the sending half are used."""
         return self._api.pool
-
-    async def close(self) -> None:
-        """Close the connections of the sending half; a receiver closes its own."""
-        await self._api.close()
 
     def render(self, markdown: str) -> list[str]:
         """Split an answer into payloads; see `Adapter.render`."""
@@ -107,10 +106,6 @@ class DiscordAdapter:
         message = await self._under_way.settled(message)
         self._previews.end(message.address)
         return await self._sender.send(message)
-
-    async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Take the buttons off a message; see `Adapter.withdraw`."""
-        await self._sender.withdraw(withdrawal)
 
     async def fetch(
         self,
@@ -142,11 +137,3 @@ class DiscordAdapter:
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
         return await self._previews.find(question, nonce, others)
-
-    async def show_working(self, question: MessageRef) -> None:
-        """Show "typing" for about 10 s."""
-        await self._reactions.show_working(question)
-
-    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to a message; see `Adapter.acknowledge`."""
-        await self._reactions.acknowledge(question, mark)
