@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
-from adapters.discord.client import LIMITS, Api, IdentifyTurns, Shard, token_of, use_servers
+from adapters.discord.client import LIMITS, Api, Shard, token_of, use_servers
 from adapters.discord.files import fetch
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
@@ -78,8 +78,7 @@ class DiscordAdapter:
         threads = Threads(self._api, intake, pacer)
         buttons = Buttons(self._api, intake)
         posts = Posts(self._api, threads)
-        turns = IdentifyTurns(clock=clock)
-        parts = AccountParts(self._api, intake, pacer, kinds, threads, buttons, commands, turns)
+        parts = AccountParts(self._api, intake, pacer, kinds, threads, buttons, commands)
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self.receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
         self._sender = Sender(self._api, posts, pacer, kinds, buttons.pending)

@@ -6,7 +6,6 @@ Requests raise what `adapters.discord.errors` maps; who asked for a request neve
 import asyncio
 import io
 import re
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from discord.http import HTTPClient, Ratelimit, Route, json_or_text
 from typing_extensions import override
 from yarl import URL
 
-from adapters.base import Clock, PoolUse
+from adapters.base import PoolUse
 from adapters.discord.errors import mapped_call
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import SendDelayed
@@ -35,8 +34,6 @@ from agent.network import proxy_for, tls_for
 
 log = structlog.get_logger()
 
-IDENTIFY_EVERY_S = 5.0
-"""Discord lets one connection of a bot identify in this time."""
 _ID_BITS_OF_TIME = 22
 BUCKET_WAIT_S = 5.0
 """Longest wait for the budget of a route; a longer one becomes a SendDelayed."""
@@ -92,33 +89,6 @@ class Shard:
         """Tell whether this connection receives a server's events; None: direct messages."""
         its = (int(guild) >> _ID_BITS_OF_TIME) % self.of if guild else 0
         return self.number == its
-
-
-class IdentifyTurns:
-    """Has the connections of one bot in this process identify one after the other.
-
-    Another process may identify at the same moment: Discord refuses one of the two then, and the
-    SDK tries again after 5 s.
-    """
-
-    def __init__(
-        self,
-        *,
-        clock: Clock = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        self._line = asyncio.Lock()
-        self._free_at = float("-inf")
-
-    async def wait(self, shard: Shard) -> None:
-        """Return when a connection may identify; at once where it is the only one."""
-        if shard.of == 1:
-            return
-        async with self._line:
-            await self._sleep(max(self._free_at - self._clock(), 0.0))
-            self._free_at = self._clock() + IDENTIFY_EVERY_S
 
 
 class Http(HTTPClient):

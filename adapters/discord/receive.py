@@ -17,7 +17,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from adapters.base import Clock
-from adapters.discord.client import IdentifyTurns, Shard, connector, token_of, use_servers
+from adapters.discord.client import Shard, connector, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
 from adapters.discord.ingest import AccountParts, Ingest
@@ -35,6 +35,8 @@ MOST_DROPS = 5
 """Times in a row that the socket may be lost within a minute; the SDK tries again at once."""
 STEADY_S = 60.0
 """A session that has lived so long shows that the drops before it are over."""
+IDENTIFY_EVERY_S = 5.0
+"""Discord lets one connection of a bot identify in this time."""
 HEARTBEAT_TIMEOUT_S = 60.0
 """A socket that is silent for so long is given up; Discord's heartbeats are 41 s apart."""
 # An event that the SDK cannot parse ends its connection, and what it makes of these is not used.
@@ -82,7 +84,7 @@ class Receiver:
         token = token_of(self._settings)
         use_servers(self._settings)
         self._drops = 0
-        socket = GatewaySocket(self._settings, self, self._shard, self._parts.turns)
+        socket = GatewaySocket(self._settings, self, self._shard)
         try:
             with mapped_receiving():
                 await socket.login(token)
@@ -126,7 +128,8 @@ class Receiver:
         self._ingest = ingest
         tasks.create_task(ingest.run(), name=f"discord {bot.account}")
         try:
-            await self._parts.turns.wait(self._shard)
+            # Discord refuses who identifies too early, and each try counts against a daily limit.
+            await asyncio.sleep(self._shard.number * IDENTIFY_EVERY_S)
             with mapped_receiving():
                 # The SDK would try a dead address for ever, and fails by an AttributeError (2.7.1)
                 # where its first attempt failed.
@@ -147,12 +150,9 @@ class GatewaySocket(discord.Client):
 
     Args:
         receiver: Is told what comes and goes.
-        turns: When it may identify anew; who connects it asks for the first time.
     """
 
-    def __init__(
-        self, settings: DiscordSettings, receiver: "Receiver", shard: Shard, turns: IdentifyTurns
-    ) -> None:
+    def __init__(self, settings: DiscordSettings, receiver: "Receiver", shard: Shard) -> None:
         super().__init__(
             connector=connector(),
             proxy=proxy_for(Route.BASE),
@@ -174,15 +174,6 @@ class GatewaySocket(discord.Client):
         for event in _READ_HERE:
             self._connection.parsers.pop(event, None)
         self._receiver = receiver
-        self._shard = shard
-        self._turns = turns
-
-    @override
-    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        await super().before_identify_hook(shard_id, initial=initial)
-        # The first time is waited for before there is a connection, which has 60 s to identify.
-        if not initial:
-            await self._turns.wait(self._shard)
 
     @override
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
