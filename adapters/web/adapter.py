@@ -62,6 +62,9 @@ class WebAdapter:
     # Pages read the database by position: a row that is sent twice is shown once.
     idempotent_sends = True
     preview_interval_s = 0.05
+    # Browsers may come to any process, and nothing goes out from here.
+    is_exclusive = False
+    pool = None
 
     def __init__(self, settings: WebSettings, host: Host, *, ping_s: float = PING_S) -> None:
         """Make an adapter that serves nothing yet.
@@ -82,7 +85,7 @@ class WebAdapter:
         self._has_provider = host.door.provider is not None
         self._limits = host.door.limits
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard, self._limits)
-        self._running = False
+        self.connected = False
         self._max_file_bytes = host.max_file_bytes
         self._uploads = Uploads(host.max_file_bytes, host.home)
         self._reading = asyncio.Semaphore(FILES_AT_ONCE)
@@ -181,31 +184,17 @@ class WebAdapter:
         return response
 
     @property
-    def connected(self) -> bool:
-        """Whether `run` is under way."""
-        return self._running
-
-    @property
     def receivers(self) -> tuple["WebAdapter"]:
         """It waits for browsers."""
         return (self,)
 
-    @property
-    def is_exclusive(self) -> bool:
-        """Browsers may come to any process."""
-        return False
-
-    @property
-    def pool(self) -> None:
-        """There are no connections: browsers come here."""
-
     async def run(self) -> None:
         """Wait until cancelled: messages come in through the routes."""
-        self._running = True
+        self.connected = True
         try:
             await asyncio.Event().wait()
         finally:
-            self._running = False
+            self.connected = False
 
     async def close(self) -> None:
         """End all event streams; the pages reconnect to the next process."""
