@@ -72,11 +72,7 @@ class _EntitySplitter(Splitter):
         self._wide: list[int] = []
         if not self._text.isascii():
             self._wide = [found.start() for found in _TWO_UNITS.finditer(self._text)]
-        shown: dict[Styles, Styles] = {}
-        for _, marks in styled.pieces:
-            if marks not in shown:
-                shown[marks] = _entity_marks(marks)
-        self._marks = [shown[marks] for _, marks in styled.pieces]
+        self._marks = [_entity_marks(marks) for _, marks in styled.pieces]
 
     @override
     def window(self, start: int) -> int:
