@@ -73,6 +73,7 @@ class Ingest:
         followups: What is to be done at Slack now that an update is stored.
         held: Sources whose cursors stay where they are, until what was missed there is stored.
         revoked: Set once the workspace has thrown the app out.
+        identity: Who the bot is, once Slack has said so; nothing can be read before.
     """
 
     def __init__(
@@ -91,25 +92,9 @@ class Ingest:
         self._command = settings.command
         self._intake = intake
         self._names = names
-        self._reading: Reading | None = None
+        self.identity: BotIdentity | None = None
         self._ours: Recent[Address, None] = Recent(_REMEMBERED)
         self._untitled: Recent[Address, None] = Recent(_REMEMBERED)
-
-    @property
-    def identity(self) -> BotIdentity | None:
-        """Who the bot is, once Slack has said so; nothing can be read before."""
-        return self._reading.identity if self._reading else None
-
-    @identity.setter
-    def identity(self, identity: BotIdentity) -> None:
-        self._reading = Reading(
-            self.account,
-            identity,
-            self._allow_bots,
-            self._commands,
-            self._command,
-            self._names.get,
-        )
 
     async def store(self, updates: Sequence[IncomingPayload]) -> None:
         """Commit a batch of updates; they are durable when this returns.
@@ -152,9 +137,16 @@ class Ingest:
         await self._names.learn(people)
 
     def _known(self) -> Reading:
-        if self._reading is None:
+        if self.identity is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
-        return self._reading
+        return Reading(
+            self.account,
+            self.identity,
+            self._allow_bots,
+            self._commands,
+            self._command,
+            self._names.get,
+        )
 
     def _read(self, update: IncomingPayload) -> InboundMessage | Poison | Press | None:
         reading, payload = self._known(), update.payload
