@@ -8,6 +8,7 @@ from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Re
 from adapters.discord.buttons import Buttons
 from adapters.discord.client import LIMITS, Api, Shard, token_of, use_servers
 from adapters.discord.files import fetch
+from adapters.discord.find_sent import find_unfinished
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
 from adapters.discord.preview import Previews
@@ -82,7 +83,7 @@ class DiscordAdapter:
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self.receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
         self._sender = Sender(self._api, posts, pacer, kinds, buttons.pending)
-        self._previews = Previews(self._api, posts, pacer, kinds)
+        self._previews = Previews(posts, pacer, kinds)
         self._under_way = UnderWay()
         reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
         # What one part does alone.
@@ -135,4 +136,4 @@ class DiscordAdapter:
         """Look a preview up in the channel's history; see `Adapter.find_preview`."""
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
-        return await self._previews.find(question, nonce, others)
+        return await find_unfinished(self._api, question, nonce, others)
