@@ -123,11 +123,6 @@ class Callback:
         return f"{_PREFIX}{self.application}:{self.token}:{self.id}"
 
     @property
-    def is_open(self) -> bool:
-        """Whether the answer may still take the place of "thinking…"."""
-        return self.age_s < ANSWERABLE_S
-
-    @property
     def age_s(self) -> float:
         """How long ago the interaction was made."""
         return time.time() - snowflake_s(self.id)
