@@ -2,20 +2,19 @@
 
 Every line is written on its own: formats that go over several lines end and begin again with each,
 so that quotes, lists and cuts cannot break them. A sign works only where the characters around it
-let it (CommonMark, "left-flanking delimiter run"). Where they do not, the format is left out, so
-that no sign is ever shown as text.
+let it (CommonMark, "left-flanking delimiter run"). So a line is read back with a CommonMark parser,
+and formats are left out until no sign is shown as text.
 """
 
 import re
-import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from typing_extensions import override
 
 from adapters.rendering.chunks import NOTHING, PREVIEW_END, Splitter, beginning
+from adapters.rendering.markdown import inline_text
 from adapters.rendering.styled import (
     BARE_LINK,
     BOLD,
@@ -41,6 +40,8 @@ _ADDRESS = re.compile("https?://", re.IGNORECASE)
 _BACKTICKS = re.compile("`+")
 _INVISIBLE = "\u200b"
 _MARGIN = 0.98
+# A line of more is hostile: reading it back takes long.
+_MOST_RUNS = 200
 _SIGNS = {BOLD: "**", ITALIC: "*", STRIKETHROUGH: "~~"}
 
 Run = tuple[str, Styles]
@@ -316,208 +317,60 @@ def _longest_backticks(text: str) -> int:
     return max(map(len, _BACKTICKS.findall(text)), default=0) if "`" in text else 0
 
 
-class _Span(NamedTuple):
-    """One format from run `first` to run `last`."""
-
-    mark: Style
-    first: int
-    last: int
-
-
 def joined(runs: Sequence[Run]) -> str:
-    """Return a line with all formats that can be written."""
-    runs = _without_edges(runs)
-    # What is left out may make other formats unwritable; in the end all but links are left out.
-    for _ in range(3):
-        spans = _spans(runs)
-        unwritable = _unwritable(runs, spans)
-        if not unwritable:
-            return _written(runs, spans)
-        runs = _without(runs, unwritable)
-    runs = _merged([(shown, marks - _SIGNS.keys()) for shown, marks in runs])
-    return _written(runs, _spans(runs))
+    """Return a line with its formats, as many as a reader sees no sign of."""
+    is_emphasized = any(marks & _EMPHASIS for _, marks in runs)
+    if not is_emphasized or len(runs) > _MOST_RUNS:
+        return _written(_without(runs, _EMPHASIS))
+    text = inline_text("".join(shown for shown, _ in runs))
+    for left_out in (NO_STYLES, frozenset({ITALIC})):
+        line = _written(_without(runs, left_out))
+        if inline_text(line) == text:
+            return line
+    return _written(_without(runs, _EMPHASIS))
 
 
-def _without_edges(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with white space inside of a format only between its words."""
-    parts = [(part, marks) for shown, marks in runs for part in _parts(shown)]
-    kept: list[Run] = []
-    following = NO_STYLES
-    for shown, marks in reversed(parts):
-        following = following & marks if shown.isspace() else marks
-        kept.append((shown, following))
-    kept.reverse()
-    before = NO_STYLES
-    for place, (shown, marks) in enumerate(kept):
-        before = before & marks if shown.isspace() else marks
-        kept[place] = (shown, before)
-    return _merged(kept)
+def _without(runs: Sequence[Run], left_out: Styles) -> list[Run]:
+    return [(shown, marks - left_out) for shown, marks in runs]
 
 
-def _parts(shown: str) -> Iterator[str]:
-    """Yield white space, text and white space, without empty ones."""
+def _written(runs: Sequence[Run], outer: Styles = NO_STYLES) -> str:
+    """Write runs inside of these formats; of those that begin together the longest is outermost."""
+    out, closed, place = "", "", 0
+    while place < len(runs):
+        shown, marks = runs[place]
+        ends = {mark: _end(runs, place, mark) for mark in marks - outer}
+        if not ends:
+            out, closed, place = out + shown, "", place + 1
+            continue
+        mark = min(ends, key=lambda each: (-ends[each], each))
+        inside, place = runs[place : ends[mark]], ends[mark]
+        before, text, after = _parts(_written(inside, outer | {mark}))
+        sign = _SIGNS.get(mark)
+        if not text:
+            out, closed = out + before, ""
+        elif sign is None:
+            # Behind a "!" a link would be a picture.
+            out = re.sub("!$", r"\\!", out + before)
+            out, closed = f"{out}[{text}]({mark.detail}){after}", ""
+        elif closed == sign[0] and not before:
+            # The signs would run together.
+            out, closed = out + _written(_without(inside, _EMPHASIS), outer), ""
+        else:
+            out = f"{out}{before}{sign}{text}{sign}{after}"
+            closed = "" if after else sign[0]
+    return out
+
+
+def _end(runs: Sequence[Run], place: int, mark: Style) -> int:
+    """Return the first run from `place` on that does not have a format."""
+    while place < len(runs) and mark in runs[place][1]:
+        place += 1
+    return place
+
+
+def _parts(shown: str) -> tuple[str, str, str]:
+    """Return the white space before a text, the text, and the white space behind it."""
     text = shown.strip()
     begin = len(shown) - len(shown.lstrip()) if text else len(shown)
-    yield from filter(None, (shown[:begin], text, shown[begin + len(text) :]))
-
-
-def _merged(runs: Sequence[Run]) -> list[Run]:
-    merged: list[tuple[list[str], Styles]] = []
-    for shown, marks in runs:
-        if merged and merged[-1][1] == marks:
-            merged[-1][0].append(shown)
-        else:
-            merged.append(([shown], marks))
-    return [("".join(shown), marks) for shown, marks in merged]
-
-
-def _spans(runs: Sequence[Run]) -> list[_Span]:
-    """Return the formats in the order of their ends; each pair is nested or apart."""
-    ends = _ends(runs)
-    spans: list[_Span] = []
-    opened: list[tuple[Style, int]] = []
-    for place, (_, marks) in enumerate(runs):
-        lasting = max(
-            (ends[place][mark] for mark in marks - {mark for mark, _ in opened}), default=0
-        )
-        for depth, (mark, _) in enumerate(opened):
-            if mark not in marks or ends[place][mark] < lasting:
-                spans += [_Span(*span, place - 1) for span in reversed(opened[depth:])]
-                del opened[depth:]
-                break
-        new = marks - {mark for mark, _ in opened}
-        order = sorted(new, key=lambda mark: (-ends[place][mark], mark))
-        opened += [(mark, place) for mark in order]
-    return spans + [_Span(*span, len(runs) - 1) for span in reversed(opened)]
-
-
-def _ends(runs: Sequence[Run]) -> list[dict[Style, int]]:
-    """Return for each run and each of its formats the last run that it goes on to."""
-    ends: list[dict[Style, int]] = []
-    after: dict[Style, int] = {}
-    for place in range(len(runs) - 1, -1, -1):
-        after = {mark: after.get(mark, place) for mark in runs[place][1]}
-        ends.append(after)
-    ends.reverse()
-    return ends
-
-
-def _unwritable(runs: Sequence[Run], spans: Sequence[_Span]) -> set[_Span]:
-    """Return the formats that cannot be written here: their signs would be text, or other signs."""
-    begins, ends = _edges(runs, spans)
-    signs = [span for span in spans if span.mark in _SIGNS]
-    broken = {
-        span
-        for span in signs
-        if not (begins[span.first].works and ends[span.last].works)
-        or begins[span.first].touches(span.mark)
-    }
-    edges = [edge for span in signs for edge in (begins[span.first], ends[span.last])]
-    if broken or all(edge.is_clear for edge in edges):
-        return broken
-    return {
-        span
-        for span in signs
-        if span.mark == ITALIC
-        and any(BOLD in marks for _, marks in runs[span.first : span.last + 1])
-    }
-
-
-def _edges(
-    runs: Sequence[Run], spans: Sequence[_Span]
-) -> tuple[dict[int, "_Edge"], dict[int, "_Edge"]]:
-    """Return where formats begin and where they end, by their first and last run."""
-    begins: dict[int, _Edge] = {}
-    ends: dict[int, _Edge] = {}
-    for mark, first, last in spans:
-        if first not in begins:
-            begins[first] = _Edge(runs[first - 1][0][-1] if first else "", runs[first][0][0])
-        if last not in ends:
-            after = runs[last + 1][0][0] if last + 1 < len(runs) else ""
-            ends[last] = _Edge(after, runs[last][0][-1])
-        begins[first].signs.append(mark)
-        ends[last].signs.append(mark)
-    for place in begins.keys() & {last + 1 for last in ends}:
-        begins[place].others = ends[place - 1].signs
-        ends[place - 1].others = begins[place].signs
-    return begins, ends
-
-
-@dataclass(slots=True)
-class _Edge:
-    """Where formats begin or end.
-
-    Attributes:
-        outside: The character on the outer side, "" where the line ends.
-        inside: The one on the inner side.
-        signs: The formats that begin (or end) here.
-        others: The formats that end (or begin) here.
-    """
-
-    outside: str
-    inside: str
-    signs: list[Style] = field(default_factory=list)
-    others: list[Style] = field(default_factory=list)
-
-    @property
-    def works(self) -> bool:
-        """Whether signs are taken for signs."""
-        if self.inside.isspace():
-            return False
-        if self.others or _is_free(self.outside) or _is_punctuation(self.outside):
-            return True
-        return not _is_punctuation(self.inside) and len(set(map(_sign_of, self.signs))) == 1
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether signs can only begin here, or only end here, so that they may be nested."""
-        if _is_free(self.outside):
-            return True
-        # Beside another kind of sign, each one has punctuation on its inner side.
-        if len(set(map(_sign_of, self.signs))) > 1 or _is_punctuation(self.inside):
-            return False
-        return _is_punctuation(self.outside)
-
-    def touches(self, mark: Style) -> bool:
-        """Whether a sign would run together with one on its outer side."""
-        return _sign_of(mark) in map(_sign_of, self.others)
-
-
-def _sign_of(mark: Style) -> str:
-    return _SIGNS.get(mark, "[")[0]
-
-
-def _is_free(char: str) -> bool:
-    """Whether there is white space, or the end of the line."""
-    return not char or char == "\t" or unicodedata.category(char) == "Zs"
-
-
-def _is_punctuation(char: str) -> bool:
-    return unicodedata.category(char)[0] in "PS"
-
-
-def _without(runs: Sequence[Run], spans: set[_Span]) -> list[Run]:
-    removed: list[set[Style]] = [set() for _ in runs]
-    for mark, first, last in spans:
-        for place in range(first, last + 1):
-            removed[place].add(mark)
-    return _merged([
-        (shown, marks - gone) for (shown, marks), gone in zip(runs, removed, strict=True)
-    ])
-
-
-def _written(runs: Sequence[Run], spans: Sequence[_Span]) -> str:
-    openers: dict[int, list[Style]] = {}
-    closers: dict[int, list[Style]] = {}
-    for mark, first, last in spans:
-        openers.setdefault(first, []).append(mark)
-        closers.setdefault(last, []).append(mark)
-    out: list[str] = []
-    for place, (shown, _) in enumerate(runs):
-        for mark in reversed(openers.get(place, ())):
-            if mark not in _SIGNS and out and out[-1].endswith("!"):
-                out[-1] = out[-1][:-1] + "\\!"
-            out.append(_SIGNS.get(mark, "["))
-        out.append(shown)
-        out += [_SIGNS.get(mark, f"]({mark.detail})") for mark in closers.get(place, ())]
-    return "".join(out)
+    return shown[:begin], text, shown[begin + len(text) :]
