@@ -142,11 +142,6 @@ class _RunStyle:
     heading: str
     inline: Styles
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the text only has to be escaped."""
-        return self.kind == "text" and not self.inline
-
 
 def _run_style(marks: Styles, dialect: Dialect) -> _RunStyle:
     kind, detail, heading = "text", "", ""
@@ -185,8 +180,6 @@ class _MessageWriter:
     def write(self, text: str, style: _RunStyle) -> None:
         if style.kind == "pre" and text.strip():
             self._fence(text, style)
-        elif "\n" not in text:
-            self._add(text, style)
         else:
             first, *others = text.split("\n")
             self._add(first, style)
@@ -230,25 +223,18 @@ class _MessageWriter:
 
     def _content(self) -> str:
         """Return the text of the line with its formats."""
-        runs = self._runs
-        if not runs:
-            return ""
-        text, style = runs[0]
-        is_heading_in_list = self._lead != "" and style.heading != ""
-        if len(runs) == 1 and style.is_plain and not is_heading_in_list:
-            content = self._dialect.escape(text)
-        else:
-            outer = {BOLD} if is_heading_in_list else NO_STYLES
-            content = joined([
-                (self._shown(place), _formats(*run) | outer) for place, run in enumerate(runs)
-            ])
+        heading = self._runs[0][1].heading if self._runs else ""
+        outer = {BOLD} if self._lead and heading else NO_STYLES
+        content = joined([
+            (self._shown(place), _formats(*run) | outer) for place, run in enumerate(self._runs)
+        ])
         content = self._dialect.escape_line(content)
-        if is_heading_in_list or not style.heading:
+        if self._lead or not heading:
             return content
         # Platforms leave out the signs that a heading ends with.
         content = content.rstrip()
         end = _INVISIBLE if content.endswith("#") else ""
-        return f"{style.heading}{content}{end}"
+        return f"{heading}{content}{end}"
 
     def _shown(self, place: int) -> str:
         text, style = self._runs[place]
