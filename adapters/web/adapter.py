@@ -25,7 +25,7 @@ from adapters.messages import (
 from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
-from adapters.web.files import Uploads, file_response
+from adapters.web.files import file_response, posted_form
 from adapters.web.guard import Guard, named, outdated, place_of, visitor_of
 from adapters.web.platform import CALLBACK, WebSettings
 from adapters.web.requests import (
@@ -87,7 +87,6 @@ class WebAdapter:
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard, self._limits)
         self.connected = False
         self._max_file_bytes = host.max_file_bytes
-        self._uploads = Uploads(host.max_file_bytes, host.home)
         self._reading = asyncio.Semaphore(FILES_AT_ONCE)
 
     def routes(self) -> list[web.RouteDef]:
@@ -144,8 +143,8 @@ class WebAdapter:
             if request.content_type != "multipart/form-data":
                 return await self._accept(place, visitor, await posted_message(request, reach))
             self._check_rate(visitor)
-            async with self._uploads.posted(request, reach) as posted:
-                return await self._accept(place, visitor, posted)
+            posted = await posted_form(request, reach, self._max_file_bytes)
+            return await self._accept(place, visitor, posted)
 
     def _check_rate(self, visitor: Visitor) -> None:
         """Refuse files before they are read; a text is read, since it may be `/stop`."""
