@@ -258,7 +258,7 @@ class _MessageWriter:
         longest = self._dialect.fence_backticks
         text = _unbroken(text, longest - 1)
         # Longer than any run inside: an equal one would end the block.
-        fence = "`" * max(3, _longest_backticks(text) + 1)
+        fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(text))])
         language = style.detail if style.detail.isascii() else ""
         prefix = "> " if style.is_quote else ""
         lines = (f"{fence}{language}", *text.split("\n"), fence)
@@ -297,10 +297,6 @@ def _unbroken(text: str, longest: int) -> str:
     if "`" * (longest + 1) not in text:
         return text
     return re.sub(f"`{{{longest}}}(?=`)", rf"\g<0>{_INVISIBLE}", text)
-
-
-def _longest_backticks(text: str) -> int:
-    return max(map(len, _BACKTICKS.findall(text)), default=0) if "`" in text else 0
 
 
 def joined(runs: Sequence[Run]) -> str:
