@@ -87,6 +87,7 @@ class DiscordAdapter:
         self._under_way = UnderWay()
         reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
         # What one part does alone.
+        self.render = render
         self.close = self._api.close
         self.withdraw = self._sender.withdraw
         self.show_working = reactions.show_working
@@ -96,10 +97,6 @@ class DiscordAdapter:
     def pool(self) -> PoolUse:
         """How far the connections of the sending half are used."""
         return self._api.pool
-
-    def render(self, markdown: str) -> list[str]:
-        """Split an answer into payloads; see `Adapter.render`."""
-        return render(markdown)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""

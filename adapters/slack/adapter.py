@@ -87,6 +87,7 @@ class SlackAdapter:
             self._client, rate_limits, reactions=settings.reactions, clock=clock
         )
         # What one part does alone.
+        self.render = render
         self.close = self._client.close
         self.withdraw = self._sender.withdraw
         self.acknowledge = self._reactions.acknowledge
@@ -107,10 +108,6 @@ class SlackAdapter:
         return [
             web.post(f"/slack/{self.account}", Webhook(secret, self._client, self._ingest).handle)
         ]
-
-    def render(self, markdown: str) -> list[str]:
-        """Split an answer into payloads; see `Adapter.render`."""
-        return render(markdown)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""

@@ -86,6 +86,7 @@ class TelegramAdapter:
         self._files = FileFetcher(client, albums, local=settings.base_url is not None)
         self._buttons = Buttons(client, pacer, rate_limits)
         # What one part does alone.
+        self.render = render
         self.close = client.close
         self.fetch = self._files.fetch
         self.withdraw = self._buttons.withdraw
@@ -117,10 +118,6 @@ class TelegramAdapter:
         if self._settings.mode == "polling" or not secret:
             return []
         return [web.post(f"/telegram/{self.account}", Webhook(secret, self._ingest).handle)]
-
-    def render(self, markdown: str) -> list[str]:
-        """Split an answer into payloads; see `Adapter.render`."""
-        return render(markdown)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""

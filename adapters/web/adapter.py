@@ -86,6 +86,7 @@ class WebAdapter:
         self._limits = host.door.limits
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard, self._limits)
         self.connected = False
+        self.render = renderer(settings)
         self._max_file_bytes = host.max_file_bytes
         self._reading = asyncio.Semaphore(FILES_AT_ONCE)
 
@@ -198,10 +199,6 @@ class WebAdapter:
     async def close(self) -> None:
         """End all event streams; the pages reconnect to the next process."""
         self._hub.close()
-
-    def render(self, markdown: str) -> list[str]:
-        """Return the answer in one piece; a page has no limit."""
-        return [markdown]
 
     async def send(self, message: Outgoing) -> Receipt:
         """Have the pages read the committed answer in place of its preview."""
