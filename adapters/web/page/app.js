@@ -49,7 +49,7 @@ const account = new Account({
 });
 
 addEventListener("hashchange", openFromAddress);
-$("#new-chat").addEventListener("click", () => goTo(newId()));
+$("#new-chat").addEventListener("click", () => (location.hash = newId()));
 $("#stop").addEventListener("click", () => send("/stop"));
 $("#open-sidebar").addEventListener("click", () => showDrawer(true));
 $("#close-sidebar").addEventListener("click", () => showDrawer(false));
@@ -72,10 +72,6 @@ function openFromAddress() {
   const asked = location.hash.slice(1);
   if (/^[A-Za-z0-9_-]{1,64}$/.test(asked)) openChat(asked);
   else location.replace(`#${load("last", null) ?? newId()}`);
-}
-
-function goTo(id) {
-  location.hash = id;
 }
 
 function openChat(id) {

@@ -58,7 +58,7 @@ export class MessageList {
     this.#log.setAttribute("aria-busy", "true");
     this.#synced = false;
     this.endPreview();
-    this.#showWorking(false);
+    this.showWorking(false);
     this.showPending(pending);
     this.toBottom();
   }
@@ -73,13 +73,16 @@ export class MessageList {
     const key = `${item.inbox_seq}-${item.outbox_seq}`;
     if (this.#items.has(key)) return;
     this.#items.add(key);
-    if (item.ref && this.#byRef.has(item.ref)) return this.#changeText(item);
+    if (item.ref && this.#byRef.has(item.ref)) return this.#setText(item.ref, textOf(item), "edited");
     if (item.over) return this.#closeOffers((button) => numberOf(button) === item.over, textOf(item));
     const article = itemArticle(key, item);
     if (item.files) article.append(fileNodes(this.#chat, item.files));
     this.#place(article, [item.inbox_seq, item.outbox_seq]);
     if (item.who === "you") this.#heard(item, article);
-    else this.#answered();
+    else {
+      this.endPreview();
+      this.showWorking(false);
+    }
     if (item.choices) this.#offer(item, article);
     if (item.taken) this.#taken.add(item.inbox_seq);
     this.#refreshChoices();
@@ -148,8 +151,11 @@ export class MessageList {
     this.#previewBody.replaceChildren();
   }
 
-  showWorking() {
-    this.#showWorking(true);
+  showWorking(on = true) {
+    clearTimeout(this.#workingTimer);
+    const text = on && this.#preview.hidden ? "Parley is working…" : "";
+    if (this.#working.textContent !== text) this.#working.textContent = text;
+    if (text) this.#workingTimer = setTimeout(() => this.showWorking(false), WORKING_MS);
   }
 
   toBottom() {
@@ -197,10 +203,6 @@ export class MessageList {
   #edit() {
     const article = this.#pencil.closest("article");
     this.onEdit(article.dataset.ref, bodyOf(article).textContent);
-  }
-
-  #changeText(item) {
-    this.#setText(item.ref, textOf(item), "edited");
   }
 
   #setText(ref, text, state) {
@@ -297,24 +299,12 @@ export class MessageList {
     entry.article.querySelector(".state").append(discard);
   }
 
-  #answered() {
-    this.endPreview();
-    this.#showWorking(false);
-  }
-
   #paintPreview() {
     this.#frame = 0;
     if (this.#html === null) return;
     this.#previewBody.replaceChildren(answerNodes(this.#html));
     this.#preview.hidden = false;
-    this.#showWorking(false);
-  }
-
-  #showWorking(on) {
-    clearTimeout(this.#workingTimer);
-    const text = on && this.#preview.hidden ? "Parley is working…" : "";
-    if (this.#working.textContent !== text) this.#working.textContent = text;
-    if (text) this.#workingTimer = setTimeout(() => this.#showWorking(false), WORKING_MS);
+    this.showWorking(false);
   }
 
   #refreshWelcome() {
