@@ -11,6 +11,9 @@ AdapterError
 └── AdapterRefused     wrong or revoked credentials: stop this adapter, leave the others running
 """
 
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+"""What an answer of the wrong shape raises inside of an SDK, or where it is read."""
+
 
 class AdapterError(Exception):
     """Base of everything an adapter raises on purpose."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, Literal
 
@@ -145,7 +144,6 @@ class Host:
         door: Who may come in to the built-in chat.
         share: What part of each account's budgets is this process's.
         elsewhere: Other processes that serve that chat.
-        home: PARLEY_HOME, for temporary files; None: the system's folder for them.
     """
 
     intake: Intake
@@ -155,7 +153,6 @@ class Host:
     door: Door
     share: Share = field(default_factory=Share)
     elsewhere: Elsewhere = ALONE
-    home: Path | None = None
 
 
 @cache

@@ -542,7 +542,7 @@ def build_accounts(settings: Settings) -> Accounts:
         platform: str, block: PlatformSection, intake: Intake, chats: ChatHistory, door: Door
     ) -> Adapter:
         menu, max_bytes = registry.menu(), settings.attachments.max_bytes
-        host = Host(intake, chats, menu, max_bytes, door, share, elsewhere, settings.home)
+        host = Host(intake, chats, menu, max_bytes, door, share, elsewhere)
         return build(platform, block, host)
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}

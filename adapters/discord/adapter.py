@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
-from adapters.discord.client import LIMITS, Api, IdentifyTurns, Shard, token_of, use_servers
+from adapters.discord.client import LIMITS, Api, Shard, token_of, use_servers
 from adapters.discord.files import fetch
+from adapters.discord.find_sent import find_unfinished
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
 from adapters.discord.preview import Previews
@@ -21,9 +22,7 @@ from adapters.messages import (
     Attachment,
     MessageRef,
     Outgoing,
-    Reaction,
     Receipt,
-    Withdrawal,
 )
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
@@ -80,37 +79,30 @@ class DiscordAdapter:
         threads = Threads(self._api, intake, pacer)
         buttons = Buttons(self._api, intake)
         posts = Posts(self._api, threads)
-        turns = IdentifyTurns(clock=clock)
-        parts = AccountParts(self._api, intake, pacer, kinds, threads, buttons, commands, turns)
+        parts = AccountParts(self._api, intake, pacer, kinds, threads, buttons, commands)
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self.receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
         self._sender = Sender(self._api, posts, pacer, kinds, buttons.pending)
-        self._previews = Previews(self._api, posts, pacer, kinds)
+        self._previews = Previews(posts, pacer, kinds)
         self._under_way = UnderWay()
-        self._reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
+        reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
+        # What one part does alone.
+        self.render = render
+        self.close = self._api.close
+        self.withdraw = self._sender.withdraw
+        self.show_working = reactions.show_working
+        self.acknowledge = reactions.acknowledge
 
     @property
     def pool(self) -> PoolUse:
         """How far the connections of the sending half are used."""
         return self._api.pool
 
-    async def close(self) -> None:
-        """Close the connections of the sending half; a receiver closes its own."""
-        await self._api.close()
-
-    def render(self, markdown: str) -> list[str]:
-        """Split an answer into payloads; see `Adapter.render`."""
-        return render(markdown)
-
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
         message = await self._under_way.settled(message)
         self._previews.end(message.address)
         return await self._sender.send(message)
-
-    async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Take the buttons off a message; see `Adapter.withdraw`."""
-        await self._sender.withdraw(withdrawal)
 
     async def fetch(
         self,
@@ -141,12 +133,4 @@ class DiscordAdapter:
         """Look a preview up in the channel's history; see `Adapter.find_preview`."""
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
-        return await self._previews.find(question, nonce, others)
-
-    async def show_working(self, question: MessageRef) -> None:
-        """Show "typing" for about 10 s."""
-        await self._reactions.show_working(question)
-
-    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to a message; see `Adapter.acknowledge`."""
-        await self._reactions.acknowledge(question, mark)
+        return await find_unfinished(self._api, question, nonce, others)

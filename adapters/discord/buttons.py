@@ -74,7 +74,7 @@ def menu_of(commands: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
 
 def is_same(menu: Sequence[dict[str, Any]], registered: Any) -> bool:
     """Whether Discord's list says the same as the menu, in whatever order and wrapping."""
-    return _fingerprint(menu) == _fingerprint(registered)
+    return _words(menu) == _words(registered)
 
 
 async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, str]]) -> None:
@@ -94,21 +94,11 @@ async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, st
         log.info("discord_commands_set", commands=len(menu))
 
 
-def _fingerprint(commands: Any) -> set[tuple[Any, ...]]:
+def _words(commands: Any) -> set[tuple[str, ...]]:
     return {
-        (
-            each.get("type", _CHAT_INPUT),
-            each["name"],
-            each["description"],
-            tuple(_option(option) for option in each.get("options") or ()),
-        )
+        (each["name"], each["description"], *(it["name"] for it in each.get("options") or ()))
         for each in commands
     }
-
-
-def _option(option: dict[str, Any]) -> tuple[Any, ...]:
-    required = bool(option.get("required", False))
-    return option["type"], option["name"], option["description"], required
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +121,6 @@ class Callback:
     def ref(self) -> str:
         """The `message_ref` that holds it."""
         return f"{_PREFIX}{self.application}:{self.token}:{self.id}"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the answer may still take the place of "thinking…"."""
-        return self.age_s < ANSWERABLE_S
 
     @property
     def age_s(self) -> float:

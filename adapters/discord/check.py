@@ -4,18 +4,13 @@ These are requests without a connection to the gateway, where each one would cou
 day's limit of sessions.
 """
 
-from http import HTTPStatus
 from typing import Any
 
-import aiohttp
-from discord.http import Route
-
-from adapters.discord.client import USER_AGENT, token_of, use_servers
-from adapters.discord.errors import UNKNOWN_BOT, mapped_receiving
+from adapters.discord.client import LIMITS, Api, token_of, use_servers
+from adapters.discord.errors import mapped_receiving
 from adapters.discord.platform import DiscordSettings
-from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.pacing import Pacer
 from adapters.registry import AccountReport
-from agent.network import proxy_for, tls_for
 
 PORTAL = "https://discord.com/developers/applications"
 PERMISSIONS = 309237746752
@@ -31,27 +26,16 @@ async def check(settings: DiscordSettings) -> AccountReport:
         AdapterRefused: Discord does not know the bot, or there is no token.
         AdapterDisconnected: It does not answer.
     """
-    token = token_of(settings)
     use_servers(settings)
-    headers = {"Authorization": f"Bot {token}", "User-Agent": USER_AGENT}
-    with mapped_receiving():
-        async with aiohttp.ClientSession(headers=headers) as session:
-            me = await _read(session, "/users/@me")
-            app = await _read(session, "/applications/@me")
-            gateway = await _read(session, "/gateway/bot")
-        name = str(me["username"])
-        lacks = tuple(_lacks(settings, app, gateway))
+    api = Api(settings.name, token_of(settings), Pacer(LIMITS))
+    try:
+        with mapped_receiving():
+            name = str((await api.get("/users/@me"))["username"])
+            app, gateway = await api.get("/applications/@me"), await api.get("/gateway/bot")
+            lacks = tuple(_lacks(settings, app, gateway))
+    finally:
+        await api.close()
     return AccountReport("accepted", f"the token is that of {name}", bot=name, lacks=lacks)
-
-
-async def _read(session: aiohttp.ClientSession, path: str) -> Any:
-    url = Route.BASE + path
-    async with session.get(url, proxy=proxy_for(url), ssl=tls_for(url)) as answer:
-        if answer.status == HTTPStatus.UNAUTHORIZED:
-            raise AdapterRefused(UNKNOWN_BOT)
-        if answer.status != HTTPStatus.OK:
-            raise AdapterDisconnected(f"HTTP status {answer.status}")
-        return await answer.json()
 
 
 def _lacks(settings: DiscordSettings, app: Any, gateway: Any) -> list[str]:

@@ -1,21 +1,17 @@
-"""discord.py as Parley uses it: the gateway socket as raw frames, and the HTTP API.
+"""discord.py's HTTP API as Parley uses it, with and without a connection to the gateway.
 
-The SDK keeps the session (heartbeats, RESUME) and the directory of channels; its events are not
-used, so that every message keeps the form in which it came. Requests to the HTTP API work with and
-without a gateway connection and raise what `adapters.discord.errors` maps; who asked for a request
-never ends it.
+Requests raise what `adapters.discord.errors` maps; who asked for a request never ends it.
 """
 
 import asyncio
 import io
 import re
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import discord
@@ -26,7 +22,7 @@ from discord.http import HTTPClient, Ratelimit, Route, json_or_text
 from typing_extensions import override
 from yarl import URL
 
-from adapters.base import Clock, PoolUse
+from adapters.base import PoolUse
 from adapters.discord.errors import mapped_call
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import SendDelayed
@@ -38,11 +34,7 @@ from agent.network import proxy_for, tls_for
 
 log = structlog.get_logger()
 
-IDENTIFY_EVERY_S = 5.0
-"""Discord lets one connection of a bot identify in this time."""
 _ID_BITS_OF_TIME = 22
-HEARTBEAT_TIMEOUT_S = 60.0
-"""A socket that is silent for so long is given up; Discord's heartbeats are 41 s apart."""
 BUCKET_WAIT_S = 5.0
 """Longest wait for the budget of a route; a longer one becomes a SendDelayed."""
 UNSAID_RETRY_S = 5.0
@@ -55,14 +47,9 @@ LONGEST_WAIT_S = 5.0
 _CLOCK_GRAIN_S = 0.01
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
 
-# An event that the SDK cannot parse ends its connection, and what it makes of these is not used.
-_READ_HERE = ("MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE")
 # Any 429 is raised and never slept through: who asked knows better what to do meanwhile.
 _NO_SILENT_WAIT_S = 0.001
 
-# Parley never speaks in voice channels: what the SDK lacks for that is not worth a warning.
-discord.VoiceClient.warn_nacl = False
-discord.VoiceClient.warn_dave = False
 T = TypeVar("T")
 # Between the attempts of `answer_to`, where Discord does not say how long to wait.
 _FIRST_PAUSE_S = 1.0
@@ -104,95 +91,6 @@ class Shard:
         return self.number == its
 
 
-class IdentifyTurns:
-    """Has the connections of one bot in this process identify one after the other.
-
-    Another process may identify at the same moment: Discord refuses one of the two then, and the
-    SDK tries again after 5 s.
-    """
-
-    def __init__(
-        self,
-        *,
-        clock: Clock = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        self._line = asyncio.Lock()
-        self._free_at = float("-inf")
-
-    async def wait(self, shard: Shard) -> None:
-        """Return when a connection may identify; at once where it is the only one."""
-        if shard.of == 1:
-            return
-        async with self._line:
-            await self._sleep(max(self._free_at - self._clock(), 0.0))
-            self._free_at = self._clock() + IDENTIFY_EVERY_S
-
-
-class SocketEvents(Protocol):
-    """What a connection to the gateway tells."""
-
-    def heard(self, frame: str) -> None:
-        """Take a frame as JSON text; frames come in order, before the SDK reads them."""
-        ...
-
-    def dropped(self) -> None:
-        """Know that the socket was lost and the SDK will RESUME; what this raises ends the run."""
-        ...
-
-
-class GatewaySocket(discord.Client):
-    """One connection to the gateway, for one attempt.
-
-    Args:
-        events: Is told what comes and goes.
-        turns: When it may identify anew; who connects it asks for the first time.
-    """
-
-    def __init__(
-        self, settings: DiscordSettings, events: SocketEvents, shard: Shard, turns: IdentifyTurns
-    ) -> None:
-        super().__init__(
-            connector=_connector(),
-            proxy=proxy_for(Route.BASE),
-            shard_id=shard.number,
-            shard_count=shard.of,
-            intents=intents_of(settings),
-            # No answer of a model may call a whole server.
-            allowed_mentions=discord.AllowedMentions.none(),
-            # Of the SDK's caches only the directory of channels and roles is used.
-            max_messages=None,
-            member_cache_flags=discord.MemberCacheFlags.none(),
-            chunk_guilds_at_startup=False,
-            # The SDK's own wait for servers is for an event that is not used here.
-            guild_ready_timeout=0.0,
-            heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
-            # The only way to frames as they came.
-            enable_debug_events=True,
-        )
-        for event in _READ_HERE:
-            self._connection.parsers.pop(event, None)
-        self._events = events
-        self._shard = shard
-        self._turns = turns
-
-    @override
-    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        await super().before_identify_hook(shard_id, initial=initial)
-        # The first time is waited for before there is a connection, which has 60 s to identify.
-        if not initial:
-            await self._turns.wait(self._shard)
-
-    @override
-    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
-        if event == "socket_raw_receive":
-            self._events.heard(args[0])
-        elif event == "disconnect":
-            self._events.dropped()
-
-
 class Http(HTTPClient):
     """The SDK's HTTP client; every request ends in bounded time and says why.
 
@@ -207,7 +105,7 @@ class Http(HTTPClient):
         trace.on_request_end.append(self._answered)
         super().__init__(
             asyncio.get_running_loop(),
-            _connector(),
+            connector(),
             proxy=proxy_for(Route.BASE),
             max_ratelimit_timeout=30.0,
             http_trace=trace,
@@ -399,7 +297,7 @@ class Api:
         self._check_open()
         if self._plain is None:
             self._plain = aiohttp.ClientSession(
-                connector=_connector(),
+                connector=connector(),
                 timeout=_PLAIN_TIMEOUT,
                 headers={"User-Agent": USER_AGENT},
             )
@@ -458,7 +356,7 @@ def token_of(settings: DiscordSettings) -> str:
     return credential(settings.token, "platforms.discord.token")
 
 
-def _connector() -> aiohttp.TCPConnector:
+def connector() -> aiohttp.TCPConnector:
     """Return new connections, as many as there are requests."""
     return aiohttp.TCPConnector(limit=0, ssl=tls_for(Route.BASE))
 
@@ -469,17 +367,6 @@ def use_servers(settings: DiscordSettings) -> None:
         Route.BASE = _versioned(settings.api_url)
     if settings.gateway_url:
         DiscordWebSocket.DEFAULT_GATEWAY = URL(settings.gateway_url)
-
-
-def intents_of(settings: DiscordSettings) -> discord.Intents:
-    """Return what the bot asks to be told."""
-    intents = discord.Intents.none()
-    intents.guilds = True
-    intents.guild_messages = True
-    intents.dm_messages = True
-    # Privileged: where the portal does not grant it Discord closes the connection with 4014.
-    intents.message_content = settings.message_content
-    return intents
 
 
 async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action: str) -> T:

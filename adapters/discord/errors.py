@@ -9,6 +9,7 @@ import aiohttp
 import discord
 
 from adapters.errors import (
+    UNREADABLE,
     AdapterDisconnected,
     AdapterError,
     AdapterRefused,
@@ -69,9 +70,8 @@ _PASSING = {20016, 20028, 40006, 40333}
 # Raised before the first byte of the request has left.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 _TRANSPORT = (discord.DiscordException, aiohttp.ClientError, OSError)
-# What an answer of the wrong shape raises, here and inside of the SDK; AttributeError also comes
-# out of it when the very first connection fails.
-_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, zlib.error)
+# An AttributeError also comes out of the SDK when the very first connection fails.
+_UNREADABLE = (*UNREADABLE, zlib.error)
 
 
 class CodedRefusal(SendRejected):

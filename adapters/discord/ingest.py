@@ -18,7 +18,7 @@ import structlog
 
 from adapters.base import Intake
 from adapters.discord.buttons import Buttons, sync_menu, to_interaction
-from adapters.discord.client import PAGE, Api, IdentifyTurns, Shard, answer_to
+from adapters.discord.client import PAGE, Api, Shard, answer_to
 from adapters.discord.errors import CodedRefusal
 from adapters.discord.inbound import (
     DM,
@@ -106,7 +106,6 @@ class AccountParts:
     threads: Threads
     buttons: Buttons
     menu: Sequence[tuple[str, str]]
-    turns: IdentifyTurns
 
 
 class Ingest:

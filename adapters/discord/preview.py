@@ -4,8 +4,6 @@ import structlog
 
 from adapters.base import PreviewIntent, Recent
 from adapters.discord.buttons import Callback
-from adapters.discord.client import Api
-from adapters.discord.find_sent import find_unfinished
 from adapters.discord.reactions import best_effort
 from adapters.discord.render import preview_text
 from adapters.discord.send import Posts, body_of
@@ -23,8 +21,7 @@ _REMEMBERED = 1024
 class Previews:
     """Messages that grow with their answers."""
 
-    def __init__(self, api: Api, posts: Posts, pacer: Pacer, channel_kinds: ChannelKinds) -> None:
-        self._api = api
+    def __init__(self, posts: Posts, pacer: Pacer, channel_kinds: ChannelKinds) -> None:
         self._posts = posts
         self._pacer = pacer
         self._channel_kinds = channel_kinds
@@ -51,10 +48,6 @@ class Previews:
     def end(self, address: Address) -> None:
         """An answer is sent: the next one may have a preview again."""
         self._lost.discard(address)
-
-    async def find(self, question: MessageRef, nonce: str, others: frozenset[str]) -> str | None:
-        """Look for a preview of an earlier process; see `Adapter.find_preview`."""
-        return await find_unfinished(self._api, question, nonce, others)
 
     async def _show(
         self, question: MessageRef, text: str, ref: str | None, intent: PreviewIntent

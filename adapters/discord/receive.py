@@ -2,30 +2,45 @@
 
 A bot in many servers has several (`Shard` in client.py), each with a receiver of its own.
 
-The SDK resumes by itself; a supervisor restarts what it cannot. What comes in is worked through by
-`adapters.discord.ingest`.
+The SDK keeps the session (heartbeats, RESUME) and the directory of channels; a supervisor restarts
+what it cannot resume. Its events are not used, so that every message keeps the form in which it
+came. What comes in is worked through by `adapters.discord.ingest`.
 """
 
 import asyncio
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import discord
 import structlog
+from discord.http import Route
+from typing_extensions import override
 
 from adapters.base import Clock
-from adapters.discord.client import GatewaySocket, Shard, token_of, use_servers
+from adapters.discord.client import Shard, connector, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
 from adapters.discord.ingest import AccountParts, Ingest
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterDisconnected
+from agent.network import proxy_for
 
 log = structlog.get_logger()
+
+# Parley never speaks in voice channels: what the SDK lacks for that is not worth a warning.
+discord.VoiceClient.warn_nacl = False
+discord.VoiceClient.warn_dave = False
 
 MOST_DROPS = 5
 """Times in a row that the socket may be lost within a minute; the SDK tries again at once."""
 STEADY_S = 60.0
 """A session that has lived so long shows that the drops before it are over."""
+IDENTIFY_EVERY_S = 5.0
+"""Discord lets one connection of a bot identify in this time."""
+HEARTBEAT_TIMEOUT_S = 60.0
+"""A socket that is silent for so long is given up; Discord's heartbeats are 41 s apart."""
+# An event that the SDK cannot parse ends its connection, and what it makes of these is not used.
+_READ_HERE = ("MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE")
 _FRESH_FOR_S = 90.0
 _CLOSE_S = 5.0
 
@@ -69,7 +84,7 @@ class Receiver:
         token = token_of(self._settings)
         use_servers(self._settings)
         self._drops = 0
-        socket = GatewaySocket(self._settings, self, self._shard, self._parts.turns)
+        socket = GatewaySocket(self._settings, self, self._shard)
         try:
             with mapped_receiving():
                 await socket.login(token)
@@ -84,13 +99,16 @@ class Receiver:
         raise AdapterDisconnected("Discord closed the connection")
 
     def heard(self, frame: str) -> None:
-        """Note that Discord lives, and have the frame worked through; see `SocketEvents`."""
+        """Note that Discord lives, and have a frame worked through, which is JSON text.
+
+        Frames come in order, before the SDK reads them.
+        """
         self._reached_at = self._clock()
         if self._ingest is not None:
             self._ingest.take(frame)
 
     def dropped(self) -> None:
-        """End the connection that is lost too often; see `SocketEvents`."""
+        """Note that the socket was lost, which the SDK will RESUME; end what is lost too often."""
         if self._is_live and self._clock() - self._ready_at >= STEADY_S:
             self._drops = 0
         self._is_live = False
@@ -98,7 +116,7 @@ class Receiver:
         if self._drops > MOST_DROPS:
             raise AdapterDisconnected(f"Discord closed the connection {self._drops} times")
 
-    async def _connect(self, socket: GatewaySocket, tasks: asyncio.TaskGroup) -> NoReturn:
+    async def _connect(self, socket: "GatewaySocket", tasks: asyncio.TaskGroup) -> NoReturn:
         bot = Bot(
             account=self._settings.name,
             id="",
@@ -110,7 +128,8 @@ class Receiver:
         self._ingest = ingest
         tasks.create_task(ingest.run(), name=f"discord {bot.account}")
         try:
-            await self._parts.turns.wait(self._shard)
+            # Discord refuses who identifies too early, and each try counts against a daily limit.
+            await asyncio.sleep(self._shard.number * IDENTIFY_EVERY_S)
             with mapped_receiving():
                 # The SDK would try a dead address for ever, and fails by an AttributeError (2.7.1)
                 # where its first attempt failed.
@@ -124,6 +143,55 @@ class Receiver:
         self._is_live = True
         self._ready_at = self._clock()
         log.info("discord_connected", account=self._settings.name, shard=self._shard.number)
+
+
+class GatewaySocket(discord.Client):
+    """One connection to the gateway, for one attempt.
+
+    Args:
+        receiver: Is told what comes and goes.
+    """
+
+    def __init__(self, settings: DiscordSettings, receiver: "Receiver", shard: Shard) -> None:
+        super().__init__(
+            connector=connector(),
+            proxy=proxy_for(Route.BASE),
+            shard_id=shard.number,
+            shard_count=shard.of,
+            intents=intents_of(settings),
+            # No answer of a model may call a whole server.
+            allowed_mentions=discord.AllowedMentions.none(),
+            # Of the SDK's caches only the directory of channels and roles is used.
+            max_messages=None,
+            member_cache_flags=discord.MemberCacheFlags.none(),
+            chunk_guilds_at_startup=False,
+            # The SDK's own wait for servers is for an event that is not used here.
+            guild_ready_timeout=0.0,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
+            # The only way to frames as they came.
+            enable_debug_events=True,
+        )
+        for event in _READ_HERE:
+            self._connection.parsers.pop(event, None)
+        self._receiver = receiver
+
+    @override
+    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        if event == "socket_raw_receive":
+            self._receiver.heard(args[0])
+        elif event == "disconnect":
+            self._receiver.dropped()
+
+
+def intents_of(settings: DiscordSettings) -> discord.Intents:
+    """Return what the bot asks to be told."""
+    intents = discord.Intents.none()
+    intents.guilds = True
+    intents.guild_messages = True
+    intents.dm_messages = True
+    # Privileged: where the portal does not grant it Discord closes the connection with 4014.
+    intents.message_content = settings.message_content
+    return intents
 
 
 async def _close(socket: GatewaySocket) -> None:

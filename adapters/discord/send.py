@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from adapters.base import Recent
-from adapters.discord.buttons import Callback, noted
+from adapters.discord.buttons import ANSWERABLE_S, Callback, noted
 from adapters.discord.client import Api, PendingKeys
 from adapters.discord.errors import (
     INVALID_TOKEN,
@@ -243,7 +243,7 @@ class Sender:
         await self._acknowledging.wait(callback.id)
         taken_by = self._answered.get(callback.id, message.nonce)
         # The token of an interaction lives for 15 minutes.
-        if taken_by != message.nonce or not callback.is_open:
+        if taken_by != message.nonce or callback.age_s >= ANSWERABLE_S:
             return None
         body = body_of(message.payload, message.choices)
         path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"

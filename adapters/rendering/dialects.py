@@ -2,21 +2,19 @@
 
 Every line is written on its own: formats that go over several lines end and begin again with each,
 so that quotes, lists and cuts cannot break them. A sign works only where the characters around it
-let it (CommonMark, "left-flanking delimiter run"). Where they do not, the format is left out, so
-that no sign is ever shown as text.
+let it (CommonMark, "left-flanking delimiter run"). So a line is read back with a CommonMark parser,
+and formats are left out until no sign is shown as text.
 """
 
 import re
-import string
-import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from typing_extensions import override
 
 from adapters.rendering.chunks import NOTHING, PREVIEW_END, Splitter, beginning
+from adapters.rendering.markdown import inline_text
 from adapters.rendering.styled import (
     BARE_LINK,
     BOLD,
@@ -42,10 +40,9 @@ _ADDRESS = re.compile("https?://", re.IGNORECASE)
 _BACKTICKS = re.compile("`+")
 _INVISIBLE = "\u200b"
 _MARGIN = 0.98
+# A line of more is hostile: reading it back takes long.
+_MOST_RUNS = 200
 _SIGNS = {BOLD: "**", ITALIC: "*", STRIKETHROUGH: "~~"}
-# Next to these every sign works; a "!" would make a picture of a link.
-_AFTER_SIGNS = frozenset(string.punctuation + " ")
-_BEFORE_SIGNS = _AFTER_SIGNS - {"!"}
 
 Run = tuple[str, Styles]
 """Text as it is written, and what it is to be inside of: emphasis and at most one link."""
@@ -115,7 +112,6 @@ class _DialectSplitter(Splitter):
     def __init__(self, text: StyledText, dialect: Dialect) -> None:
         super().__init__(text)
         self._dialect = dialect
-        self._styles: dict[Styles, _RunStyle] = {}
 
     @override
     def window(self, start: int) -> int:
@@ -125,10 +121,7 @@ class _DialectSplitter(Splitter):
     def payload(self, start: int, end: int) -> str:
         message = _MessageWriter(self._dialect)
         for text, marks in self.pieces_between(start, end):
-            style = self._styles.get(marks)
-            if style is None:
-                style = self._styles[marks] = _run_style(marks, self._dialect)
-            message.write(text, style)
+            message.write(text, _run_style(marks, self._dialect))
         return self._dialect.defuse(message.finished())
 
     @override
@@ -148,11 +141,6 @@ class _RunStyle:
     is_quote: bool
     heading: str
     inline: Styles
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the text only has to be escaped."""
-        return self.kind == "text" and not self.inline
 
 
 def _run_style(marks: Styles, dialect: Dialect) -> _RunStyle:
@@ -192,8 +180,6 @@ class _MessageWriter:
     def write(self, text: str, style: _RunStyle) -> None:
         if style.kind == "pre" and text.strip():
             self._fence(text, style)
-        elif "\n" not in text:
-            self._add(text, style)
         else:
             first, *others = text.split("\n")
             self._add(first, style)
@@ -237,25 +223,18 @@ class _MessageWriter:
 
     def _content(self) -> str:
         """Return the text of the line with its formats."""
-        runs = self._runs
-        if not runs:
-            return ""
-        text, style = runs[0]
-        is_heading_in_list = self._lead != "" and style.heading != ""
-        if len(runs) == 1 and style.is_plain and not is_heading_in_list:
-            content = self._dialect.escape(text)
-        else:
-            outer = {BOLD} if is_heading_in_list else NO_STYLES
-            content = joined([
-                (self._shown(place), _formats(*run) | outer) for place, run in enumerate(runs)
-            ])
+        heading = self._runs[0][1].heading if self._runs else ""
+        outer = {BOLD} if self._lead and heading else NO_STYLES
+        content = joined([
+            (self._shown(place), _formats(*run) | outer) for place, run in enumerate(self._runs)
+        ])
         content = self._dialect.escape_line(content)
-        if is_heading_in_list or not style.heading:
+        if self._lead or not heading:
             return content
         # Platforms leave out the signs that a heading ends with.
         content = content.rstrip()
         end = _INVISIBLE if content.endswith("#") else ""
-        return f"{style.heading}{content}{end}"
+        return f"{heading}{content}{end}"
 
     def _shown(self, place: int) -> str:
         text, style = self._runs[place]
@@ -279,7 +258,7 @@ class _MessageWriter:
         longest = self._dialect.fence_backticks
         text = _unbroken(text, longest - 1)
         # Longer than any run inside: an equal one would end the block.
-        fence = "`" * max(3, _longest_backticks(text) + 1)
+        fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(text))])
         language = style.detail if style.detail.isascii() else ""
         prefix = "> " if style.is_quote else ""
         lines = (f"{fence}{language}", *text.split("\n"), fence)
@@ -320,235 +299,60 @@ def _unbroken(text: str, longest: int) -> str:
     return re.sub(f"`{{{longest}}}(?=`)", rf"\g<0>{_INVISIBLE}", text)
 
 
-def _longest_backticks(text: str) -> int:
-    return max(map(len, _BACKTICKS.findall(text)), default=0) if "`" in text else 0
-
-
-class _Span(NamedTuple):
-    """One format from run `first` to run `last`."""
-
-    mark: Style
-    first: int
-    last: int
-
-
 def joined(runs: Sequence[Run]) -> str:
-    """Return a line with all formats that can be written."""
-    simple = _simply_joined(runs)
-    if simple is not None:
-        return simple
-    runs = _without_edges(runs)
-    # What is left out may make other formats unwritable; in the end all but links are left out.
-    for _ in range(3):
-        spans = _spans(runs)
-        unwritable = _unwritable(runs, spans)
-        if not unwritable:
-            return _written(runs, spans)
-        runs = _without(runs, unwritable)
-    runs = _merged([(shown, marks - _SIGNS.keys()) for shown, marks in runs])
-    return _written(runs, _spans(runs))
+    """Return a line with its formats, as many as a reader sees no sign of."""
+    is_emphasized = any(marks & _EMPHASIS for _, marks in runs)
+    if not is_emphasized or len(runs) > _MOST_RUNS:
+        return _written(_without(runs, _EMPHASIS))
+    text = inline_text("".join(shown for shown, _ in runs))
+    for left_out in (NO_STYLES, frozenset({ITALIC})):
+        line = _written(_without(runs, left_out))
+        if inline_text(line) == text:
+            return line
+    return _written(_without(runs, _EMPHASIS))
 
 
-def _simply_joined(runs: Sequence[Run]) -> str | None:
-    """Return the line if it is one of the usual ones: no format touches another; else None."""
-    out: list[str] = []
-    last, was_marked = " ", False
-    for shown, marks in runs:
-        if marks:
-            (mark, *others) = marks
-            edges = shown[0] + shown[-1]
-            if others or was_marked or last not in _BEFORE_SIGNS or edges.strip() != edges:
-                return None
-            sign = _SIGNS.get(mark)
-            out.append(f"{sign}{shown}{sign}" if sign else f"[{shown}]({mark.detail})")
-        elif was_marked and shown[0] not in _AFTER_SIGNS:
-            return None
+def _without(runs: Sequence[Run], left_out: Styles) -> list[Run]:
+    return [(shown, marks - left_out) for shown, marks in runs]
+
+
+def _written(runs: Sequence[Run], outer: Styles = NO_STYLES) -> str:
+    """Write runs inside of these formats; of those that begin together the longest is outermost."""
+    out, closed, place = "", "", 0
+    while place < len(runs):
+        shown, marks = runs[place]
+        ends = {mark: _end(runs, place, mark) for mark in marks - outer}
+        if not ends:
+            out, closed, place = out + shown, "", place + 1
+            continue
+        mark = min(ends, key=lambda each: (-ends[each], each))
+        inside, place = runs[place : ends[mark]], ends[mark]
+        before, text, after = _parts(_written(inside, outer | {mark}))
+        sign = _SIGNS.get(mark)
+        if not text:
+            out, closed = out + before, ""
+        elif sign is None:
+            # Behind a "!" a link would be a picture.
+            out = re.sub("!$", r"\\!", out + before)
+            out, closed = f"{out}[{text}]({mark.detail}){after}", ""
+        elif closed == sign[0] and not before:
+            # The signs would run together.
+            out, closed = out + _written(_without(inside, _EMPHASIS), outer), ""
         else:
-            out.append(shown)
-        last, was_marked = shown[-1], bool(marks)
-    return "".join(out)
+            out = f"{out}{before}{sign}{text}{sign}{after}"
+            closed = "" if after else sign[0]
+    return out
 
 
-def _without_edges(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with white space inside of a format only between its words."""
-    parts = [(part, marks) for shown, marks in runs for part in _parts(shown)]
-    kept: list[Run] = []
-    following = NO_STYLES
-    for shown, marks in reversed(parts):
-        following = following & marks if shown.isspace() else marks
-        kept.append((shown, following))
-    kept.reverse()
-    before = NO_STYLES
-    for place, (shown, marks) in enumerate(kept):
-        before = before & marks if shown.isspace() else marks
-        kept[place] = (shown, before)
-    return _merged(kept)
+def _end(runs: Sequence[Run], place: int, mark: Style) -> int:
+    """Return the first run from `place` on that does not have a format."""
+    while place < len(runs) and mark in runs[place][1]:
+        place += 1
+    return place
 
 
-def _parts(shown: str) -> Iterator[str]:
-    """Yield white space, text and white space, without empty ones."""
+def _parts(shown: str) -> tuple[str, str, str]:
+    """Return the white space before a text, the text, and the white space behind it."""
     text = shown.strip()
     begin = len(shown) - len(shown.lstrip()) if text else len(shown)
-    yield from filter(None, (shown[:begin], text, shown[begin + len(text) :]))
-
-
-def _merged(runs: Sequence[Run]) -> list[Run]:
-    merged: list[tuple[list[str], Styles]] = []
-    for shown, marks in runs:
-        if merged and merged[-1][1] == marks:
-            merged[-1][0].append(shown)
-        else:
-            merged.append(([shown], marks))
-    return [("".join(shown), marks) for shown, marks in merged]
-
-
-def _spans(runs: Sequence[Run]) -> list[_Span]:
-    """Return the formats in the order of their ends; each pair is nested or apart."""
-    ends = _ends(runs)
-    spans: list[_Span] = []
-    opened: list[tuple[Style, int]] = []
-    for place, (_, marks) in enumerate(runs):
-        lasting = max(
-            (ends[place][mark] for mark in marks - {mark for mark, _ in opened}), default=0
-        )
-        for depth, (mark, _) in enumerate(opened):
-            if mark not in marks or ends[place][mark] < lasting:
-                spans += [_Span(*span, place - 1) for span in reversed(opened[depth:])]
-                del opened[depth:]
-                break
-        new = marks - {mark for mark, _ in opened}
-        order = sorted(new, key=lambda mark: (-ends[place][mark], mark))
-        opened += [(mark, place) for mark in order]
-    return spans + [_Span(*span, len(runs) - 1) for span in reversed(opened)]
-
-
-def _ends(runs: Sequence[Run]) -> list[dict[Style, int]]:
-    """Return for each run and each of its formats the last run that it goes on to."""
-    ends: list[dict[Style, int]] = []
-    after: dict[Style, int] = {}
-    for place in range(len(runs) - 1, -1, -1):
-        after = {mark: after.get(mark, place) for mark in runs[place][1]}
-        ends.append(after)
-    ends.reverse()
-    return ends
-
-
-def _unwritable(runs: Sequence[Run], spans: Sequence[_Span]) -> set[_Span]:
-    """Return the formats that cannot be written here: their signs would be text, or other signs."""
-    begins, ends = _edges(runs, spans)
-    signs = [span for span in spans if span.mark in _SIGNS]
-    broken = {
-        span
-        for span in signs
-        if not (begins[span.first].works and ends[span.last].works)
-        or begins[span.first].touches(span.mark)
-    }
-    edges = [edge for span in signs for edge in (begins[span.first], ends[span.last])]
-    if broken or all(edge.is_clear for edge in edges):
-        return broken
-    return {
-        span
-        for span in signs
-        if span.mark == ITALIC
-        and any(BOLD in marks for _, marks in runs[span.first : span.last + 1])
-    }
-
-
-def _edges(
-    runs: Sequence[Run], spans: Sequence[_Span]
-) -> tuple[dict[int, "_Edge"], dict[int, "_Edge"]]:
-    """Return where formats begin and where they end, by their first and last run."""
-    begins: dict[int, _Edge] = {}
-    ends: dict[int, _Edge] = {}
-    for mark, first, last in spans:
-        if first not in begins:
-            begins[first] = _Edge(runs[first - 1][0][-1] if first else "", runs[first][0][0])
-        if last not in ends:
-            after = runs[last + 1][0][0] if last + 1 < len(runs) else ""
-            ends[last] = _Edge(after, runs[last][0][-1])
-        begins[first].signs.append(mark)
-        ends[last].signs.append(mark)
-    for place in begins.keys() & {last + 1 for last in ends}:
-        begins[place].others = ends[place - 1].signs
-        ends[place - 1].others = begins[place].signs
-    return begins, ends
-
-
-@dataclass(slots=True)
-class _Edge:
-    """Where formats begin or end.
-
-    Attributes:
-        outside: The character on the outer side, "" where the line ends.
-        inside: The one on the inner side.
-        signs: The formats that begin (or end) here.
-        others: The formats that end (or begin) here.
-    """
-
-    outside: str
-    inside: str
-    signs: list[Style] = field(default_factory=list)
-    others: list[Style] = field(default_factory=list)
-
-    @property
-    def works(self) -> bool:
-        """Whether signs are taken for signs."""
-        if self.inside.isspace():
-            return False
-        if self.others or _is_free(self.outside) or _is_punctuation(self.outside):
-            return True
-        return not _is_punctuation(self.inside) and len(set(map(_sign_of, self.signs))) == 1
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether signs can only begin here, or only end here, so that they may be nested."""
-        if _is_free(self.outside):
-            return True
-        # Beside another kind of sign, each one has punctuation on its inner side.
-        if len(set(map(_sign_of, self.signs))) > 1 or _is_punctuation(self.inside):
-            return False
-        return _is_punctuation(self.outside)
-
-    def touches(self, mark: Style) -> bool:
-        """Whether a sign would run together with one on its outer side."""
-        return _sign_of(mark) in map(_sign_of, self.others)
-
-
-def _sign_of(mark: Style) -> str:
-    return _SIGNS.get(mark, "[")[0]
-
-
-def _is_free(char: str) -> bool:
-    """Whether there is white space, or the end of the line."""
-    return not char or char == "\t" or unicodedata.category(char) == "Zs"
-
-
-def _is_punctuation(char: str) -> bool:
-    return unicodedata.category(char)[0] in "PS"
-
-
-def _without(runs: Sequence[Run], spans: set[_Span]) -> list[Run]:
-    removed: list[set[Style]] = [set() for _ in runs]
-    for mark, first, last in spans:
-        for place in range(first, last + 1):
-            removed[place].add(mark)
-    return _merged([
-        (shown, marks - gone) for (shown, marks), gone in zip(runs, removed, strict=True)
-    ])
-
-
-def _written(runs: Sequence[Run], spans: Sequence[_Span]) -> str:
-    openers: dict[int, list[Style]] = {}
-    closers: dict[int, list[Style]] = {}
-    for mark, first, last in spans:
-        openers.setdefault(first, []).append(mark)
-        closers.setdefault(last, []).append(mark)
-    out: list[str] = []
-    for place, (shown, _) in enumerate(runs):
-        for mark in reversed(openers.get(place, ())):
-            if mark not in _SIGNS and out and out[-1].endswith("!"):
-                out[-1] = out[-1][:-1] + "\\!"
-            out.append(_SIGNS.get(mark, "["))
-        out.append(shown)
-        out += [_SIGNS.get(mark, f"]({mark.detail})") for mark in closers.get(place, ())]
-    return "".join(out)
+    return shown[:begin], text, shown[begin + len(text) :]

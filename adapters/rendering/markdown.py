@@ -81,6 +81,11 @@ def to_html(text: str) -> str:
     return str(_PARSER.renderer.render(tokens, _PARSER.options, {}))
 
 
+def inline_text(line: str) -> str:
+    """Return what a reader sees of a line in which everything is escaped but its formats."""
+    return "".join(token.content for token in _COMMONMARK.parseInline(line)[0].children or ())
+
+
 def _is_too_deep(tokens: list[Token]) -> bool:
     levels = (each.level for token in tokens for each in (token, *(token.children or ())))
     return any(level >= MAX_LEVEL for level in levels)
@@ -246,6 +251,7 @@ def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
 
 _PARSER = _parser()
 _INLINE = _parser({"maxNesting": MAX_BRACKETS})
-for _each in (_PARSER, _INLINE):
+_COMMONMARK = MarkdownIt("commonmark", {"html": False}).enable("strikethrough")
+for _each in (_PARSER, _INLINE, _COMMONMARK):
     # The first parse compiles the rules, which two threads may not do at once.
     _each.parse("a")

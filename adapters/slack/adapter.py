@@ -14,9 +14,7 @@ from adapters.messages import (
     Attachment,
     MessageRef,
     Outgoing,
-    Reaction,
     Receipt,
-    Withdrawal,
 )
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
@@ -88,15 +86,16 @@ class SlackAdapter:
         self._reactions = Reactions(
             self._client, rate_limits, reactions=settings.reactions, clock=clock
         )
+        # What one part does alone.
+        self.render = render
+        self.close = self._client.close
+        self.withdraw = self._sender.withdraw
+        self.acknowledge = self._reactions.acknowledge
 
     @property
     def pool(self) -> PoolUse:
         """How far the connections of the sending half are used."""
         return self._client.pool
-
-    async def close(self) -> None:
-        """Close the connections of the sending half; a receiver closes its own."""
-        await self._client.close()
 
     def routes(self) -> list[web.RouteDef]:
         """Return where Slack delivers in HTTP mode, for the gateway's own HTTP server.
@@ -110,20 +109,12 @@ class SlackAdapter:
             web.post(f"/slack/{self.account}", Webhook(secret, self._client, self._ingest).handle)
         ]
 
-    def render(self, markdown: str) -> list[str]:
-        """Split an answer into payloads; see `Adapter.render`."""
-        return render(markdown)
-
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
         message = await self._under_way.settled(message)
         receipt = await self._sender.send(message)
         await self._reactions.show_done(message.address, posted=message.preview_ref is None)
         return receipt
-
-    async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Take the buttons off a message; see `Adapter.withdraw`."""
-        await self._sender.withdraw(withdrawal)
 
     async def fetch(
         self,
@@ -180,7 +171,3 @@ class SlackAdapter:
         """Show a status line in a thread, until something is said there."""
         if not self._previews.is_live(question.address):
             await self._reactions.show_working(question)
-
-    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to a message; see `Adapter.acknowledge`."""
-        await self._reactions.acknowledge(question, mark)

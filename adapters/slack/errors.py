@@ -15,6 +15,7 @@ import aiohttp
 from slack_sdk.errors import SlackApiError, SlackClientError
 
 from adapters.errors import (
+    UNREADABLE,
     AdapterDisconnected,
     AdapterError,
     AdapterRefused,
@@ -102,8 +103,7 @@ def mapped() -> Iterator[None]:
         raise NotTaken(in_words(exc)) from exc
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
         raise Unanswered(in_words(exc)) from exc
-    except (SlackClientError, AttributeError, LookupError, TypeError, ValueError) as exc:
-        # Inside of the SDK an answer of the wrong shape raises whatever comes.
+    except (SlackClientError, *UNREADABLE) as exc:
         raise Unanswered("malformed answer") from exc
 
 

@@ -6,12 +6,12 @@ that is stored the cursor is held: live messages must not move it past what is s
 """
 
 import asyncio
-import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from functools import partial
+from typing import Any, Literal
 
 import structlog
 
@@ -39,8 +39,6 @@ MENTION_DELAY_S = 0.5
 UpdateKind = Literal["events_api", "interactive", "slash_commands"]
 _REMEMBERED = 4096
 _MESSAGES = ("message", "app_mention")
-MOST_AT_ONCE = 2_000
-"""So many messages of a gap are in memory; of a longer one the rest is read later."""
 MOST_EMPTY_PAGES = 10
 """A history that goes on and on without messages is left until the next connection."""
 THREADS_FOR_S = 7 * 24 * 3600.0
@@ -49,7 +47,6 @@ _BATCH = 100
 _TRIES = 5
 _LIMITED_S = 30.0
 _LONGEST_WAIT_S = 120.0
-_NOW = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +73,7 @@ class Ingest:
         followups: What is to be done at Slack now that an update is stored.
         held: Sources whose cursors stay where they are, until what was missed there is stored.
         revoked: Set once the workspace has thrown the app out.
+        identity: Who the bot is, once Slack has said so; nothing can be read before.
     """
 
     def __init__(
@@ -94,25 +92,9 @@ class Ingest:
         self._command = settings.command
         self._intake = intake
         self._names = names
-        self._reading: Reading | None = None
+        self.identity: BotIdentity | None = None
         self._ours: Recent[Address, None] = Recent(_REMEMBERED)
         self._untitled: Recent[Address, None] = Recent(_REMEMBERED)
-
-    @property
-    def identity(self) -> BotIdentity | None:
-        """Who the bot is, once Slack has said so; nothing can be read before."""
-        return self._reading.identity if self._reading else None
-
-    @identity.setter
-    def identity(self, identity: BotIdentity) -> None:
-        self._reading = Reading(
-            self.account,
-            identity,
-            self._allow_bots,
-            self._commands,
-            self._command,
-            self._names.get,
-        )
 
     async def store(self, updates: Sequence[IncomingPayload]) -> None:
         """Commit a batch of updates; they are durable when this returns.
@@ -155,9 +137,16 @@ class Ingest:
         await self._names.learn(people)
 
     def _known(self) -> Reading:
-        if self._reading is None:
+        if self.identity is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
-        return self._reading
+        return Reading(
+            self.account,
+            self.identity,
+            self._allow_bots,
+            self._commands,
+            self._command,
+            self._names.get,
+        )
 
     def _read(self, update: IncomingPayload) -> InboundMessage | Poison | Press | None:
         reading, payload = self._known(), update.payload
@@ -293,12 +282,8 @@ def is_message(event: Any) -> bool:
 
 def newer_than(events: Iterable[Any], position: int) -> list[dict[str, Any]]:
     """Return the messages after a position, oldest first; with replies comes their old parent."""
-    timed = [(_at(each), each) for each in events if is_message(each)]
+    timed = [(position_of(str(each.get("ts"))) or 0, each) for each in events if is_message(each)]
     return [event for at, event in sorted(timed, key=lambda pair: pair[0]) if at > position]
-
-
-def _at(event: Mapping[str, Any]) -> int:
-    return position_of(str(event.get("ts"))) or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,31 +294,6 @@ class _Gap:
     channel: str
     thread: str | None
     position: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Messages of a gap without a hole between them.
-
-    Attributes:
-        events: In the order in which they were said.
-        times: Of the events, in microseconds.
-        is_whole: Nothing is missing before the end that was asked for.
-        lacks_older: Something is missing between the gap's position and the first event.
-    """
-
-    events: list[dict[str, Any]]
-    times: list[int]
-    is_whole: bool
-    lacks_older: bool
-
-    @classmethod
-    def of(cls, pages: Sequence[list[dict[str, Any]]], *, is_whole: bool) -> Self:
-        """Put pages together; which way they run is not documented, so it is looked at."""
-        backwards = len(pages) < 2 or _at(pages[-1][0]) < _at(pages[0][0])
-        events = newer_than([event for page in pages for event in page], 0)
-        times = [_at(event) for event in events]
-        return cls(events, times, is_whole, backwards and not is_whole)
 
 
 class Backfill:
@@ -372,27 +332,8 @@ class Backfill:
             log.info("slack_backfilled", account=self._ingest.account, messages=stored)
 
     async def _close(self, client: Client, gap: _Gap) -> int:
-        """Store a gap, oldest first and never more than a part of it in memory.
-
-        Slack shows the newest first. So a long gap is walked back to its beginning, with only the
-        place remembered where each part ends; then part after part is read again and stored.
-        """
-        stored, ends = 0, [_NOW]
-        while ends:
-            part = await self._read_part(client, gap, ends[-1])
-            if part.lacks_older:
-                # What is said from now on comes live.
-                ends[-1] = min(ends[-1], part.times[-1] + 1)
-                ends.append(part.times[0])
-                continue
-            stored += await self._store(gap, part.events)
-            if part.times:
-                gap = replace(gap, position=part.times[-1])
-            if part.is_whole:
-                ends.pop()
-        return stored
-
-    async def _store(self, gap: _Gap, events: Sequence[dict[str, Any]]) -> int:
+        """Store a gap, oldest first: the cursor must not pass what is still missing."""
+        events = await self._read(client, gap)
         for event in events:
             event["channel"] = gap.channel
         for start in range(0, len(events), _BATCH):
@@ -402,40 +343,35 @@ class Backfill:
                 self._gaps.extend(_threads_of(gap, batch, said))
         return len(events)
 
-    async def _read_part(self, client: Client, gap: _Gap, end: int) -> _Part:
-        """Return what was said behind the gap's position and before `end`, or a part of it."""
-        pages: list[list[dict[str, Any]]] = []
+    async def _read(self, client: Client, gap: _Gap) -> list[dict[str, Any]]:
+        """Return what was said behind the gap's position, oldest first.
+
+        Slack shows a channel's newest messages first, so all pages are read before any is stored.
+        """
+        found: list[dict[str, Any]] = []
         cursor: str | None = None
         empty = 0
-        while sum(map(len, pages)) < MOST_AT_ONCE:
-            page = await self._page(client, gap, end, cursor)
+        while empty <= MOST_EMPTY_PAGES:
+            page = await self._page(client, gap, cursor)
             events = newer_than(page.get("messages") or [], gap.position)
-            pages += [events] if events else []
+            found += events
             empty += not events
             cursor = (page.get("response_metadata") or {}).get("next_cursor")
             if not page.get("has_more") or not cursor:
-                return _Part.of(pages, is_whole=True)
-            if empty > MOST_EMPTY_PAGES:
-                # A failure: the cursor must stay.
-                raise CallFailed("pages without messages")
-        return _Part.of(pages, is_whole=False)
+                return newer_than(found, gap.position)
+        # A failure: the cursor must stay.
+        raise CallFailed("pages without messages")
 
-    async def _page(
-        self, client: Client, gap: _Gap, end: int, cursor: str | None
-    ) -> dict[str, Any]:
+    async def _page(self, client: Client, gap: _Gap, cursor: str | None) -> dict[str, Any]:
         """Return one page, waiting as long as Slack asks for."""
+        read = partial(client.history, gap.channel, gap.thread, oldest=ts_of(gap.position))
         for _ in range(_TRIES - 1):
             try:
-                return await _read(client, gap, end, cursor)
+                return await read(cursor=cursor)
             except Limited as exc:
                 wait_s = _LIMITED_S if exc.retry_after_s is None else exc.retry_after_s
                 await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
-        return await _read(client, gap, end, cursor)
-
-
-async def _read(client: Client, gap: _Gap, end: int, cursor: str | None) -> dict[str, Any]:
-    oldest, before = ts_of(gap.position), {} if end == _NOW else {"latest": ts_of(end)}
-    return await client.history(gap.channel, gap.thread, oldest=oldest, cursor=cursor, **before)
+        return await read(cursor=cursor)
 
 
 def _gap(account: str, source: str, position: int) -> _Gap | None:

@@ -142,7 +142,8 @@ class Previews:
         try:
             if ref.startswith(STREAMED) and await self._finish_stream(message, live, ts):
                 return ts
-            await self._update(message.address, ts, content)
+            async with self._limits.turn(UPDATE, message.address.chat):
+                await self._client.web.chat_update(channel=message.address.chat, ts=ts, **content)
         except CallFailed as exc:
             if exc.code in _GONE:
                 raise PreviewGone(f"Slack: {exc.code}") from exc
@@ -321,10 +322,6 @@ class Previews:
                 )
             return rest is not None
         return False
-
-    async def _update(self, address: Address, ts: str, content: dict[str, Any]) -> None:
-        async with self._limits.turn(UPDATE, address.chat):
-            await self._client.web.chat_update(channel=address.chat, ts=ts, **content)
 
     @contextmanager
     def _uncertain(self, address: Address, intent: PreviewIntent) -> Iterator[None]:

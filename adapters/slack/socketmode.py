@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, get_args
 
@@ -53,12 +52,6 @@ _silent.disabled = True
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Envelope:
-    name: str
-    update: IncomingPayload
-
-
 class _Connection(SocketModeClient):
     """One connection. The SDK's own way to the next one would not wait until cursors are held."""
 
@@ -74,7 +67,7 @@ class _Connection(SocketModeClient):
         )
         self.wss_uri = url
         self.proxy = proxy_for(url)
-        self.waiting: asyncio.Queue[_Envelope] = asyncio.Queue()
+        self.waiting: asyncio.Queue[tuple[str, IncomingPayload]] = asyncio.Queue()
         self._greeted = asyncio.Event()
         self._asked_to_go = asyncio.Event()
         self._reason = ""
@@ -157,7 +150,7 @@ class _Connection(SocketModeClient):
             await self.acknowledge(name)
             return
         update = IncomingPayload(kind, envelope.get("payload"))
-        put = partial(self.waiting.put_nowait, _Envelope(name, update))
+        put = partial(self.waiting.put_nowait, (name, update))
         if is_bare_mention(update):
             # Its twin, the `message` event, tells of files; the first one stored counts.
             asyncio.get_running_loop().call_later(MENTION_DELAY_S, put)
@@ -239,9 +232,9 @@ class Socket:
             batch = [await waiting.get()]
             while len(batch) < _BATCH and not waiting.empty():
                 batch.append(waiting.get_nowait())
-            await self._ingest.store([each.update for each in batch])
-            for each in batch:
-                await connection.acknowledge(each.name)
+            await self._ingest.store([update for _, update in batch])
+            for name, _ in batch:
+                await connection.acknowledge(name)
                 waiting.task_done()
             if self._ingest.revoked.is_set():
                 raise AdapterRefused("the app was removed from its workspace")

@@ -8,15 +8,7 @@ from aiohttp import web
 
 from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.errors import SendRejected
-from adapters.messages import (
-    Address,
-    Attachment,
-    MessageRef,
-    Outgoing,
-    Reaction,
-    Receipt,
-    Withdrawal,
-)
+from adapters.messages import MessageRef, Outgoing, Reaction, Receipt
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import Host
@@ -93,6 +85,12 @@ class TelegramAdapter:
         albums = Albums(clock)
         self._files = FileFetcher(client, albums, local=settings.base_url is not None)
         self._buttons = Buttons(client, pacer, rate_limits)
+        # What one part does alone.
+        self.render = render
+        self.close = client.close
+        self.fetch = self._files.fetch
+        self.withdraw = self._buttons.withdraw
+        self.show_working = self._previews.show_working
         self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons, albums)
         receiver = Receiver(
             settings,
@@ -111,10 +109,6 @@ class TelegramAdapter:
         """How far the connections of the sending half are used."""
         return self._client.pool
 
-    async def close(self) -> None:
-        """Close the connections of the sending half; a receiver closes its own."""
-        await self._client.close()
-
     def routes(self) -> list[web.RouteDef]:
         """Return where Telegram delivers in webhook mode, for the gateway's own HTTP server.
 
@@ -125,23 +119,11 @@ class TelegramAdapter:
             return []
         return [web.post(f"/telegram/{self.account}", Webhook(secret, self._ingest).handle)]
 
-    def render(self, markdown: str) -> list[str]:
-        """Split an answer into payloads; see `Adapter.render`."""
-        return render(markdown)
-
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
         message = await self._under_way.settled(message)
         self._previews.end(message.address, message.preview_ref)
         return await self._sender.send(message)
-
-    async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Take the buttons off a message; see `Adapter.withdraw`."""
-        await self._buttons.withdraw(withdrawal)
-
-    async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Download a file, of at most 20 MB from Telegram's own server; see `Adapter.fetch`."""
-        return await self._files.fetch(address, attachment, limit_bytes)
 
     async def preview(
         self,
@@ -164,10 +146,6 @@ class TelegramAdapter:
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
         raise SendRejected("Telegram does not let bots read a chat")
-
-    async def show_working(self, question: MessageRef) -> None:
-        """Show "typing" for about 5 s."""
-        await self._previews.show_working(question)
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to a message unless `reactions` is off; see `Adapter.acknowledge`."""

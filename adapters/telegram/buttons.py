@@ -11,11 +11,11 @@ import structlog
 from telegram import CallbackQuery, Message, MessageEntity
 
 from adapters.base import Recent
-from adapters.errors import SendDelayed, SendRejected
+from adapters.errors import UNREADABLE, SendDelayed, SendRejected
 from adapters.messages import Admission, Withdrawal
 from adapters.pacing import Pacer
 from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group
-from adapters.telegram.errors import UNREADABLE, mapped_edit
+from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
 
 log = structlog.get_logger()

@@ -18,6 +18,7 @@ from telegram.error import (
 )
 
 from adapters.errors import (
+    UNREADABLE,
     AdapterDisconnected,
     AdapterError,
     AdapterRefused,
@@ -47,8 +48,6 @@ _OF_A_PROXY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT})
 _TOO_BIG = "file is too big"
 _FOR_NOW = "temporarily unavailable"
 _GONE = ("message to edit not found", "message can't be edited", "message_id_invalid")
-# What decoding a success answer of the wrong shape raises inside of the SDK.
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
 
 
 class TooManyRequests(TelegramError):

@@ -2,8 +2,6 @@
 
 from telegram.constants import ReactionEmoji
 
-from adapters.base import Recent
-from adapters.errors import SendRejected
 from adapters.messages import MessageRef, Reaction
 from adapters.pacing import Pacer
 from adapters.telegram.client import Client, RateLimits
@@ -16,9 +14,6 @@ EMOJI: dict[Reaction, ReactionEmoji] = {
     "answered": ReactionEmoji.OK_HAND_SIGN,
     "failed": ReactionEmoji.CRYING_FACE,
 }
-_REMEMBERED_CHATS = 1024
-# These are about one message; every other refusal is about the chat.
-_ONE_MESSAGE = ("message to react not found", "message_id_invalid", "message not found")
 
 
 class Reactions:
@@ -34,7 +29,6 @@ class Reactions:
         self._client = client
         self._pacer = pacer
         self._limits = limits
-        self._not_allowed: Recent[str, None] = Recent(_REMEMBERED_CHATS)
 
     async def show(self, question: MessageRef, mark: Reaction) -> None:
         """React to the question's message, in place of an earlier reaction.
@@ -42,7 +36,7 @@ class Reactions:
         While answers wait for the overall budget a "received" is left out; an end waits for it.
         """
         chat, ref = question.address.chat, question.message_ref
-        if ref is None or chat in self._not_allowed:
+        if ref is None:
             return
         with self._limits.best_effort("reaction", chat):
             if mark == "received":
@@ -51,14 +45,5 @@ class Reactions:
             else:
                 slot = await self._pacer.wait_signal(chat)
             if slot is not None:
-                with slot:
-                    await self._react(chat, ref, mark)
-
-    async def _react(self, chat: str, ref: str, mark: Reaction) -> None:
-        try:
-            with mapped_edit(self._client.token):
-                await self._client.bot.set_message_reaction(chat, int(ref), EMOJI[mark])
-        except SendRejected as exc:
-            if not any(words in str(exc).lower() for words in _ONE_MESSAGE):
-                self._not_allowed[chat] = None
-            raise
+                with slot, mapped_edit(self._client.token):
+                    await self._client.bot.set_message_reaction(chat, int(ref), EMOJI[mark])

@@ -23,12 +23,12 @@ from telegram import (
 from telegram.error import BadRequest, TelegramError
 
 from adapters.base import Clock, Intake
-from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.errors import UNREADABLE, AdapterDisconnected, AdapterRefused
 from adapters.messages import Cursor, InboundMessage, Move, Poison
 from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import ALLOWED_UPDATES, Client
-from adapters.telegram.errors import UNREADABLE, TooManyRequests, mapped_receiving, redact
+from adapters.telegram.errors import TooManyRequests, mapped_receiving, redact
 from adapters.telegram.inbound import (
     PRESS_PREFIX,
     BotIdentity,

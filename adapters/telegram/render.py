@@ -6,7 +6,6 @@ quote around them (Bot API, "MessageEntity").
 """
 
 import re
-from bisect import bisect_left, bisect_right
 from typing import Any
 
 import orjson
@@ -33,7 +32,6 @@ RESENT_MARK = "(re-sent)\n"
 MAX_TEXT_UNITS = 4096
 MAX_ENTITIES = 100
 _MAX_UNITS = MAX_TEXT_UNITS - len(RESENT_MARK)
-_TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
 _SHOWN = {"bold", "italic", "strikethrough", "code", "pre", "blockquote", "link"}
 
 
@@ -69,24 +67,17 @@ def _payload(text: str, entities: list[dict[str, Any]]) -> str:
 class _EntitySplitter(Splitter):
     def __init__(self, styled: StyledText) -> None:
         super().__init__(styled)
-        self._wide: list[int] = []
-        if not self._text.isascii():
-            self._wide = [found.start() for found in _TWO_UNITS.finditer(self._text)]
-        shown: dict[Styles, Styles] = {}
-        for _, marks in styled.pieces:
-            if marks not in shown:
-                shown[marks] = _entity_marks(marks)
-        self._marks = [shown[marks] for _, marks in styled.pieces]
+        self._marks = [_entity_marks(marks) for _, marks in styled.pieces]
 
     @override
     def window(self, start: int) -> int:
-        end = self._end_of_units(self._units(start) + _MAX_UNITS)
+        most = self._text[start : start + _MAX_UNITS].encode("utf-16-le")[: 2 * _MAX_UNITS]
+        # Half of a character that takes two units is left out.
+        end = start + len(most.decode("utf-16-le", "ignore"))
         entities = 0
-        opened: dict[Style, int] = {}
         for piece in range(self.piece_at(start), self.piece_before(end) + 1):
-            before = len(opened)
-            closed = _advance(opened, self._marks[piece], piece)
-            entities += len(opened) - before + len(closed)
+            # At most: what goes on over several pieces is one.
+            entities += len(self._marks[piece])
             if entities > MAX_ENTITIES:
                 return self._starts[piece]
         return end
@@ -94,14 +85,6 @@ class _EntitySplitter(Splitter):
     @override
     def payload(self, start: int, end: int) -> str:
         return _payload(self._text[start:end], self._entities(start, end))
-
-    def _units(self, index: int) -> int:
-        """Return the length in UTF-16 units of the text up to an index."""
-        return index + bisect_left(self._wide, index)
-
-    def _end_of_units(self, limit: int) -> int:
-        indices = range(len(self._text) + 1)
-        return bisect_right(indices, limit, key=self._units) - 1
 
     def _entities(self, start: int, end: int) -> list[dict[str, Any]]:
         """Return the entities of a range, longer ones first where several begin together."""
@@ -116,8 +99,7 @@ class _EntitySplitter(Splitter):
         return [self._entity(start, *item) for item in closed]
 
     def _entity(self, start: int, begin: int, end: int, mark: Style) -> dict[str, Any]:
-        offset = self._units(begin) - self._units(start)
-        length = self._units(end) - self._units(begin)
+        offset, length = units(self._text[start:begin]), units(self._text[begin:end])
         if mark.type == "link":
             return {"type": "text_link", "offset": offset, "length": length, "url": mark.detail}
         entity = {"type": mark.type, "offset": offset, "length": length}

@@ -25,7 +25,7 @@ from adapters.messages import (
 from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
-from adapters.web.files import Uploads, file_response
+from adapters.web.files import file_response, posted_form
 from adapters.web.guard import Guard, named, outdated, place_of, visitor_of
 from adapters.web.platform import CALLBACK, WebSettings
 from adapters.web.requests import (
@@ -62,6 +62,9 @@ class WebAdapter:
     # Pages read the database by position: a row that is sent twice is shown once.
     idempotent_sends = True
     preview_interval_s = 0.05
+    # Browsers may come to any process, and nothing goes out from here.
+    is_exclusive = False
+    pool = None
 
     def __init__(self, settings: WebSettings, host: Host, *, ping_s: float = PING_S) -> None:
         """Make an adapter that serves nothing yet.
@@ -82,9 +85,9 @@ class WebAdapter:
         self._has_provider = host.door.provider is not None
         self._limits = host.door.limits
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard, self._limits)
-        self._running = False
+        self.connected = False
+        self.render = renderer(settings)
         self._max_file_bytes = host.max_file_bytes
-        self._uploads = Uploads(host.max_file_bytes, host.home)
         self._reading = asyncio.Semaphore(FILES_AT_ONCE)
 
     def routes(self) -> list[web.RouteDef]:
@@ -141,8 +144,8 @@ class WebAdapter:
             if request.content_type != "multipart/form-data":
                 return await self._accept(place, visitor, await posted_message(request, reach))
             self._check_rate(visitor)
-            async with self._uploads.posted(request, reach) as posted:
-                return await self._accept(place, visitor, posted)
+            posted = await posted_form(request, reach, self._max_file_bytes)
+            return await self._accept(place, visitor, posted)
 
     def _check_rate(self, visitor: Visitor) -> None:
         """Refuse files before they are read; a text is read, since it may be `/stop`."""
@@ -181,39 +184,21 @@ class WebAdapter:
         return response
 
     @property
-    def connected(self) -> bool:
-        """Whether `run` is under way."""
-        return self._running
-
-    @property
     def receivers(self) -> tuple["WebAdapter"]:
         """It waits for browsers."""
         return (self,)
 
-    @property
-    def is_exclusive(self) -> bool:
-        """Browsers may come to any process."""
-        return False
-
-    @property
-    def pool(self) -> None:
-        """There are no connections: browsers come here."""
-
     async def run(self) -> None:
         """Wait until cancelled: messages come in through the routes."""
-        self._running = True
+        self.connected = True
         try:
             await asyncio.Event().wait()
         finally:
-            self._running = False
+            self.connected = False
 
     async def close(self) -> None:
         """End all event streams; the pages reconnect to the next process."""
         self._hub.close()
-
-    def render(self, markdown: str) -> list[str]:
-        """Return the answer in one piece; a page has no limit."""
-        return [markdown]
 
     async def send(self, message: Outgoing) -> Receipt:
         """Have the pages read the committed answer in place of its preview."""

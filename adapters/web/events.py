@@ -54,13 +54,6 @@ Shown = dict[str, str]
 _EVENT_ID = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GrowingAnswer:
-    """One state of a growing answer; a new state is a new object."""
-
-    text: str
-
-
 class Listener:
     """One open event stream.
 
@@ -84,7 +77,7 @@ class Listener:
 
 @dataclass(slots=True)
 class _OpenChat:
-    preview: GrowingAnswer | None = None
+    preview: str = ""
     listeners: set[Listener] = field(default_factory=set)
 
 
@@ -117,14 +110,14 @@ class Hub:
             if not listeners:
                 self._elsewhere.closed(chat)
 
-    def preview(self, chat: str) -> GrowingAnswer | None:
-        """Return the newest state of the answer that is growing in the chat."""
+    def preview(self, chat: str) -> str:
+        """Return the text of the answer that is growing in the chat; "" for none."""
         found = self._chats.get(chat)
-        return found.preview if found else None
+        return found.preview if found else ""
 
     def show(self, chat: str, text: str) -> None:
         """Show a growing answer, to those who join later as well; an empty text shows none."""
-        self._chats.setdefault(chat, _OpenChat()).preview = GrowingAnswer(text) if text else None
+        self._chats.setdefault(chat, _OpenChat()).preview = text
         self._wake(chat)
         self._forget_if_unused(chat)
 
@@ -156,7 +149,7 @@ class Hub:
 
     def _forget_if_unused(self, chat: str) -> None:
         state = self._chats[chat]
-        if not state.listeners and state.preview is None:
+        if not state.listeners and not state.preview:
             del self._chats[chat]
 
 
@@ -246,9 +239,9 @@ class _Stream:
         self._position = start
         self._synced = False
         self._gauge: ContextGauge | None = None
-        self._preview: GrowingAnswer | None = None
+        self._preview = ""
 
-    async def write_news(self, listener: Listener, preview: GrowingAnswer | None) -> None:
+    async def write_news(self, listener: Listener, preview: str) -> None:
         if listener.stale:
             # Before reading: what is committed meanwhile makes it stale again.
             listener.stale = False
@@ -261,7 +254,7 @@ class _Stream:
         if listener.working:
             listener.working = False
             await self.write(frame("working", {}))
-        if preview is not self._preview:
+        if preview != self._preview:
             self._preview = preview
             await self.write(await self._preview_frame(preview))
 
@@ -294,10 +287,9 @@ class _Stream:
             data = {"used": gauge.used_tokens, "window": gauge.window_tokens}
             await self.write(frame("gauge", data))
 
-    async def _preview_frame(self, preview: GrowingAnswer | None) -> bytes:
-        if preview is None:
+    async def _preview_frame(self, text: str) -> bytes:
+        if not text:
             return frame("preview_end", {})
-        text = preview.text
         if len(text) > PREVIEW_CHARS:
             # Cut the text, not the HTML: tags must close.
             text = text[:PREVIEW_CHARS] + PREVIEW_END

@@ -100,12 +100,8 @@ def untrusted_text(header: str, peer: IpAddress | None) -> str:
 
 def forwarding_header(request: web.Request) -> str | None:
     """Return the name of the first header that a proxy adds; None where there is none."""
-    names = (name for name in request.headers)
-    return next((name for name in names if name.lower() in NAMES or _is_forwarded(name)), None)
-
-
-def _is_forwarded(name: str) -> bool:
-    return name.lower().startswith(PREFIX)
+    names = ((name, name.lower()) for name in request.headers)
+    return next((name for name, low in names if low in NAMES or low.startswith(PREFIX)), None)
 
 
 def hops_of(request: web.Request) -> list[Hop]:

@@ -17,7 +17,7 @@ from discord.gateway import DiscordWebSocket
 from discord.http import Route
 
 from adapters.base import Share
-from adapters.discord import client as shards
+from adapters.discord import receive
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.client import LIMITS
 from adapters.discord.platform import DiscordSettings
@@ -38,7 +38,7 @@ def _alone_in_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its hooks are class-wide, and it waits for 5 s before it identifies anew."""
     monkeypatch.setattr(Route, "BASE", Route.BASE)
     monkeypatch.setattr(DiscordWebSocket, "DEFAULT_GATEWAY", DiscordWebSocket.DEFAULT_GATEWAY)
-    monkeypatch.setattr(shards, "IDENTIFY_EVERY_S", 0.0)
+    monkeypatch.setattr(receive, "IDENTIFY_EVERY_S", 0.0)
     # What a replica has more than its part it gives back after some quiet time.
     monkeypatch.setattr(replica, "STEADY_S", 1.0)
 

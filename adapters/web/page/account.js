@@ -1,12 +1,12 @@
 // Who is signed in: the landing of a sign-in link, the form, who it is, and signing out.
 
 import { ApiError, goToProvider, signIn, signOut, waysIn, whoAmI } from "./api.js";
+import { $ } from "./dom.js";
 import { load, removeAll, save, saveForTab, takeForTab } from "./storage.js";
 
 // Where a page of the console has sent somebody from, to sign in; to nowhere else.
 const CONSOLE = /^\/admin(?=[/?]|$)/;
 const LINK = /^#sign-in=([A-Za-z0-9_-]+)$/;
-const $ = (selector) => document.querySelector(selector);
 
 export class Account {
   // onProving() when somebody signs in, onSignedIn() when they are there, onAsked() when nobody is

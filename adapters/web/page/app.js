@@ -3,12 +3,12 @@
 import { Account } from "./account.js";
 import { ApiError, listChats } from "./api.js";
 import { Composer } from "./composer.js";
+import { $, element } from "./dom.js";
 import { MessageList } from "./messages.js";
 import { Outbox } from "./outbox.js";
 import { load, newId, save } from "./storage.js";
 import { Stream } from "./stream.js";
 
-const $ = (selector) => document.querySelector(selector);
 const STATES = {
   connecting: "Connecting…",
   open: "Connected",
@@ -49,7 +49,7 @@ const account = new Account({
 });
 
 addEventListener("hashchange", openFromAddress);
-$("#new-chat").addEventListener("click", () => goTo(newId()));
+$("#new-chat").addEventListener("click", () => (location.hash = newId()));
 $("#stop").addEventListener("click", () => send("/stop"));
 $("#open-sidebar").addEventListener("click", () => showDrawer(true));
 $("#close-sidebar").addEventListener("click", () => showDrawer(false));
@@ -72,10 +72,6 @@ function openFromAddress() {
   const asked = location.hash.slice(1);
   if (/^[A-Za-z0-9_-]{1,64}$/.test(asked)) openChat(asked);
   else location.replace(`#${load("last", null) ?? newId()}`);
-}
-
-function goTo(id) {
-  location.hash = id;
 }
 
 function openChat(id) {
@@ -160,28 +156,20 @@ function updateItems(list, items) {
 }
 
 function chatLink(summary) {
-  const item = document.createElement("li");
-  const link = document.createElement("a");
-  link.href = `#${summary.chat}`;
+  const link = element("a", { href: `#${summary.chat}`, onclick: () => showDrawer(false) });
   if (summary.chat === chat) link.setAttribute("aria-current", "page");
-  const title = document.createElement("span");
-  title.textContent = summary.title || "New chat";
-  link.append(title);
+  link.append(element("span", {}, summary.title || "New chat"));
   if (summary.updated_at) link.append(shortTime(summary.updated_at));
-  link.addEventListener("click", () => showDrawer(false));
-  item.append(link);
-  return item;
+  return element("li", {}, link);
 }
 
 function shortTime(iso) {
-  const time = document.createElement("time");
   const at = new Date(iso);
   const today = at.toDateString() === new Date().toDateString();
-  time.dateTime = iso;
-  time.textContent = today
+  const text = today
     ? at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })
     : at.toLocaleDateString([], { day: "numeric", month: "short" });
-  return time;
+  return element("time", { dateTime: iso }, text);
 }
 
 // Browsers draw <meter> each in their own way: it is there to be read, the bar beside it to be seen.

@@ -1,22 +1,23 @@
 // The message box: drafts for each chat, growing height, files, edits, the list of commands.
 
-import { sizeText, small } from "./files.js";
+import { $, button, element } from "./dom.js";
+import { sizeText } from "./files.js";
 import { load, remove, save } from "./storage.js";
 
 const MAX_CHARS = 200_000;
 const MAX_FILES = 10;
 
 export class Composer {
-  #form = document.querySelector("#compose");
-  #text = document.querySelector("#composer");
-  #send = document.querySelector("#send");
-  #hint = document.querySelector("#hint");
+  #form = $("#compose");
+  #text = $("#composer");
+  #send = $("#send");
+  #hint = $("#hint");
   #hintNodes = [...this.#hint.childNodes];
-  #commands = document.querySelector("#commands");
-  #attach = document.querySelector("#attach");
-  #picker = document.querySelector("#picker");
-  #chosen = document.querySelector("#chosen");
-  #editing = document.querySelector("#editing");
+  #commands = $("#commands");
+  #attach = $("#attach");
+  #picker = $("#picker");
+  #chosen = $("#chosen");
+  #editing = $("#editing");
   #chat = null;
   #files = [];
   #edits = null;
@@ -34,7 +35,7 @@ export class Composer {
       this.#picker.value = "";
     });
     this.#editing.querySelector("button").addEventListener("click", () => this.#endEdit());
-    const main = document.querySelector("#main");
+    const main = $("#main");
     main.addEventListener("dragover", (event) => this.#takesFiles(event.dataTransfer) && event.preventDefault());
     main.addEventListener("drop", (event) => this.#drop(event, event.dataTransfer));
     this.#text.addEventListener("paste", (event) => this.#drop(event, event.clipboardData));
@@ -144,15 +145,8 @@ export class Composer {
   }
 
   #chip(file) {
-    const item = document.createElement("li");
-    item.className = "file";
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "×";
-    button.setAttribute("aria-label", `Remove ${file.name}`);
-    button.addEventListener("click", () => this.#remove(file));
-    item.append(file.name, small(sizeText(file.size)), button);
-    return item;
+    const cross = button("×", () => this.#remove(file), { ariaLabel: `Remove ${file.name}` });
+    return element("li", { className: "file" }, file.name, element("small", {}, sizeText(file.size)), cross);
   }
 
   #showHint(problem) {
@@ -213,15 +207,9 @@ export class Composer {
   }
 
   #commandButton([name, meaning]) {
-    const button = document.createElement("button");
-    button.type = "button";
-    const title = document.createElement("b");
-    title.textContent = `/${name}`;
-    const text = document.createElement("span");
-    text.textContent = meaning;
-    button.append(title, text);
-    button.addEventListener("click", () => this.fill(`/${name}`));
-    return button;
+    const choose = button("", () => this.fill(`/${name}`));
+    choose.append(element("b", {}, `/${name}`), element("span", {}, meaning));
+    return choose;
   }
 
   #commandKey(event) {

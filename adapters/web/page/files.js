@@ -1,6 +1,8 @@
 // Files of messages that are not sent yet. They survive a reload like the texts they belong to,
 // where the browser can store them.
 
+import { element } from "./dom.js";
+
 const FIRST_PAUSE_MS = 5000;
 const LONGEST_PAUSE_MS = 80_000;
 const held = new Map();
@@ -38,60 +40,34 @@ function inStore(mode, act) {
 
 // What is shown of a message's files: pictures, and links to keep the others.
 export function fileNodes(chat, files) {
-  const list = document.createElement("ul");
-  list.className = "files";
-  list.append(...files.map((file) => fileNode(`/api/chats/${chat}/files/${file.id}`, file)));
-  return list;
+  return listOf(files.map((file) => fileNode(`/api/chats/${chat}/files/${file.id}`, file)));
 }
 
 function fileNode(address, file) {
-  const link = document.createElement("a");
-  link.href = address;
-  if (file.picture) {
-    const picture = document.createElement("img");
-    Object.assign(picture, { src: address, alt: file.name, loading: "lazy" });
-    let pauseMs = FIRST_PAUSE_MS;
-    // Parley may be busy with other files.
-    picture.addEventListener("error", () => {
-      if (pauseMs <= LONGEST_PAUSE_MS) setTimeout(() => (picture.src = address), pauseMs);
-      pauseMs *= 2;
-    });
-    link.target = "_blank";
-    link.append(picture);
-  } else {
-    link.className = "file";
-    link.download = file.name;
-    link.append(file.name, small(sizeText(file.size)));
+  if (!file.picture) {
+    const size = element("small", {}, sizeText(file.size));
+    return element("a", { href: address, className: "file", download: file.name }, file.name, size);
   }
-  return listItem(link);
+  const picture = element("img", { src: address, alt: file.name, loading: "lazy" });
+  let pauseMs = FIRST_PAUSE_MS;
+  // Parley may be busy with other files.
+  picture.addEventListener("error", () => {
+    if (pauseMs <= LONGEST_PAUSE_MS) setTimeout(() => (picture.src = address), pauseMs);
+    pauseMs *= 2;
+  });
+  return element("a", { href: address, target: "_blank" }, picture);
 }
 
 // The files of a message on its way: their names are all there is to see.
 export function nameNodes(names) {
-  const list = document.createElement("ul");
-  list.className = "files";
-  for (const name of names) {
-    const label = document.createElement("span");
-    label.className = "file";
-    label.textContent = name;
-    list.append(listItem(label));
-  }
-  return list;
+  return listOf(names.map((name) => element("span", { className: "file" }, name)));
+}
+
+function listOf(nodes) {
+  return element("ul", { className: "files" }, ...nodes.map((node) => element("li", {}, node)));
 }
 
 export function sizeText(bytes) {
   if (bytes < 1000) return `${bytes} bytes`;
   return bytes < 999_500 ? `${Math.round(bytes / 1000)} KB` : `${+(bytes / 1e6).toFixed(1)} MB`;
-}
-
-export function small(text) {
-  const element = document.createElement("small");
-  element.textContent = text;
-  return element;
-}
-
-function listItem(content) {
-  const item = document.createElement("li");
-  item.append(content);
-  return item;
 }

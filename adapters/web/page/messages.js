@@ -2,6 +2,7 @@
 // below it the answer that is being written.
 
 import { answerNodes } from "./answer.js";
+import { $, button, element } from "./dom.js";
 import { fileNodes, nameNodes } from "./files.js";
 
 const NEAR_BOTTOM_PX = 80;
@@ -11,13 +12,13 @@ const ANSWER = /^\/(approve|deny|answer) /;
 const NAMES = { you: "You", parley: "Parley" };
 
 export class MessageList {
-  #log = document.querySelector("#messages");
-  #scroller = document.querySelector("#scroller");
-  #jump = document.querySelector("#jump");
-  #welcome = document.querySelector("#welcome");
-  #working = document.querySelector("#working");
-  #preview = document.querySelector("#preview");
-  #previewBody = document.querySelector("#preview .body");
+  #log = $("#messages");
+  #scroller = $("#scroller");
+  #jump = $("#jump");
+  #welcome = $("#welcome");
+  #working = $("#working");
+  #preview = $("#preview");
+  #previewBody = $("#preview .body");
   #chat = null;
   #items = new Set();
   #said = new Map(); // inbox_seq → what the person wrote
@@ -57,7 +58,7 @@ export class MessageList {
     this.#log.setAttribute("aria-busy", "true");
     this.#synced = false;
     this.endPreview();
-    this.#showWorking(false);
+    this.showWorking(false);
     this.showPending(pending);
     this.toBottom();
   }
@@ -72,13 +73,16 @@ export class MessageList {
     const key = `${item.inbox_seq}-${item.outbox_seq}`;
     if (this.#items.has(key)) return;
     this.#items.add(key);
-    if (item.ref && this.#byRef.has(item.ref)) return this.#changeText(item);
+    if (item.ref && this.#byRef.has(item.ref)) return this.#setText(item.ref, textOf(item), "edited");
     if (item.over) return this.#closeOffers((button) => numberOf(button) === item.over, textOf(item));
     const article = itemArticle(key, item);
     if (item.files) article.append(fileNodes(this.#chat, item.files));
     this.#place(article, [item.inbox_seq, item.outbox_seq]);
     if (item.who === "you") this.#heard(item, article);
-    else this.#answered();
+    else {
+      this.endPreview();
+      this.showWorking(false);
+    }
     if (item.choices) this.#offer(item, article);
     if (item.taken) this.#taken.add(item.inbox_seq);
     this.#refreshChoices();
@@ -147,8 +151,11 @@ export class MessageList {
     this.#previewBody.replaceChildren();
   }
 
-  showWorking() {
-    this.#showWorking(true);
+  showWorking(on = true) {
+    clearTimeout(this.#workingTimer);
+    const text = on && this.#preview.hidden ? "Parley is working…" : "";
+    if (this.#working.textContent !== text) this.#working.textContent = text;
+    if (text) this.#workingTimer = setTimeout(() => this.showWorking(false), WORKING_MS);
   }
 
   toBottom() {
@@ -198,10 +205,6 @@ export class MessageList {
     this.onEdit(article.dataset.ref, bodyOf(article).textContent);
   }
 
-  #changeText(item) {
-    this.#setText(item.ref, textOf(item), "edited");
-  }
-
   #setText(ref, text, state) {
     const article = this.#byRef.get(ref);
     if (!article) return;
@@ -210,17 +213,11 @@ export class MessageList {
   }
 
   #offer(item, article) {
-    const group = document.createElement("div");
-    group.className = "choices";
-    group.setAttribute("role", "group");
-    group.setAttribute("aria-label", "Choices");
+    const group = element("div", { className: "choices", role: "group", ariaLabel: "Choices" });
     for (const { label, text } of item.choices) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = label;
-      button.dataset.text = text;
-      button.addEventListener("click", () => this.onChoose(text));
-      group.append(button);
+      const choose = button(label, () => this.onChoose(text));
+      choose.dataset.text = text;
+      group.append(choose);
     }
     article.append(group);
     this.#offers.push({ seq: item.inbox_seq, group, article });
@@ -295,19 +292,11 @@ export class MessageList {
 
   #setFailed(entry, message) {
     this.#setState(entry, "failed", `Not sent: ${message.failed} `);
-    const discard = document.createElement("button");
-    discard.type = "button";
-    discard.textContent = "Remove";
-    discard.addEventListener("click", () => {
+    const discard = button("Remove", () => {
       this.onDiscard(message.id);
       this.#dropPending(message.id);
     });
     entry.article.querySelector(".state").append(discard);
-  }
-
-  #answered() {
-    this.endPreview();
-    this.#showWorking(false);
   }
 
   #paintPreview() {
@@ -315,14 +304,7 @@ export class MessageList {
     if (this.#html === null) return;
     this.#previewBody.replaceChildren(answerNodes(this.#html));
     this.#preview.hidden = false;
-    this.#showWorking(false);
-  }
-
-  #showWorking(on) {
-    clearTimeout(this.#workingTimer);
-    const text = on && this.#preview.hidden ? "Parley is working…" : "";
-    if (this.#working.textContent !== text) this.#working.textContent = text;
-    if (text) this.#workingTimer = setTimeout(() => this.#showWorking(false), WORKING_MS);
+    this.showWorking(false);
   }
 
   #refreshWelcome() {
@@ -352,9 +334,7 @@ function orderOf(article) {
 }
 
 function textOf(item) {
-  const text = document.createElement("div");
-  text.append(answerNodes(item.html));
-  return text.textContent.trim();
+  return element("div", {}, answerNodes(item.html)).textContent.trim();
 }
 
 function numberOf(button) {
@@ -367,15 +347,11 @@ function bodyOf(article) {
 }
 
 function pencilButton(onClick) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "pencil";
-  button.setAttribute("aria-label", "Edit this message");
-  button.title = "Edit this message";
-  button.innerHTML =
+  const title = "Edit this message";
+  const pencil = button("", onClick, { className: "pencil", ariaLabel: title, title });
+  pencil.innerHTML =
     '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M4 16l.8-3.6L13 4.2l2.8 2.8-8.2 8.2z"/></svg>';
-  button.addEventListener("click", onClick);
-  return button;
+  return pencil;
 }
 
 function itemArticle(key, item) {
@@ -392,19 +368,11 @@ function itemArticle(key, item) {
 }
 
 function messageArticle(who) {
-  const article = document.createElement("article");
-  article.className = "message";
+  const name = element("span", { className: who === "you" ? "unseen" : "who" }, NAMES[who]);
+  const header = element("header", {}, name, element("time"), element("span", { className: "state" }));
+  const body = element("div", { className: who === "you" ? "body" : "body answer" });
+  const article = element("article", { className: "message" }, header, body);
   article.dataset.who = who;
-  const header = document.createElement("header");
-  const name = document.createElement("span");
-  name.className = who === "you" ? "unseen" : "who";
-  name.textContent = NAMES[who];
-  const state = document.createElement("span");
-  state.className = "state";
-  header.append(name, document.createElement("time"), state);
-  const body = document.createElement("div");
-  body.className = who === "you" ? "body" : "body answer";
-  article.append(header, body);
   return article;
 }
 

@@ -239,7 +239,7 @@ async def test_a_half_open_socket_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A socket through which nothing comes any more is given up, and nothing is lost."""
-    monkeypatch.setattr("adapters.discord.client.HEARTBEAT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("adapters.discord.receive.HEARTBEAT_TIMEOUT_S", 0.3)
     server.gateway.heartbeat_s = 0.1
     chat = server.direct()
     async with running(adapter, server):

@@ -4,16 +4,15 @@ The SDK's real client speaks to the double, which sends each event over the conn
 would send it over.
 """
 
-import asyncio
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.discord import client as shards
+from adapters.discord import receive
 from adapters.discord.adapter import DiscordAdapter
-from adapters.discord.client import IdentifyTurns, Shard
+from adapters.discord.client import Shard
 from adapters.errors import AdapterRefused
 from tests.adapters.discord.conftest import MakeAdapter, adapter_of, row, running, where
 from tests.support.discord.server import DiscordServer
@@ -26,7 +25,7 @@ TWO = 2
 
 @pytest.fixture(autouse=True)
 def _identifies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "IDENTIFY_EVERY_S", 0.0)
+    monkeypatch.setattr(receive, "IDENTIFY_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -147,7 +146,7 @@ async def test_an_archived_thread_is_asked_for(
 
 def test_a_connection_waits_for_its_turn_to_identify(monkeypatch: pytest.MonkeyPatch) -> None:
     """Discord refuses those that come too early; of one process none does."""
-    monkeypatch.setattr(shards, "IDENTIFY_EVERY_S", 6.0)
+    monkeypatch.setattr(receive, "IDENTIFY_EVERY_S", 6.0)
 
     async def three_identify() -> None:
         async with DiscordServer() as server:
@@ -174,26 +173,6 @@ async def test_who_is_refused_since_another_process_was_faster_tries_again(
     async with running(make(shards=TWO), server, 1):
         assert server.gateway.shards() == [(1, TWO)]
     assert (server.gateway.connects, server.gateway.identified) == (2, 1)
-
-
-async def test_turns_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first at once; a bot with one connection never waits."""
-    monkeypatch.setattr(shards, "IDENTIFY_EVERY_S", 5.0)
-    now, slept = 100.0, list[float]()
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        slept.append(seconds)
-        now += seconds
-
-    turns = IdentifyTurns(clock=lambda: now, sleep=sleep)
-    await asyncio.gather(*(turns.wait(Shard(number, 3)) for number in range(3)))
-    now += 4.0
-    await turns.wait(Shard(0, 3))
-    assert slept == [0.0, 5.0, 5.0, 1.0]
-    for _ in range(3):
-        await turns.wait(Shard())
-    assert len(slept) == 4
 
 
 async def test_too_many_servers_name_the_setting(server: DiscordServer, make: MakeAdapter) -> None:

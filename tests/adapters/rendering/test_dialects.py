@@ -20,8 +20,8 @@ def line(*runs: tuple[str, set[Style]]) -> str:
     ("runs", "written"),
     [
         ([("a ", set()), ("b", B), (" c", set())], "a **b** c"),
-        ([("a", B), ("b", B | I), ("c", I)], "**a**bc"),
-        ([("a ", B), ("b", B | I), (" c", I)], "a b c"),
+        ([("a", B), ("b", B | I), ("c", I)], "**a*b***c"),
+        ([("a ", B), ("b", B | I), (" c", I)], "**a *b*** *c*"),
         ([(" a ", B), ("b", set())], " **a** b"),
         ([("a", I | S), ("b", I)], "*~~a~~b*"),
         ([("a", L | B), ("b", B)], "**[a](https://e.org)b**"),

@@ -55,16 +55,12 @@ async def test_a_message_without_an_id(api: BotApi, adapter: TelegramAdapter) ->
     assert api.calls == []
 
 
-async def test_chats_without_reactions_are_remembered(
-    api: BotApi, adapter: TelegramAdapter
-) -> None:
-    """Where reactions are not allowed they are tried once; the memory is bounded."""
-    adapter._reactions._not_allowed.most = 2
-    api.without_reactions |= {-1, -2, -3}
-    for chat in (-1, -1, -2, -3):
+async def test_a_chat_without_reactions(api: BotApi, adapter: TelegramAdapter) -> None:
+    """Where they are not allowed nothing is raised; other chats have theirs."""
+    api.without_reactions |= {-1}
+    for chat in (-1, -2):
         await adapter.acknowledge(question_in(api, chat), "received")
-    assert len(api.made("setMessageReaction")) == 3
-    assert list(adapter._reactions._not_allowed) == ["-2", "-3"]
+    assert [chat for chat, _ in api.reactions] == [-2]
 
 
 async def test_a_deleted_message_says_nothing_of_its_chat(

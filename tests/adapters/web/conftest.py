@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,12 +113,11 @@ async def serving() -> AsyncIterator[Serve]:
         history: MemoryHistory | None = None,
         door: MemoryDoor | None = None,
         max_file_bytes: int = MAX_FILE_BYTES,
-        home: Path | None = None,
         crowded: bool = False,
         **settings: Any,
     ) -> Served:
         history, door = history or MemoryHistory(), door or MemoryDoor()
-        host = web_host(history, door, max_file_bytes=max_file_bytes, home=home)
+        host = web_host(history, door, max_file_bytes=max_file_bytes)
         adapter = WebAdapter(WebSettings(**settings), host, ping_s=ping_s)
         app = web.Application(middlewares=[_crowding] if crowded else [])
         app.add_routes(adapter.routes())

@@ -1,20 +1,15 @@
 """Messages that come with files."""
 
 import asyncio
-import errno
 import json
-import os
-import stat
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from adapters.door import OWNER, Visitor
-from adapters.web import files
 from gateway.access.rate_limits import BODY_BYTES_OF_USER
 from tests.adapters.web.conftest import Serve, Served, until
 from tests.support.door import MAX_FILE_BYTES, TOKEN
@@ -225,80 +220,3 @@ async def test_the_rate_is_looked_at_before_the_body(chat: Served) -> None:
         assert (response.status, response.headers.get("Retry-After")) == (429, "13")
     assert len(chat.history.messages) == 1
     assert await chat.post("/stop", key="m3") == 202
-
-
-def spooled(folder: Path) -> list[int]:
-    """Return the descriptors of unnamed files in a folder."""
-    found = []
-    for each in Path("/proc/self/fd").iterdir():
-        try:
-            if each.readlink().is_relative_to(folder):
-                found.append(int(each.name))
-        except FileNotFoundError:
-            continue
-    return found
-
-
-def names(folder: Path) -> list[str]:
-    """Return the names in a folder."""
-    return [each.name for each in folder.iterdir()]
-
-
-async def test_above_a_megabyte_files_wait_on_the_disk(serve: Serve, tmp_path: Path) -> None:
-    """Readable by their user only, and without a name: even a kill leaves no file."""
-    chat = await serve(home=tmp_path)
-    content = os.urandom(files.SPOOL_BYTES + 200_000)
-    body = BEGIN + FILE + content + END
-    async with begun(chat, len(body), body[:-5]) as (reader, writer):
-        await until(lambda: spooled(tmp_path))
-        [descriptor] = spooled(tmp_path)
-        assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o600
-        assert names(tmp_path) == []
-        writer.write(body[-5:])
-        assert (await head(reader)).startswith("HTTP/1.1 202 ")
-    assert chat.history.messages[0].attachments[0].content == content
-    assert spooled(tmp_path) == []
-    async with begun(chat, len(body), body[:-5]):
-        await until(lambda: spooled(tmp_path))
-    await until(lambda: not spooled(tmp_path))
-    assert names(tmp_path) == []
-
-
-async def test_a_full_disk_is_told(chat: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page tries again in a minute."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "_write", full)
-    async with chat.client.post(PATH, data=form(a_txt=b"x"), headers=MARK) as response:
-        assert (response.status, response.headers.get("Retry-After")) == (503, "60")
-        assert "No space left on device" in (await response.json())["message"]
-
-
-async def test_few_messages_are_in_memory_as_a_whole(
-    chat: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While they are stored; others wait on the disk."""
-    go, accept, storing = asyncio.Event(), chat.history.accept, list[str]()
-
-    async def slowly(messages: Any) -> Any:
-        storing.append(messages[0].dedupe_key)
-        await go.wait()
-        return await accept(messages)
-
-    read, reads = files.Uploads._read, list[None]()
-
-    async def counted(*given: Any) -> None:
-        await read(*given)
-        reads.append(None)
-
-    monkeypatch.setattr(chat.history, "accept", slowly)
-    monkeypatch.setattr(files.Uploads, "_read", counted)
-    async with asyncio.TaskGroup() as tasks:
-        posts = [tasks.create_task(post(chat, form(key=f"m{n}", a_txt=b"x"))) for n in range(4)]
-        # All four are read; those not stored yet wait.
-        await until(lambda: len(reads) == 4 and len(storing) >= files.WHOLE_AT_ONCE)
-        assert len(storing) == files.WHOLE_AT_ONCE
-        go.set()
-    assert [each.result()[0] for each in posts] == [202] * 4
