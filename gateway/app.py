@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -62,7 +62,7 @@ from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
 from gateway.metrics.instruments import Instruments
 from gateway.metrics.state import LookedAt
-from gateway.pipeline.delivery import Burials, Delivery, Enclosures
+from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
@@ -108,14 +108,6 @@ DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
 
 
-class Runs(Protocol):
-    """A part that runs until it is cancelled."""
-
-    async def run(self) -> None:
-        """Do its work."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Platforms:
     """The connected accounts, and who looks after them.
@@ -128,7 +120,7 @@ class Platforms:
     adapters: Mapping[Account, Adapter]
     supervised: Sequence[Supervised]
     watch: Watch
-    others: Runs | None = None
+    others: OtherReplicas | None = None
     alerts: AlertWatch | None = None
 
 
@@ -463,7 +455,7 @@ async def assembled(
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, kit, list(adapters))
     burials = Burials(note_chats.owners, settings.delivery.retry_for_s)
-    delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(database, links))
+    delivery = Delivery(database, replica, adapters, traffic, burials, links)
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
     parts = LiveParts(
@@ -546,7 +538,7 @@ def _others(
     stops: Stops,
     reloading: Reloading,
     accounts: Accounts,
-) -> Runs | None:
+) -> OtherReplicas | None:
     """Return what tells the other replicas, and hears them; None on SQLite, which has none."""
     if database.server is None:
         return None
