@@ -22,12 +22,14 @@ import typer
 
 from agent.safety.redaction import printable
 from agent.spans import SHOWN_DIGITS
+from gateway import app
 from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
 from gateway.cli.common import AsJson, loaded, opened, settings_of, trace_in
 from gateway.cli.output import show_json, warn
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.http.control import SOCKET
+from gateway.lifecycle.home import own_home, with_web_token
 from gateway.session_keys import FOR_ONE_QUESTION
 from gateway.settings.tree import (
     AlertSettings,
@@ -224,10 +226,6 @@ async def _with_own_gateway(
     settings: Settings, ask_it: Callable[[], Awaitable[OneAnswer]]
 ) -> OneAnswer:
     """Run a gateway for as long as the question takes; Ctrl-C stops it as it stops any."""
-    # What a gateway needs is imported only where none runs.
-    from gateway import app  # noqa: PLC0415
-    from gateway.lifecycle.home import own_home, with_web_token  # noqa: PLC0415
-
     # What waits for accounts that are not served here stays for the next gateway, and is no news.
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)

@@ -7,12 +7,13 @@ import asyncio
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import orjson
 import typer
 import yaml
 from pydantic import BaseModel, SecretStr
+from rich.console import Console
 from rich.text import Text
 
 from agent.processes import sandbox
@@ -22,6 +23,8 @@ from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
 from gateway.errors import GatewayNotRunning, SettingsError
+from gateway.http import control
+from gateway.lifecycle.inventory import of_settings
 from gateway.settings.changes import SettingsQuestion, located, named
 from gateway.settings.editing import OWNER_ONLY, set_value
 from gateway.settings.loading import (
@@ -37,10 +40,7 @@ from gateway.settings.references import refers
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
 from gateway.settings.tree import Settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
+from gateway.wiring import refuse_unusable, tried
 
 _redactor = Redactor()
 _ADDRESSES = ("storage.url", "storage.direct_url")
@@ -119,8 +119,6 @@ def _show_running(context: typer.Context, *, diff: bool, json: bool) -> None:
 
 def _asked(context: typer.Context, question: SettingsQuestion, target: str = "") -> Any:
     """Return what the running gateway answers."""
-    from gateway.http import control  # noqa: PLC0415
-
     # Not the settings: what cannot be read of them here is the gateway's to name.
     home = home_of(context.find_root().params.get("home"))
     return asyncio.run(control.ask_settings(home, question, target))
@@ -138,8 +136,6 @@ def config_check(
     No network call is made. Exit code 1 if it would not. For a FILE that is not in use no secret is
     read and no plugin loaded; the command lists what it would run.
     """
-    from gateway.wiring import tried  # noqa: PLC0415
-
     chosen = context.find_root().params
     path = file_of(chosen["config"], chosen["home"])
     if file is not None and file.absolute() != path.absolute():
@@ -163,8 +159,6 @@ def config_check(
 
 
 def _check_another(file: Path, home: Path) -> None:
-    from gateway.lifecycle.inventory import of_settings  # noqa: PLC0415
-
     try:
         settings = read_foreign(file, home)
         _refuse_contradictions(settings)
@@ -200,9 +194,9 @@ def config_set(
     """
     chosen = context.find_root().params
     file, path = file_of(chosen["config"], chosen["home"]), path_of(key)
-    tried = list({repr(each): each for each in (_as_yaml(value), value)}.values())
+    spellings = list({repr(each): each for each in (_as_yaml(value), value)}.values())
     problems: list[SettingsError] = []
-    for each in tried:
+    for each in spellings:
         try:
             is_closed = set_value(file, path, each, partial(_check_draft, context, file))
             break
@@ -246,8 +240,6 @@ def _is_secret(found: Loaded, key: str) -> bool:
 
 def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
     """Refuse a file that a gateway could not go by; its name in the messages is that of `file`."""
-    from gateway.wiring import refuse_unusable  # noqa: PLC0415
-
     home = context.find_root().params["home"]
     try:
         found = load_settings(config=draft, overrides={"home": home})
@@ -362,7 +354,7 @@ def as_data(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def show(loaded: Loaded, console: "Console") -> None:
+def show(loaded: Loaded, console: Console) -> None:
     """Print one aligned line for each key, then the warnings; what was set stands out."""
     table = rows(loaded)
     shown = [orjson.dumps(row.value).decode() for row in table]
