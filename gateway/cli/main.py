@@ -17,7 +17,7 @@ from gateway.cli.ask import ask_app
 from gateway.cli.audit import audit_app
 from gateway.cli.chat import chat_app
 from gateway.cli.config import adapter_app, config_app, secrets_app
-from gateway.cli.doctor import doctor_app
+from gateway.cli.doctor import doctor_app, upgrade_app
 from gateway.cli.logs import logs_app
 from gateway.cli.output import say, warn
 from gateway.cli.people import memory_app, open_app, pair_app, web_app
@@ -31,7 +31,6 @@ from gateway.cli.sessions import sessions_app
 from gateway.cli.setup import import_app, setup_app
 from gateway.cli.upkeep.db import backup_app, db_app, forget_app, letters_app, restore_app
 from gateway.cli.upkeep.status import status_app
-from gateway.cli.upkeep.upgrade import upgrade_app
 from gateway.cli.usage import usage_app
 from gateway.errors import GatewayError
 

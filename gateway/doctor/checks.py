@@ -15,9 +15,11 @@ from sqlalchemy import Connection
 
 from adapters.registry import AccountReport
 from agent.network import in_words
+from gateway.errors import GatewayError
 from gateway.lifecycle.start_checks import Finding
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
+from gateway.storage import maintenance, migrations
 from gateway.storage.database import DatabaseServer, Location, location_of
 from gateway.wiring import Configured
 
@@ -99,6 +101,18 @@ class Examined:
     def location(self) -> Location:
         """Where the database is."""
         return location_of(self.settings)
+
+    @cached_property
+    def migrations(self) -> Sequence[str]:
+        """What the next start would migrate; nothing if the database cannot be read at all."""
+        if self.opened is not None:
+            return ()
+        try:
+            with maintenance.reading(self.location) as conn:
+                migrations.refuse_newer(conn)
+                return migrations.behind(migrations.schema_revision(conn))
+        except GatewayError:
+            return ()
 
     @property
     def on_server(self) -> bool:
