@@ -15,7 +15,7 @@ import typer
 from adapters.registry import AccountReport
 from agent.models.openai.client import base_url_of
 from gateway.cli.common import AsJson, loaded, opened
-from gateway.cli.output import out, say, show_json
+from gateway.cli.output import say, show_json
 from gateway.doctor import checks, database, home, models, people, safety, settings, versions
 from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
@@ -47,7 +47,7 @@ upgrade_app = typer.Typer(add_completion=False)
 
 
 @doctor_app.command("doctor")
-def doctor(  # noqa: PLR0913 - one for each option
+def doctor(
     context: typer.Context,
     *,
     json: AsJson = False,
@@ -60,15 +60,11 @@ def doctor(  # noqa: PLR0913 - one for each option
             "--deep", help="Read the whole database, and ask for known holes of packages."
         ),
     ] = False,
-    page: Annotated[bool, typer.Option("--page", help="Print all checks, and exit.")] = False,
 ) -> None:
     """Find what is wrong, why that matters, and how to fix it.
 
     Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be checked.
     """
-    if page:
-        out.file.write(checks.page())
-        return
     with _examined(context, offline=offline, deep=deep) as examined:
         results = [checks.made(each, examined) for each in checks.in_order()]
     fixed = [each.fix() for result in results for each in result.seen if fix and each.fix]

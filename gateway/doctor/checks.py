@@ -2,7 +2,7 @@
 
 A check is a generator of what it saw, under `@check`. It is told what there is to look at
 (`Examined`) and changes nothing; what can be fixed safely comes with a function that does it, for
-`parley doctor --fix`. docs/doctor.md is `page()`.
+`parley doctor --fix`. tests/gateway/doctor/page.py writes docs/doctor.md.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -236,47 +236,10 @@ def exit_code(results: Sequence[Result]) -> int:
     return 0 if levels - {"unknown"} else 3
 
 
-ROOMS = {
-    "settings": "Settings",
-    "home": "The home and the machine",
-    "database": "The database",
-    "models": "Models and money",
-    "people": "People and platforms",
-    "safety": "Tools and the sandbox",
-    "versions": "Versions",
-}
+ROOMS = ("settings", "home", "database", "models", "people", "safety", "versions")
+"""Files of checks, in their order."""
 
 
 def in_order() -> list[Check]:
     """Return all checks, room by room."""
     return [each for room in ROOMS for each in CHECKS.values() if each.room == room]
-
-
-def page() -> str:
-    """Return docs/doctor.md."""
-    parts = [_HEAD.format(count=len(CHECKS))]
-    for room, title in ROOMS.items():
-        parts.append(f"\n## {title}\n")
-        parts += [
-            f"\n### `{each.id}`\n\n{each.title}. {each.why} {each.remedy}\n"
-            for each in in_order()
-            if each.room == room
-        ]
-    return "".join(parts)
-
-
-_HEAD = """# What `parley doctor` looks at
-
-`parley doctor` checks settings, machine, database, models, platforms and safety. For each problem it says what it saw, why that matters, and how to
-fix it. It changes nothing, unless `--fix` is given: then it fixes what is safe to fix (modes of files, a schema of an older version) and says what it did.
-
-    parley doctor            # what needs attention, the worst first
-    parley doctor --all      # what is fine as well
-    parley doctor --offline  # without asking any provider
-    parley doctor --deep     # reads the whole database, and asks osv.dev for known holes of packages
-    parley doctor --json     # for programs: id, level, text, why, remedy
-
-Exit codes are those of monitoring plugins: 0 nothing to do, 1 warnings, 2 something is wrong, 3 nothing could be checked. Ids stay the same from version to version.
-
-This page has all {count} checks; `parley doctor --page` prints it.
-"""  # noqa: E501 - lines of a page

@@ -231,11 +231,6 @@ def test_no_secret_is_in_what_it_says(parley: Parley, open_home: Path) -> None:
         assert secret not in ended.out + ended.err
 
 
-def test_the_page_lists_all_checks(parley: Parley) -> None:
-    """As docs/doctor.md has them."""
-    assert f"### `{OPEN_HOME}`" in parley("doctor", "--page").out
-
-
 @pytest.mark.usefixtures("sqlite_alone")
 class TestUpgrade:
     def checked(self, parley: Parley) -> dict[str, tuple[str, str]]:

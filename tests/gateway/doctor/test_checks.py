@@ -12,6 +12,7 @@ import pytest
 from gateway.doctor import checks
 from gateway.doctor.checks import CHECKS, Check, Examined, Result, Sight, exit_code, made
 from gateway.storage.schema import REVISION
+from tests.gateway.doctor.page import page
 from tests.gateway.doctor.patients import READY, Patient, revision_of, sound
 from tests.gateway.doctor.planted import FAULTS, advisories
 from tests.support.command_line import Run as Parley
@@ -156,7 +157,7 @@ def test_each_check_has_a_planted_fault() -> None:
 
 def test_the_page_is_of_this_version() -> None:
     """`parley doctor --page > docs/doctor.md` writes it anew."""
-    assert PAGE.read_text("utf-8") == checks.page()
+    assert PAGE.read_text("utf-8") == page()
 
 
 def test_each_check_says_what_it_is_for() -> None:
@@ -170,7 +171,7 @@ def test_each_check_says_what_it_is_for() -> None:
 
 def commands_named() -> set[tuple[str, ...]]:
     """Return the commands of `parley` that the page names, without what they are about."""
-    named = re.findall(r"`parley ([^`]+)`", checks.page())
+    named = re.findall(r"`parley ([^`]+)`", page())
     return {tuple(each.split()) for each in named}
 
 
