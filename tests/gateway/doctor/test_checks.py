@@ -156,7 +156,7 @@ def test_each_check_has_a_planted_fault() -> None:
 
 
 def test_the_page_is_of_this_version() -> None:
-    """`parley doctor --page > docs/doctor.md` writes it anew."""
+    """`python -m tests.gateway.doctor.page > docs/doctor.md` writes it anew."""
     assert PAGE.read_text("utf-8") == page()
 
 
