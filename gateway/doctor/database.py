@@ -64,9 +64,10 @@ def _schema(examined: Examined) -> Iterator[Sight]:
     yield Sight(
         "warning", f"{count(len(waiting), 'migration')} to go: {'; '.join(waiting)}", fix=fix
     )
-    size = _size(examined)
-    free = shutil.disk_usage(examined.location.parent).free if size else 0
-    if free < ROOM * size:
+    location, size = examined.location, _size(examined)
+    if not isinstance(location, Path):
+        return
+    if (free := shutil.disk_usage(location.parent).free) < ROOM * size:
         text = f"{free / 1e6:,.0f} MB are free beside a database of {size / 1e6:,.0f} MB"
         yield Sight(
             "wrong", f"{text}; a backup and a migration may need {ROOM * size / 1e6:,.0f} MB"
