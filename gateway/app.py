@@ -290,17 +290,12 @@ async def _welcome(
 
 def _until_the_process_ends(gateway: Gateway, journal: CrashJournal) -> Work:
     """Return what runs beside the parts: the journal, reloads, what the service manager is told."""
-    return {"crash journal": journal.run(), "reload": gateway.reloading.run()} | _told(gateway)
-
-
-def _told(gateway: Gateway) -> Work:
-    """Return what tells the service manager how it goes; nothing where none has asked for it."""
-    manager = service_manager()
-    if manager is None:
-        return {}
-    still_s = gateway.worker.still_s
-    pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
-    return {"service manager": pulse.run()}
+    work: Work = {"crash journal": journal.run(), "reload": gateway.reloading.run()}
+    if (manager := service_manager()) is not None:
+        still_s = gateway.worker.still_s
+        pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
+        work["service manager"] = pulse.run()
+    return work
 
 
 async def serve(

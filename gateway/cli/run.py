@@ -15,7 +15,7 @@ from gateway.app import Welcome
 from gateway.cli.common import loaded
 from gateway.cli.output import warn
 from gateway.lifecycle import start_checks
-from gateway.lifecycle.home import close_own_secrets, own_home, with_web_token
+from gateway.lifecycle.home import own_home, with_web_token
 from gateway.logging.setup import configure_logging
 from gateway.reload.origin import Known, Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of
@@ -37,7 +37,6 @@ def run(
     with own_home(settings) as journal:
         settings = with_web_token(settings)
         configure_logging(settings.logging, settings.home, redactor_of(settings))
-        close_own_secrets(settings.home)
         for warning in found.warnings:
             warn(warning)
         source = _source(context, replace(found, settings=settings), host, port)
