@@ -7,7 +7,7 @@ import asyncio
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -35,7 +35,7 @@ from gateway.settings.loading import (
     load_settings,
     read_foreign,
 )
-from gateway.settings.marks import Mark, mark_of
+from gateway.settings.marks import mark_of
 from gateway.settings.references import refers
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
@@ -49,15 +49,6 @@ _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 
 
 _OF_OTHERS = {"plugin", "engine"}
-
-
-class Row(NamedTuple):
-    """One key; `value` is JSON data without secrets, `mark` says when a change takes effect."""
-
-    key: str
-    value: Any
-    origin: str
-    mark: Mark
 
 
 config_app = typer.Typer(help="Show, check and change the settings.", no_args_is_help=True)
@@ -93,7 +84,7 @@ def config_show(
         return
     found = read(context)
     if json:
-        show_json(as_data(found))
+        show_json(rows(found))
         return
     show(found, out)
     tools = found.settings.tools
@@ -326,17 +317,19 @@ _BECAME = {
 }
 
 
-def rows(loaded: Loaded) -> list[Row]:
-    """Return every key in the order of the tree."""
-    return [
-        Row(
-            key,
-            _address(value) if key in _ADDRESSES else _masked(value),
-            loaded.origins[key],
-            mark_of(path_of(key)),
-        )
+def rows(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """Return every key in the order of the tree, with its value, origin and mark.
+
+    Values are JSON data without secrets; a mark says when a change takes effect.
+    """
+    return {
+        key: {
+            "value": _address(value) if key in _ADDRESSES else _masked(value),
+            "origin": loaded.origins[key],
+            "mark": mark_of(path_of(key)),
+        }
         for key, value in loaded.values.items()
-    ]
+    }
 
 
 def _address(value: Any) -> Any:
@@ -346,24 +339,16 @@ def _address(value: Any) -> Any:
     return _redactor.text(_PASSWORD.sub(rf"\1{MASK}", value.get_secret_value()))
 
 
-def as_data(loaded: Loaded) -> dict[str, Any]:
-    """Return the rows for JSON, key → {value, origin, mark}."""
-    return {
-        row.key: {"value": row.value, "origin": row.origin, "mark": row.mark}
-        for row in rows(loaded)
-    }
-
-
 def show(loaded: Loaded, console: Console) -> None:
     """Print one aligned line for each key, then the warnings; what was set stands out."""
     table = rows(loaded)
-    shown = [orjson.dumps(row.value).decode() for row in table]
-    widths = max(len(row.key) for row in table), min(max(map(len, shown)), 40)
-    for row, value in zip(table, shown, strict=True):
-        style = "dim" if row.origin == "default" else ""
-        line = Text(f"{row.key:<{widths[0]}}  ", "cyan")
-        line.append(f"{value:<{widths[1]}}  ", style)
-        line.append(f"{row.mark:<9}  ", "dim").append(row.origin, "dim")
+    shown = {key: orjson.dumps(row["value"]).decode() for key, row in table.items()}
+    widths = max(map(len, table)), min(max(map(len, shown.values())), 40)
+    for key, row in table.items():
+        style = "dim" if row["origin"] == "default" else ""
+        line = Text(f"{key:<{widths[0]}}  ", "cyan")
+        line.append(f"{shown[key]:<{widths[1]}}  ", style)
+        line.append(f"{row['mark']:<9}  ", "dim").append(row["origin"], "dim")
         console.print(line, soft_wrap=True)
     for warning in loaded.warnings:
         console.print(Text(f"warning: {warning}", "yellow"), soft_wrap=True)
