@@ -21,16 +21,16 @@ from agent.safety.threats import revealed
 from gateway.cli.common import AsJson, loaded, opened
 from gateway.cli.output import say, show_json, warn
 from gateway.errors import GatewayError, StorageUnavailable
+from gateway.lifecycle import start_checks
+from gateway.lifecycle.start_checks import Finding
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of, key_variable
 from gateway.setup import hermes
 from gateway.setup.checks import (
     KEYS_AT,
-    Checked,
     check_account,
     check_accounts,
     check_model,
-    lines,
     mixed_up,
     mixed_up_key,
 )
@@ -115,7 +115,7 @@ def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     return code
 
 
-async def _check_all(found: Loaded) -> list[Checked]:
+async def _check_all(found: Loaded) -> list[Finding]:
     model, accounts = await asyncio.gather(
         check_model(found.settings.model), check_accounts(found.settings)
     )
@@ -123,7 +123,7 @@ async def _check_all(found: Loaded) -> list[Checked]:
 
 
 def _report(
-    checked: Sequence[Checked], draft: Answers, written: WrittenSettings | None
+    checked: Sequence[Finding], draft: Answers, written: WrittenSettings | None
 ) -> dict[str, Any]:
     return {
         "written": None if written is None else str(written.file),
@@ -152,9 +152,9 @@ def _agreed(target: Target, draft: Answers) -> bool:
     return sys.stdin.isatty() and typer.confirm("Write that?", default=True)
 
 
-def _show(checked: Sequence[Checked]) -> None:
-    for line in lines(checked):
-        say(f"  {line}", STYLES.get(line.strip()[0], ""))
+def _show(checked: Sequence[Finding]) -> None:
+    for line in start_checks.lines(checked):
+        say(line, STYLES.get(line.strip()[0], ""))
 
 
 def _tell(written: WrittenSettings) -> None:
@@ -173,7 +173,7 @@ class _Wizard:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._draft = Answers()
-        self._greetings: list[Checked] = []
+        self._greetings: list[Finding] = []
 
     def run(self) -> None:
         """Ask, write, and say how to start."""
@@ -244,11 +244,11 @@ class _Wizard:
         given["name"] = _ask("Model", default)
         return given
 
-    def _tried(self) -> Checked:
+    def _tried(self) -> Finding:
         try:
             found = self._target.load(self._draft.values)
         except GatewayError as exc:
-            return Checked("model", "refused", str(exc))
+            return Finding("model", "refused", str(exc))
         say("  asking …", "dim")
         return asyncio.run(check_model(found.settings.model))
 
@@ -290,11 +290,11 @@ class _Wizard:
             say(f"  ✗ this is {mixed}; {platform.title}'s {credential.title} is asked for", "red")
         return ""
 
-    def _logged_in(self, platform: Platform) -> Checked:
+    def _logged_in(self, platform: Platform) -> Finding:
         try:
             found = self._target.load(self._draft.values)
         except GatewayError as exc:
-            return Checked(platform.name, "refused", str(exc))
+            return Finding(platform.name, "refused", str(exc))
         say("  asking …", "dim")
         block = found.settings.platforms.accounts(platform.name)[0]
         return asyncio.run(check_account(platform.name, block))

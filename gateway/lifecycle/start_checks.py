@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
@@ -46,6 +46,9 @@ class Finding:
             `platform:account`.
         text: For the operator; where something is wrong it names the setting.
         lacks: What else has to be switched on at a platform; a sentence each, with the link.
+        cost_usd: What a question to a model has cost; None if nothing was asked or no price is
+            known.
+        bot: Of a platform: what the bot is called there.
         greeting: Of a platform: an address that sends the code behind it to the bot.
     """
 
@@ -53,7 +56,14 @@ class Finding:
     outcome: Outcome
     text: str
     lacks: tuple[str, ...] = ()
+    cost_usd: float | None = None
+    bot: str = ""
     greeting: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether somebody has to change something before it can be used."""
+        return self.outcome in WRONG
 
 
 def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked: bool) -> Finding:
@@ -161,7 +171,8 @@ def _of_platform(supervised: Supervised, reports: Reports) -> Finding:
         if report is None or report.outcome != "accepted":
             return Finding(supervised.name, "accepted", "connected")
         text = f"connected as {report.bot}"
-        return Finding(supervised.name, "accepted", text, report.lacks, report.greeting)
+        found = Finding(supervised.name, "accepted", text, report.lacks)
+        return replace(found, bot=report.bot, greeting=report.greeting)
     if supervised.is_standby:
         return Finding(supervised.name, "not_checked", "another replica receives for it")
     why = f" ({supervised.trouble})" if supervised.trouble else ""
@@ -172,7 +183,7 @@ def _logged(finding: Finding) -> Finding:
     is_odd = finding.outcome == "unreachable" or finding.lacks
     level = logging.WARNING if is_odd else logging.INFO
     log.log(
-        logging.ERROR if finding.outcome in WRONG else level,
+        logging.ERROR if finding.is_wrong else level,
         "credentials_checked",
         subject=finding.subject,
         outcome=finding.outcome,
@@ -182,10 +193,10 @@ def _logged(finding: Finding) -> Finding:
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:
-    """Return what the start prints: first what somebody has to change."""
+    """Return findings as they are printed: first what somebody has to change."""
     marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
     found: list[str] = []
-    for each in sorted(findings, key=lambda each: each.outcome not in WRONG):
+    for each in sorted(findings, key=lambda each: not each.is_wrong):
         found.append(f"  {marks.get(each.outcome, '✓')} {each.subject}: {each.text}")
         found += [f"    ! {lack}" for lack in each.lacks]
     return [printable(line) for line in found]

@@ -5,8 +5,6 @@ here raises for what the other side says: that is a finding.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from adapters import registry
 from adapters.registry import AccountSettings, by_name
@@ -23,7 +21,7 @@ from agent.models.base import ChatModel, ModelRequest
 from agent.models.factory import build_model
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
-from gateway.lifecycle.start_checks import WRONG, Outcome, report_of
+from gateway.lifecycle.start_checks import Finding, Outcome, report_of
 from gateway.settings.tree import Settings
 
 ANSWER_WITHIN_S = 30.0
@@ -49,32 +47,6 @@ _KEY_SHAPES = {
 """In this order: the last one begins the others, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What became of one key or token.
-
-    Attributes:
-        subject: The model, or `platform:account`.
-        text: One sentence for the operator, without any secret.
-        lacks: What else has to be switched on; a sentence each, with the link.
-        cost_usd: What the question has cost; None where nothing was asked or no price is known.
-        greeting: An address that sends the code behind it to the bot.
-    """
-
-    subject: str
-    outcome: Outcome
-    text: str
-    lacks: tuple[str, ...] = ()
-    cost_usd: float | None = None
-    bot: str = ""
-    greeting: str = ""
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether somebody has to change something before it can be used."""
-        return self.outcome in WRONG
-
-
 class _Unread:
     """Takes the growing answer, which nobody watches."""
 
@@ -85,7 +57,7 @@ class _Unread:
         """Forget it."""
 
 
-async def check_model(settings: ModelSettings) -> Checked:
+async def check_model(settings: ModelSettings) -> Finding:
     """Have the model answer one question, and say what that cost.
 
     Args:
@@ -94,29 +66,29 @@ async def check_model(settings: ModelSettings) -> Checked:
     try:
         model = await asyncio.to_thread(build_model, settings)
     except ModelError as exc:
-        return Checked(settings.name or settings.provider, "refused", str(exc))
+        return Finding(settings.name or settings.provider, "refused", str(exc))
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             return await _asked(model)
     except (ModelError, TimeoutError) as exc:
         outcome, text = _why(exc, model)
-        return Checked(model.label, outcome, text)
+        return Finding(model.label, outcome, text)
     finally:
         await model.close()
 
 
-async def _asked(model: ChatModel) -> Checked:
+async def _asked(model: ChatModel) -> Finding:
     question: ChatMessage = {"role": "user", "content": QUESTION}
     request = ModelRequest([question], max_output_tokens=ANSWER_TOKENS, conversation="setup")
     completion = await model.complete(request, _Unread())
     call = call_of(model, request, completion)
     if model.provider == "offline":
-        return Checked(model.label, "accepted", "the demo model answers; it costs nothing")
+        return Finding(model.label, "accepted", "the demo model answers; it costs nothing")
     cost = format_usd(call.cost_usd, estimated=call.estimated)
     said = " ".join(str(completion.message.get("content") or "").split())[:SHOWN_CHARS]
     answered = f"answers “{said}”" if said else "answers"
     text = f"{answered}; the question and the answer cost {cost}"
-    return Checked(model.label, "accepted", text, cost_usd=call.cost_usd)
+    return Finding(model.label, "accepted", text, cost_usd=call.cost_usd)
 
 
 def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
@@ -143,14 +115,14 @@ def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
     return outcome, text
 
 
-async def check_accounts(settings: Settings) -> list[Checked]:
+async def check_accounts(settings: Settings) -> list[Finding]:
     """Ask each platform about the tokens of its accounts that are on, side by side."""
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(check_account(*each)) for each in settings.platforms.on()]
     return [task.result() for task in asked]
 
 
-async def check_account(platform: str, block: AccountSettings) -> Checked:
+async def check_account(platform: str, block: AccountSettings) -> Finding:
     """Ask a platform about an account's tokens; one that was mixed up is not sent there."""
     subject = f"{platform}:{block.name}"
     for credential in by_name()[platform].credentials:
@@ -158,9 +130,9 @@ async def check_account(platform: str, block: AccountSettings) -> Checked:
         text = secret.get_secret_value().strip() if secret else ""
         if mixed := mixed_up(text, platform, credential.key):
             wrong = f"this is {mixed}; what is asked for is the {credential.title}"
-            return Checked(subject, "refused", wrong)
+            return Finding(subject, "refused", wrong)
     report = await report_of(platform, block)
-    return Checked(
+    return Finding(
         subject,
         report.outcome,
         report.text,
@@ -180,13 +152,3 @@ def mixed_up(text: str, platform: str, key: str) -> str:
 def mixed_up_key(text: str) -> str:
     """Return whose token a text is where the key of a model is asked for; else nothing."""
     return registry.other_owner(text, "", "")
-
-
-def lines(checked: Sequence[Checked]) -> list[str]:
-    """Return findings as they are shown: a mark, the subject, what it lacks below it."""
-    marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
-    found = []
-    for each in checked:
-        found.append(f"{marks.get(each.outcome, '✓')} {each.subject}: {each.text}")
-        found += [f"  ! {lack}" for lack in each.lacks]
-    return found

@@ -15,12 +15,12 @@ from agent.models.offline import OfflineModel
 from gateway.console.pages.system import told
 from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, StorageError
+from gateway.lifecycle.start_checks import Finding
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.references import is_reference, references_in
 from gateway.settings.tree import Settings
 from gateway.setup.checks import (
     KEYS_AT,
-    Checked,
     check_account,
     check_model,
     mixed_up,
@@ -177,7 +177,7 @@ def _secret(ask: Ask, name: str) -> str:
     return text
 
 
-async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -> Moved:
+async def _written(ask: Ask, target: Target, draft: Answers, checked: Finding) -> Moved:
     """Write what was tried, have the gateway go by it, and say what is still to do.
 
     Raises:

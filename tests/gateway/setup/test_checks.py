@@ -6,7 +6,7 @@ import pytest
 
 from adapters.registry import account_types
 from agent.settings import ModelSettings
-from gateway.setup.checks import Checked, check_account, check_model, lines, mixed_up, mixed_up_key
+from gateway.setup.checks import check_account, check_model, mixed_up, mixed_up_key
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.model_server import Fault, Reply
@@ -146,16 +146,3 @@ def test_keys_and_tokens_are_told_apart_by_their_looks() -> None:
     assert mixed_up(TOKEN, "telegram", "token") == ""
     assert mixed_up_key(TOKEN) == "Telegram's bot token"
     assert mixed_up_key("sk-ant-123") == ""
-
-
-def test_what_is_lacking_stands_below_its_account() -> None:
-    """With marks as the start prints them."""
-    found = lines([
-        Checked("discord:default", "accepted", "it is that of Parley", ("an intent is off",)),
-        Checked("claude", "refused", "no"),
-    ])
-    assert found == [
-        "✓ discord:default: it is that of Parley",
-        "  ! an intent is off",
-        "✗ claude: no",
-    ]
