@@ -158,6 +158,8 @@ class ReplaceableAdapter:
 class UnbuiltAdapter:
     """`adapters.base.Adapter` of an account whose own could not be made: its answers wait.
 
+    A replay's platform is one that takes them all the same.
+
     Args:
         reason: What has to be changed; the account stops with it.
     """
