@@ -35,13 +35,8 @@ DIGITS = 32
 """Of a trace."""
 LEAST_DIGITS = 6
 """Of a trace: fewer would be the beginning of many."""
-Show = Callable[[list[bytes]], None]
 Choose = Callable[[bytes], bool]
 """Tells whether a line is shown."""
-
-
-def _poll_interval() -> None:
-    time.sleep(_POLL_S)
 
 
 logs_app = typer.Typer(add_completion=False)
@@ -99,7 +94,7 @@ def show_logs(  # noqa: PLR0913 - an option each
     chosen = choosing(wanted, _pattern(grep))
     if follow and lines is None:
         lines = FIRST_LINES
-    view(path, chosen, (stored if json else readable)(out), lines=lines, follow=follow)
+    view(path, chosen, out, json=json, lines=lines, follow=follow)
 
 
 def known_level(text: str | None) -> str:
@@ -183,19 +178,18 @@ def _conversations_of(settings: Settings, chat: str | None) -> tuple[str, ...]:
 def view(
     path: Path,
     chosen: Choose,
-    show: Show,
+    console: Console,
     *,
+    json: bool = False,
     lines: int | None = None,
     follow: bool = False,
-    wait: Callable[[], None] = _poll_interval,
 ) -> None:
     """Print the newest matching lines of the log and its rotated predecessors, oldest first.
 
     Args:
-        show: Prints lines: `readable` or `stored`.
+        json: Print them as they are stored; what is no JSON is left out.
         lines: At most so many; None for all there are.
         follow: Go on with what is appended, over rotation and truncation, until interrupted.
-        wait: Called when there is nothing new; KeyboardInterrupt in it ends the view.
 
     Raises:
         NotFound: There is no log file.
@@ -206,11 +200,12 @@ def view(
         text = f"cannot read the log {str(path)!r}: {exc.strerror}; has the gateway run here?"
         raise NotFound(text) from exc
     with closing(LogTail(path, file)) as tail:
-        show(_newest(tail, chosen, lines))
+        show = _show_stored if json else _show_readable
+        show(_newest(tail, chosen, lines), console)
         try:
             while follow:
-                show(_matching(tail.new_lines(), chosen, None))
-                wait()
+                show(_matching(tail.new_lines(), chosen, None), console)
+                time.sleep(_POLL_S)
         except KeyboardInterrupt:
             # This is how a person leaves the view.
             return
@@ -274,26 +269,18 @@ class LogTail:
         return os.fstat(self._file.fileno()).st_ino
 
 
-def readable(console: Console) -> Show:
-    """Return what prints lines readably; coloured where the console is a terminal."""
-
-    def show(lines: list[bytes]) -> None:
-        for line in lines:
-            console.print(_rendered(line), soft_wrap=True)
-
-    return show
+def _show_readable(lines: list[bytes], console: Console) -> None:
+    """Print lines readably; coloured where the console is a terminal."""
+    for line in lines:
+        console.print(_rendered(line), soft_wrap=True)
 
 
-def stored(console: Console) -> Show:
-    """Return what prints lines as they are stored; those that are no JSON are left out."""
-
-    def show(lines: list[bytes]) -> None:
-        # Past the console, which would wrap and colour lines that programs read.
-        found = (line.decode("utf-8", "replace") for line in lines if parsed(line) is not None)
-        console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
-        console.file.flush()
-
-    return show
+def _show_stored(lines: list[bytes], console: Console) -> None:
+    """Print lines as they are stored; those that are no JSON are left out."""
+    # Past the console, which would wrap and colour lines that programs read.
+    found = (line.decode("utf-8", "replace") for line in lines if parsed(line) is not None)
+    console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
+    console.file.flush()
 
 
 def _newest(tail: LogTail, chosen: Choose, lines: int | None) -> list[bytes]:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pytest
 import typer
 from rich.console import Console
 
-from gateway.cli.logs import Choose, choosing, known_level, moment, readable, stored, view
+from gateway.cli.logs import Choose, choosing, known_level, moment, view
 from gateway.errors import NotFound
 from gateway.logging.recent import LineFilter
 from gateway.logging.setup import LogFile
@@ -29,7 +30,7 @@ def line(event: str, level: str = "info", **fields: Any) -> bytes:
 def shown(path: Path, chosen: Choose = ALL, **options: Any) -> list[str]:
     """Return the lines that a view prints on something that is no terminal."""
     out = io.StringIO()
-    view(path, chosen, readable(Console(file=out, width=20)), **options)
+    view(path, chosen, Console(file=out, width=20), **options)
     return out.getvalue().splitlines()
 
 
@@ -81,7 +82,7 @@ class TestForm:
         view(
             path,
             ALL,
-            readable(Console(file=out, force_terminal=True, color_system="standard")),
+            Console(file=out, force_terminal=True, color_system="standard"),
         )
         assert "\x1b[" in out.getvalue()
 
@@ -166,7 +167,7 @@ def test_lines_come_as_they_are_stored(path: Path) -> None:
     """For programs: without what is no JSON, and without what a terminal would obey."""
     path.write_bytes(line("seen", text="\x9b2J") + b"not json\n" + line("seen_again"))
     out = io.StringIO()
-    view(path, ALL, stored(Console(file=out, width=20)))
+    view(path, ALL, Console(file=out, width=20), json=True)
     first, second = out.getvalue().splitlines()
     assert orjson.loads(first)["text"] == "\x9b2J"
     assert "\x9b" not in first
@@ -212,12 +213,13 @@ class TestFollow:
         """Follow a file; each time there is nothing new, take the next step, at the end Ctrl-C."""
         remaining = list(steps)
 
-        def wait() -> None:
+        def wait(_: float) -> None:
             if not remaining:
                 raise KeyboardInterrupt
             remaining.pop(0)()
 
-        return shown(path, follow=True, wait=wait, **options)
+        with patch("gateway.cli.logs.time.sleep", wait):
+            return shown(path, follow=True, **options)
 
     def append(self, path: Path, data: bytes) -> None:
         """Write to the end of the file, which need not be there."""
