@@ -5,9 +5,10 @@ A check is a generator of what it saw, under `@check`. It is told what there is 
 `parley doctor --fix`. tests/gateway/doctor/page.py writes docs/doctor.md.
 """
 
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -168,8 +169,16 @@ class Check:
     look: Look = field(compare=False)
 
 
-def with_mode(path: Path, mode: int) -> str:
-    """Give a path a mode, and say so; for `Sight.fix`."""
+def open_to_others(
+    path: Path, mode: int, level: Level = "wrong", holds: str = ""
+) -> Iterator[Sight]:
+    """Yield a file or folder that others can read or enter; its fix gives it this mode."""
+    if (found := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        fix = partial(_with_mode, path, mode)
+        yield Sight(level, f"{path} {holds}has the mode {found:04o}", fix=fix)
+
+
+def _with_mode(path: Path, mode: int) -> str:
     path.chmod(mode)
     return f"{path} has the mode {mode:04o} now"
 
