@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
+from adapters.web.platform import is_private_way
 from agent.context.summary_model import LEAST_WINDOW_TOKENS
 from agent.models.catalog import find_facts
 from agent.models.openai.mode import PARSER_OFF, modes_in
@@ -136,9 +137,7 @@ def _address(examined: Examined) -> Iterator[Sight]:
     blocks: list[tuple[str, ModelSettings]] = [("model", examined.settings.model)]
     blocks += [(f"fallbacks.{n}", each) for n, each in enumerate(examined.settings.fallbacks)]
     for place, block in blocks:
-        url = block.base_url or ""
-        is_here = any(name in url for name in ("//127.", "//localhost", "//[::1]"))
-        if url.startswith("http://") and not is_here:
+        if block.base_url and not is_private_way(block.base_url):
             yield Sight("warning", f"{place}.base_url is not encrypted")
 
 
