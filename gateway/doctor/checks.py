@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from adapters.registry import AccountReport
 from agent.network import in_words
 from gateway.errors import GatewayError
-from gateway.lifecycle.start_checks import Finding
+from gateway.lifecycle.start_checks import Finding, Outcome
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations
@@ -32,6 +32,14 @@ Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
 of the providers (not with `--offline`), a gateway that runs."""
 
 HANGS = "hangs"
+OF_OUTCOMES: Mapping[Outcome, Level] = {
+    "accepted": "fine",
+    "not_checked": "note",
+    "unreachable": "warning",
+    "refused": "wrong",
+    "no_credit": "wrong",
+}
+"""How bad it is what became of a key or token."""
 
 Fix = Callable[[], str]
 """Fixes something, and says what was done."""

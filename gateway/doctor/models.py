@@ -9,8 +9,7 @@ from agent.models.catalog import find_facts
 from agent.models.openai.mode import PARSER_OFF, modes_in
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
-from gateway.doctor.checks import Examined, Level, Sight, check
-from gateway.lifecycle.start_checks import Outcome
+from gateway.doctor.checks import OF_OUTCOMES, Examined, Level, Sight, check
 from gateway.storage.reports import ledger
 from gateway.wiring import Configured
 
@@ -20,13 +19,6 @@ SMALL_SHARE = 0.25
 """Of what the model could hold."""
 LARGEST_OUTPUT_SHARE = 0.5
 NEAR_SHARE = 0.8
-_LEVELS: dict[Outcome, Level] = {
-    "refused": "wrong",
-    "no_credit": "wrong",
-    "unreachable": "warning",
-    "not_checked": "note",
-    "accepted": "fine",
-}
 
 
 @check(
@@ -49,7 +41,7 @@ def _real(examined: Examined) -> Iterator[Sight]:
 )
 def _keys(examined: Examined) -> Iterator[Sight]:
     for finding in examined.findings or ():
-        yield Sight(_LEVELS[finding.outcome], f"{finding.subject}: {finding.text}")
+        yield Sight(OF_OUTCOMES[finding.outcome], f"{finding.subject}: {finding.text}")
 
 
 @check(
