@@ -12,9 +12,8 @@ import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from gateway.cli.alerts import alerts_app
 from gateway.cli.ask import ask_app
-from gateway.cli.audit import audit_app
+from gateway.cli.audit import audit_app, policy_app
 from gateway.cli.chat import chat_app
 from gateway.cli.config import adapter_app, config_app, secrets_app
 from gateway.cli.doctor import doctor_app, upgrade_app
@@ -22,7 +21,6 @@ from gateway.cli.logs import logs_app
 from gateway.cli.output import say, warn
 from gateway.cli.people import memory_app, open_app, pair_app, web_app
 from gateway.cli.plugins import engines_app, mcp_app, plugins_app
-from gateway.cli.policy import policy_app
 from gateway.cli.prompt import prompt_app
 from gateway.cli.replay import replay_app
 from gateway.cli.run import run_app
@@ -30,7 +28,7 @@ from gateway.cli.search import search_app
 from gateway.cli.sessions import sessions_app
 from gateway.cli.setup import import_app, setup_app
 from gateway.cli.upkeep.db import backup_app, db_app, forget_app, letters_app, restore_app
-from gateway.cli.upkeep.status import status_app
+from gateway.cli.upkeep.status import alerts_app, status_app
 from gateway.cli.usage import usage_app
 from gateway.errors import GatewayError
 
