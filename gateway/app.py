@@ -482,7 +482,7 @@ async def assembled(
     instruments = Instruments(LookedAt(reloading, database, supervised, health.watch, worker))
     server = _server(instruments, inside, routes, door)
     async with (
-        _closed_at_the_end(reloading, server, adapters.values(), replica),
+        _closed_at_the_end(adapters.values(), replica.close, reloading.close, server.stop),
         instruments.recording(),
     ):
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
@@ -547,19 +547,12 @@ def _others(
 
 @asynccontextmanager
 async def _closed_at_the_end(
-    reloading: Reloading,
-    server: HttpServer,
-    adapters: Iterable[Adapter],
-    replica: Replica,
+    adapters: Iterable[Adapter], *closes: Callable[[], Coroutine[Any, Any, None]]
 ) -> AsyncIterator[None]:
-    """Close adapters, server, models and the replica, in this order, when the body ends."""
+    """Close the adapters when the body ends, then call the others, the last one first."""
     async with AsyncExitStack() as closing:
-        closing.push_async_callback(replica.close)
-        # What is pushed last is closed first.
-        closing.push_async_callback(reloading.close)
-        closing.push_async_callback(server.stop)
-        for adapter in adapters:
-            closing.push_async_callback(adapter.close)
+        for close in (*closes, *(each.close for each in adapters)):
+            closing.push_async_callback(close)
         yield
 
 
