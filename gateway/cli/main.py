@@ -1,46 +1,162 @@
-"""The `parley` command: its options, and its commands in the order of `parley --help`."""
+"""The `parley` command: its options, and where each of its commands is found.
+
+A command's file is imported when the command is called, and what few calls need where it is needed,
+so that `parley --help` stays quick and `parley run` stays small.
+"""
 
 import logging
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import structlog
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from gateway.cli.ask import ask_app
-from gateway.cli.audit import audit_app, policy_app
-from gateway.cli.chat import chat_app
-from gateway.cli.config import adapter_app, config_app, secrets_app
-from gateway.cli.doctor import doctor_app, upgrade_app
-from gateway.cli.logs import logs_app
-from gateway.cli.output import say, warn
-from gateway.cli.people import memory_app, open_app, pair_app, web_app
-from gateway.cli.plugins import engines_app, mcp_app, plugins_app
-from gateway.cli.prompt import prompt_app
-from gateway.cli.replay import replay_app
-from gateway.cli.run import run_app
-from gateway.cli.search import search_app
-from gateway.cli.sessions import sessions_app
-from gateway.cli.setup import import_app, setup_app
-from gateway.cli.upkeep.db import backup_app, db_app, forget_app, letters_app, restore_app
-from gateway.cli.upkeep.status import alerts_app, status_app
-from gateway.cli.usage import usage_app
 from gateway.errors import GatewayError
 
+COMMANDS = {
+    "run": "Start the gateway; Ctrl-C stops it once the running answers are finished.",
+    "setup": "Choose a model and platforms, try them, and write parley.yaml.",
+    "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
+    "chat": "Talk to the running gateway from the terminal.",
+    "ask": "Ask one question and print the answer; piped input is its context.",
+    "status": (
+        "Show on one screen whether the gateway runs, what waits, what it costs, and what is wrong."
+    ),
+    "logs": "Print the log in readable form.",
+    "alerts": "Troubles that owners were alerted to.",
+    "doctor": "Find what is wrong, why that matters, and how to fix it.",
+    "web": "Users of the web chat, and who is signed in.",
+    "pair": "Decide who may write to the bot.",
+    "config": "Show, check and change the settings.",
+    "secrets": "Secrets that the settings refer to.",
+    "adapter": "The accounts of platforms.",
+    "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
+    "sessions": "Show conversations, their segments, and any past message.",
+    "search": "Search what was said.",
+    "memory": "What the agent has noted down.",
+    "dead-letters": "What was given up, and why.",
+    "audit": "What tools did, who allowed it, and the audit log.",
+    "policy": "Which calls of tools may run, and why.",
+    "prompt": "What the model is told before anybody speaks.",
+    "mcp": "Tools of MCP servers (tools.mcp).",
+    "plugins": "Plugins: third-party tools, hooks and memory providers.",
+    "engines": "The context engines: who decides what the model sees.",
+    "backup": "Back up database, home and workspaces, even while the gateway runs; verified.",
+    "restore": "Restore a backup into an empty PARLEY_HOME, after checking it completely.",
+    "forget": (
+        "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
+    ),
+    "db": "Look after the database's schema.",
+    "upgrade": "Say what starting this version would change here, and what to do first; offline.",
+    "import": "Take over the data of another agent.",
+    "replay": (
+        "Play recorded conversations through the real path; exit code 1 if an answer is missing."
+    ),
+}
+"""What `parley --help` says of each command, in that order; a test compares these words."""
 
-class Commands(TyperGroup):
-    """All commands; the lists of them cut no line."""
+
+class LaterCommand(TyperCommand):
+    """Stands for a command until it is called."""
+
+    @override
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        """Return the context of the command itself, which is imported here."""
+        found = app_of(str(self.name))
+        found.rich_markup_mode = None
+        # A group with one command stays a group: `parley config show`.
+        is_group = isinstance(found.info.help, str)
+        command = typer.main.get_group(found) if is_group else typer.main.get_command(found)
+        command.name = self.name
+        for each in getattr(command, "commands", {}).values():
+            # Else the line of each is cut at the end of the screen.
+            each.short_help = (each.help or "").partition("\n\n")[0]
+        return command.make_context(info_name, args, *rest, **extra)
+
+
+def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an import for each command
+    """Import a command, or a group of them."""
+    # Statements and no table of strings, so that mypy and import-linter see what is imported.
+    match name:
+        case "usage":
+            from gateway.cli.usage import usage_app as found
+        case "run":
+            from gateway.cli.run import run_app as found
+        case "setup":
+            from gateway.cli.setup import setup_app as found
+        case "alerts":
+            from gateway.cli.upkeep.status import alerts_app as found
+        case "doctor":
+            from gateway.cli.doctor import doctor_app as found
+        case "open":
+            from gateway.cli.people import open_app as found
+        case "web":
+            from gateway.cli.people import web_app as found
+        case "chat":
+            from gateway.cli.chat import chat_app as found
+        case "ask":
+            from gateway.cli.ask import ask_app as found
+        case "status":
+            from gateway.cli.upkeep.status import status_app as found
+        case "logs":
+            from gateway.cli.logs import logs_app as found
+        case "replay":
+            from gateway.cli.replay import replay_app as found
+        case "backup":
+            from gateway.cli.upkeep.db import backup_app as found
+        case "restore":
+            from gateway.cli.upkeep.db import restore_app as found
+        case "forget":
+            from gateway.cli.upkeep.db import forget_app as found
+        case "config":
+            from gateway.cli.config import config_app as found
+        case "db":
+            from gateway.cli.upkeep.db import db_app as found
+        case "dead-letters":
+            from gateway.cli.upkeep.db import letters_app as found
+        case "sessions":
+            from gateway.cli.sessions import sessions_app as found
+        case "engines":
+            from gateway.cli.plugins import engines_app as found
+        case "pair":
+            from gateway.cli.people import pair_app as found
+        case "prompt":
+            from gateway.cli.prompt import prompt_app as found
+        case "audit":
+            from gateway.cli.audit import audit_app as found
+        case "policy":
+            from gateway.cli.audit import policy_app as found
+        case "mcp":
+            from gateway.cli.mcp import mcp_app as found
+        case "memory":
+            from gateway.cli.people import memory_app as found
+        case "plugins":
+            from gateway.cli.plugins import plugins_app as found
+        case "search":
+            from gateway.cli.search import search_app as found
+        case "adapter":
+            from gateway.cli.config import adapter_app as found
+        case "secrets":
+            from gateway.cli.config import secrets_app as found
+        case "upgrade":
+            from gateway.cli.doctor import upgrade_app as found
+        case "import":
+            from gateway.cli.setup import import_app as found
+        case _:
+            raise LookupError(name)
+    return found
+
+
+class LazyGroup(TyperGroup):
+    """Lists every command without importing one."""
 
     def __init__(self, **extra: Any) -> None:
         super().__init__(**extra)
-        for command in self.commands.values():
-            for each in (command, *getattr(command, "commands", {}).values()):
-                each.short_help = (each.help or "").partition("\n\n")[0]
+        for name, words in COMMANDS.items():
+            self.add_command(LaterCommand(name, help=words, short_help=words))
 
     @override
     def invoke(self, ctx: Any) -> Any:
@@ -53,47 +169,15 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=LazyGroup,
     name="parley",
     help="A durable chat gateway for an LLM agent.",
     no_args_is_help=True,
-    # Rich would draw boxes around the help.
+    # Rich would draw boxes around the help, and is as much to import as all else together.
     rich_markup_mode=None,
     # A pretty traceback shows the values of variables: words of people, and keys.
     pretty_exceptions_enable=False,
 )
-app.add_typer(run_app)
-app.add_typer(setup_app)
-app.add_typer(open_app)
-app.add_typer(chat_app)
-app.add_typer(ask_app)
-app.add_typer(status_app)
-app.add_typer(logs_app)
-app.add_typer(alerts_app, name="alerts")
-app.add_typer(doctor_app)
-app.add_typer(web_app, name="web")
-app.add_typer(pair_app, name="pair")
-app.add_typer(config_app, name="config")
-app.add_typer(secrets_app, name="secrets")
-app.add_typer(adapter_app, name="adapter")
-app.add_typer(usage_app)
-app.add_typer(sessions_app, name="sessions")
-app.add_typer(search_app, name="search")
-app.add_typer(memory_app, name="memory")
-app.add_typer(letters_app, name="dead-letters")
-app.add_typer(audit_app, name="audit")
-app.add_typer(policy_app, name="policy")
-app.add_typer(prompt_app, name="prompt")
-app.add_typer(mcp_app, name="mcp")
-app.add_typer(plugins_app, name="plugins")
-app.add_typer(engines_app, name="engines")
-app.add_typer(backup_app)
-app.add_typer(restore_app)
-app.add_typer(forget_app)
-app.add_typer(db_app, name="db")
-app.add_typer(upgrade_app)
-app.add_typer(import_app, name="import")
-app.add_typer(replay_app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="Settings file instead of PARLEY_HOME/parley.yaml.")
@@ -109,12 +193,18 @@ def main() -> None:
     try:
         app(prog_name="parley")
     except GatewayError as exc:
+        from gateway.cli.output import warn
+
         warn(str(exc), "red")
         sys.exit(1)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in this way
     if wanted:
+        from importlib.metadata import version
+
+        from gateway.cli.output import say
+
         say(f"parley {version('parley')}")
         raise typer.Exit
 
@@ -137,6 +227,8 @@ def log_problems_only() -> None:
 
     Tracebacks are plain: a rich one shows the values of variables, and those are people's words.
     """
+    import structlog
+
     plain = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
     )

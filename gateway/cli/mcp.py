@@ -1,7 +1,4 @@
-"""`parley mcp`: what the MCP servers of the settings offer, and what is wrong with them.
-
-With the SDK, which most gateways have no use for: imported where a server is asked.
-"""
+"""`parley mcp`: what the MCP servers of the settings offer, and what is wrong with them."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +14,7 @@ from agent.tools.mcp import servers
 from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
 from agent.tools.truncate import beginning_of
-from gateway.cli.common import opened
+from gateway.cli.common import AsJson, loaded, opened
 from gateway.cli.output import out, say, show_json, table
 from gateway.errors import GatewayError
 from gateway.settings.loading import secret_values
@@ -28,13 +25,16 @@ from gateway.wiring import unconfined_in, with_walls
 
 DESCRIPTION_CHARS = 80
 
+mcp_app = typer.Typer(help="Tools of MCP servers (tools.mcp).", no_args_is_help=True)
 
-def list_servers(settings: Settings, *, json: bool) -> None:
-    """Print what `parley mcp list` shows.
 
-    Raises:
-        Exit: A server cannot be reached.
+@mcp_app.command("list")
+def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
+    """Connect to every enabled server, and show its tools and those that cannot be used.
+
+    Ends with 1 if a server cannot be reached.
     """
+    settings = loaded(context).settings
     off = sorted(name for name, server in settings.tools.mcp.items() if not server.enabled)
     confined, states = on_record(settings)
     # What goes wrong is in the reports.

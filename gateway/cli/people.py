@@ -144,7 +144,7 @@ def _show_members(everybody: Sequence[Member]) -> None:
         out.print(table(("platform", "id", "name", "role", "let in by", "since"), rows))
 
 
-@open_app.command("open")
+@open_app.command()
 def open_page(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Whom the link is for; the owner.")] = OWNER.name,

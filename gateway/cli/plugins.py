@@ -1,6 +1,6 @@
 """What others add to Parley: `parley plugins` shows which are active, `parley engines` chooses one.
 
-Both only look at what was found; no code of a plugin runs here. `parley mcp` asks the MCP servers.
+Both only look at what was found; no code of a plugin runs here.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,6 @@ plugins_app = typer.Typer(
 engines_app = typer.Typer(
     help="The context engines: who decides what the model sees.", no_args_is_help=True
 )
-mcp_app = typer.Typer(help="Tools of MCP servers (tools.mcp).", no_args_is_help=True)
 
 
 @plugins_app.command("list")
@@ -123,15 +122,3 @@ def _why_not(found: Loaded, name: str) -> str:
     infos = engines.available(found.settings.home)
     problems = [each.problem for each in infos if each.name == name]
     return f"{name} cannot be used: {problems[0]}" if problems else f"there is no engine {name!r}"
-
-
-@mcp_app.command("list")
-def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
-    """Connect to every enabled server, and show its tools and those that cannot be used.
-
-    Ends with 1 if a server cannot be reached.
-    """
-    # With the SDK, which most gateways have no use for.
-    from gateway.cli.mcp import list_servers  # noqa: PLC0415
-
-    list_servers(loaded(context).settings, json=json)

@@ -9,6 +9,7 @@ import pytest
 from typer import _completion_shared
 
 from gateway.cli.config import settings_keys
+from gateway.cli.main import COMMANDS
 from tests.gateway.cli.test_main import fill
 from tests.support.command_line import Run as Parley
 from tests.support.process import ParleyProcess
@@ -36,12 +37,12 @@ async def told(shell: str, line: str, home: Path) -> str:
 async def test_a_command_is_completed(tmp_path: Path) -> None:
     """By its name, and in zsh and fish with what it does."""
     assert (await told("bash", "parley lo", tmp_path)).split() == ["logs"]
-    assert await told("fish", "parley lo", tmp_path) == "logs\tPrint the log in readable form.\n"
+    assert await told("fish", "parley lo", tmp_path) == f"logs\t{COMMANDS['logs']}\n"
     assert '"logs":"Print the log in readable form."' in await told("zsh", "parley lo", tmp_path)
 
 
 async def test_commands_of_a_group_and_options_are_completed(tmp_path: Path) -> None:
-    """Behind the words that name them."""
+    """The group is imported for that, and no other."""
     assert "lineage" in (await told("bash", "parley sessions ", tmp_path)).split()
     assert (await told("bash", "parley logs --si", tmp_path)).split() == ["--since"]
 
