@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -62,7 +62,7 @@ from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
 from gateway.metrics.instruments import Instruments
 from gateway.metrics.state import LookedAt
-from gateway.pipeline.delivery import Burials, Delivery, Enclosures
+from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
@@ -107,14 +107,6 @@ DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
 
 
-class Runs(Protocol):
-    """A part that runs until it is cancelled."""
-
-    async def run(self) -> None:
-        """Do its work."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Platforms:
     """The connected accounts, and who looks after them.
@@ -127,7 +119,7 @@ class Platforms:
     adapters: Mapping[Account, Adapter]
     supervised: Sequence[Supervised]
     watch: Watch
-    others: Runs | None = None
+    others: OtherReplicas | None = None
     alerts: AlertWatch | None = None
 
 
@@ -297,17 +289,12 @@ async def _welcome(
 
 def _until_the_process_ends(gateway: Gateway, journal: CrashJournal) -> Work:
     """Return what runs beside the parts: the journal, reloads, what the service manager is told."""
-    return {"crash journal": journal.run(), "reload": gateway.reloading.run()} | _told(gateway)
-
-
-def _told(gateway: Gateway) -> Work:
-    """Return what tells the service manager how it goes; nothing where none has asked for it."""
-    manager = service_manager()
-    if manager is None:
-        return {}
-    still_s = gateway.worker.still_s
-    pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
-    return {"service manager": pulse.run()}
+    work: Work = {"crash journal": journal.run(), "reload": gateway.reloading.run()}
+    if (manager := service_manager()) is not None:
+        still_s = gateway.worker.still_s
+        pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
+        work["service manager"] = pulse.run()
+    return work
 
 
 async def serve(
@@ -462,7 +449,7 @@ async def assembled(
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, kit, list(adapters))
     burials = Burials(note_chats.owners, settings.delivery.retry_for_s)
-    delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(database, links))
+    delivery = Delivery(database, replica, adapters, traffic, burials, links)
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
     parts = LiveParts(
@@ -494,7 +481,7 @@ async def assembled(
     instruments = Instruments(LookedAt(reloading, database, supervised, health.watch, worker))
     server = _server(instruments, inside, routes, door)
     async with (
-        _closed_at_the_end(reloading, server, adapters.values(), replica),
+        _closed_at_the_end(adapters.values(), replica.close, reloading.close, server.stop),
         instruments.recording(),
     ):
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
@@ -545,7 +532,7 @@ def _others(
     stops: Stops,
     reloading: Reloading,
     accounts: Accounts,
-) -> Runs | None:
+) -> OtherReplicas | None:
     """Return what tells the other replicas, and hears them; None on SQLite, which has none."""
     if database.server is None:
         return None
@@ -559,19 +546,12 @@ def _others(
 
 @asynccontextmanager
 async def _closed_at_the_end(
-    reloading: Reloading,
-    server: HttpServer,
-    adapters: Iterable[Adapter],
-    replica: Replica,
+    adapters: Iterable[Adapter], *closes: Callable[[], Coroutine[Any, Any, None]]
 ) -> AsyncIterator[None]:
-    """Close adapters, server, models and the replica, in this order, when the body ends."""
+    """Close the adapters when the body ends, then call the others, the last one first."""
     async with AsyncExitStack() as closing:
-        closing.push_async_callback(replica.close)
-        # What is pushed last is closed first.
-        closing.push_async_callback(reloading.close)
-        closing.push_async_callback(server.stop)
-        for adapter in adapters:
-            closing.push_async_callback(adapter.close)
+        for close in (*closes, *(each.close for each in adapters)):
+            closing.push_async_callback(close)
         yield
 
 

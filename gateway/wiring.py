@@ -200,17 +200,12 @@ def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
 
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:
-    """Return what the start-up tells about prompt caching."""
+    """Return what the start-up tells about the caching of a model's prompts."""
     if not caching.enabled:
         return "💾 Prompt caching: DISABLED (prompt_caching.enabled is false)"
-    return caching_line(model, ttl=caching.cache_ttl)
-
-
-def caching_line(model: ChatModel, *, ttl: str) -> str:
-    """Return what the start-up tells about the caching of a model's prompts."""
     if model.cache_layout is not None:
         via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
-        return f"💾 Prompt caching: ENABLED (Claude via {via}, {ttl} TTL)"
+        return f"💾 Prompt caching: ENABLED (Claude via {via}, {caching.cache_ttl} TTL)"
     if model.provider == "offline":
         return "💾 Prompt caching: off (the offline model reads for free)"
     return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
@@ -322,7 +317,10 @@ def build_writers(settings: Settings) -> list[Configured]:
     Raises:
         SettingsError: One of them lacks its key, or a block cannot be used.
     """
-    block, name = settings.auxiliary.compression, "auxiliary.compression"
+    return _auxiliaries(settings, settings.auxiliary.compression, "auxiliary.compression")
+
+
+def _auxiliaries(settings: Settings, block: AuxiliaryModelSettings, name: str) -> list[Configured]:
     named = {name: _auxiliary(block, settings)} if block.is_set else {}
     named |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
     return [_configured(place, each, modes_in(settings.home)) for place, each in named.items()]
@@ -378,13 +376,8 @@ def build_readers(settings: Settings) -> list[Configured]:
     Raises:
         SettingsError: One of them lacks its key, or the block cannot be used.
     """
-    block, name = settings.auxiliary.memory, "auxiliary.memory"
-    if not block.is_set:
-        return []
-    line = {name: _auxiliary(block, settings)}
-    line |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
-    modes = modes_in(settings.home)
-    return [_configured(place, each, modes) for place, each in line.items()]
+    block = settings.auxiliary.memory
+    return _auxiliaries(settings, block, "auxiliary.memory") if block.is_set else []
 
 
 def build_memory_reader(
@@ -535,8 +528,9 @@ def build_accounts(settings: Settings) -> Accounts:
     `web.enabled` is false and the page is not served.
     """
     blocks = _blocks(settings)
-
-    share, elsewhere = Share(), _elsewhere(settings)
+    # On SQLite there are no other replicas.
+    is_shared = isinstance(location_of(settings), DatabaseServer)
+    share, elsewhere = Share(), SharedChats() if is_shared else ALONE
 
     def make(
         platform: str, block: PlatformSection, intake: Intake, chats: ChatHistory, door: Door
@@ -565,13 +559,6 @@ def build_accounts(settings: Settings) -> Accounts:
         return [made(platform, block, intake, chats, door) for platform, block in blocks]
 
     return Accounts(renderers, connect, share, elsewhere, make)
-
-
-def _elsewhere(settings: Settings) -> Elsewhere:
-    """Return what the web chat knows of other replicas; on SQLite there are none."""
-    if not isinstance(location_of(settings), DatabaseServer):
-        return ALONE
-    return SharedChats()
 
 
 def load_adapters(settings: Settings) -> None:

@@ -91,12 +91,10 @@ class Decided:
 
     Attributes:
         text: For whoever decided.
-        request: The request; None where it was about a member.
         happened: None where nothing was changed.
     """
 
     text: str
-    request: PairingRequest | None = None
     happened: Happening | None = None
 
 
@@ -365,14 +363,14 @@ def approve(conn: Connection, code: str, by: str) -> Decided:
     """
     request = _request_of(conn, code)
     if request.state == "approved":
-        return Decided(f"{who(request)} already has access.", request)
+        return Decided(f"{who(request)} already has access.")
     members.let_in(
         conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
     )
     members.decide(conn, request.id, "approved")
     _put_on_record(conn, "pairing_approved", by, request.platform, request.sender)
     happened = Happening("approved", request.platform, request.sender, by)
-    return Decided(f"{who(request)} may write to me now.", request, happened)
+    return Decided(f"{who(request)} may write to me now.", happened)
 
 
 def deny(conn: Connection, code: str, by: str) -> Decided:
@@ -384,14 +382,13 @@ def deny(conn: Connection, code: str, by: str) -> Decided:
     request = _request_of(conn, code)
     if request.state == "approved":
         remedy = f"`pair revoke {request.platform}:{request.sender}` takes that back"
-        text = f"{who(request)} already has access; {remedy}."
-        return Decided(text, request)
+        return Decided(f"{who(request)} already has access; {remedy}.")
     if request.state == "denied":
-        return Decided(f"{who(request)} was already denied.", request)
+        return Decided(f"{who(request)} was already denied.")
     members.decide(conn, request.id, "denied")
     _put_on_record(conn, "pairing_denied", by, request.platform, request.sender)
     happened = Happening("denied", request.platform, request.sender, by)
-    return Decided(f"{who(request)} is denied, and cannot ask again for a day.", request, happened)
+    return Decided(f"{who(request)} is denied, and cannot ask again for a day.", happened)
 
 
 def _request_of(conn: Connection, code: str) -> PairingRequest:

@@ -66,15 +66,8 @@ class Access:
 
     def web_role(self, conn: Connection, sender: str) -> SenderRole:
         """Return what a user of the web chat may do; stranger for who was removed."""
-        if sender == FIRST_OWNER:
-            return "owner"
-        user = web_users.user(conn, sender)
-        if user is None or user.role == "removed":
-            return "stranger"
-        if user.same_as is None:
-            return self.own_role(user)
-        platform, _, there = user.same_as.partition(":")
-        return self._granted(platform, there, members.role(conn, platform, there))
+        [role] = self._roles(conn, [(BUILT_IN, sender)])
+        return role
 
     def own_role(self, user: WebUser) -> SenderRole:
         """Return what a web user may do who is nobody elsewhere.
@@ -108,16 +101,8 @@ class Access:
     def standings(self, conn: Connection, senders: Collection[str]) -> set[SenderRole]:
         """Return as what these were let in: owner, member or stranger, each once."""
         named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
-        invited = [sender for name, sender in named if _is_invited(name, sender)]
-        users = web_users.named(conn, invited) if invited else {}
-        who = [_elsewhere(name, sender, users) for name, sender in named]
-        roles = members.roles(conn, [each for each in who if each[0] != BUILT_IN])
-        return {
-            self._web_standing(sender, users)
-            if name == BUILT_IN
-            else self._granted(name, sender, roles.get((name, sender)))
-            for name, sender in who
-        }
+        # Guests have tools do nothing.
+        return {"stranger" if role == "guest" else role for role in self._roles(conn, named)}
 
     def rule(self, message: InboundMessage) -> GroupRule | None:
         """Return the closest rule of a group; None in a direct chat."""
@@ -129,12 +114,24 @@ class Access:
                 return groups[key]
         return GroupRule()
 
-    def _web_standing(self, sender: str, users: Mapping[str, WebUser]) -> SenderRole:
-        """Return the role of a web user who is nobody elsewhere; guests have tools do nothing."""
+    def _roles(self, conn: Connection, named: Sequence[tuple[str, str]]) -> list[SenderRole]:
+        """Return what each (platform, sender) may do, but for what a group allows."""
+        invited = [sender for name, sender in named if _is_invited(name, sender)]
+        users = web_users.named(conn, invited) if invited else {}
+        who = [_elsewhere(name, sender, users) for name, sender in named]
+        roles = members.roles(conn, [each for each in who if each[0] != BUILT_IN])
+        return [
+            self._on_the_web(sender, users)
+            if name == BUILT_IN
+            else self._granted(name, sender, roles.get((name, sender)))
+            for name, sender in who
+        ]
+
+    def _on_the_web(self, sender: str, users: Mapping[str, WebUser]) -> SenderRole:
+        """Return the role of a web user who is nobody elsewhere."""
         if sender == FIRST_OWNER:
             return "owner"
-        role = self.own_role(users[sender]) if sender in users else "stranger"
-        return role if role in {"owner", "member"} else "stranger"
+        return self.own_role(users[sender]) if sender in users else "stranger"
 
     def _granted(self, platform: str, sender: str, role: members.Role | None) -> SenderRole:
         """Return what the settings, or an owner's word, make of somebody."""

@@ -22,12 +22,14 @@ import typer
 
 from agent.safety.redaction import printable
 from agent.spans import SHOWN_DIGITS
+from gateway import app
 from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
 from gateway.cli.common import AsJson, loaded, opened, settings_of, trace_in
 from gateway.cli.output import show_json, warn
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.http.control import SOCKET
+from gateway.lifecycle.home import own_home, with_web_token
 from gateway.session_keys import FOR_ONE_QUESTION
 from gateway.settings.tree import (
     AlertSettings,
@@ -47,19 +49,6 @@ PATIENCE_S = 20.0
 GOES_ON = "the question is stored, and its answer goes on: `parley chat {name}` shows it"
 
 ask_app = typer.Typer(add_completion=False)
-
-
-@dataclass(frozen=True, slots=True)
-class OneQuestion:
-    """A question on its way.
-
-    Attributes:
-        within_s: How long its answer is waited for.
-    """
-
-    text: str
-    chat: str
-    within_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +86,10 @@ def ask(
     if not CHAT_NAME.fullmatch(name):
         what = f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
         raise typer.BadParameter(what, param_hint="--conversation")
-    asked = OneQuestion(question_with(question, _piped()), name, within)
+    text = question_with(question, _piped())
     settings = settings_of(context)
     try:
-        told = asyncio.run(_answer(context, settings, asked))
+        told = asyncio.run(_answer(context, settings, text, name, within))
     except TimeoutError:
         _leave(f"no answer within {within:g} s", name, TIMED_OUT)
     except KeyboardInterrupt:
@@ -151,7 +140,9 @@ def question_with(question: str | None, piped: str) -> str:
     return "\n\n".join(parts)
 
 
-async def _answer(context: typer.Context, settings: Settings, asked: OneQuestion) -> OneAnswer:
+async def _answer(
+    context: typer.Context, settings: Settings, text: str, chat: str, within_s: float
+) -> OneAnswer:
     """Ask the gateway that runs, else one of our own, whose settings must have no mistake.
 
     Raises:
@@ -159,13 +150,13 @@ async def _answer(context: typer.Context, settings: Settings, asked: OneQuestion
         TimeoutError: There is no answer yet.
     """
     if await control.ready_in(settings.home) is not None:
-        return await exchange(settings.home / SOCKET, asked)
-    own = loaded(context).settings
-    return await _with_own_gateway(own, lambda: exchange(settings.home / SOCKET, asked))
+        return await exchange(settings.home / SOCKET, text, chat, within_s)
+    own, socket = loaded(context).settings, settings.home / SOCKET
+    return await _with_own_gateway(own, lambda: exchange(socket, text, chat, within_s))
 
 
-async def exchange(socket: Path, asked: OneQuestion) -> OneAnswer:
-    """Ask over a socket, and wait for the answer."""
+async def exchange(socket: Path, text: str, chat: str, within_s: float) -> OneAnswer:
+    """Ask over a socket, and wait so long for the answer."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
     async with (
         aiohttp.ClientSession(
@@ -176,10 +167,10 @@ async def exchange(socket: Path, asked: OneQuestion) -> OneAnswer:
         ) as http,
         asyncio.TaskGroup() as tasks,
     ):
-        feed = Feed(client := ChatClient(http, socket, asked.chat, PATIENCE_S))
+        feed = Feed(client := ChatClient(http, socket, chat, PATIENCE_S))
         following = tasks.create_task(feed.follow(), name="ask-feed")
         # Handed over, and not raised in here: that would make a group of it.
-        found = await _outcome(client, feed, asked)
+        found = await _outcome(client, feed, text, within_s)
         following.cancel()
     if isinstance(found, OneAnswer):
         return found
@@ -187,18 +178,18 @@ async def exchange(socket: Path, asked: OneQuestion) -> OneAnswer:
 
 
 async def _outcome(
-    client: ChatClient, feed: Feed, asked: OneQuestion
+    client: ChatClient, feed: Feed, text: str, within_s: float
 ) -> OneAnswer | GatewayError | TimeoutError:
     try:
-        return await _told(client, feed, asked)
+        return await _told(client, feed, text, within_s)
     except (GatewayError, TimeoutError) as exc:
         return exc
 
 
-async def _told(client: ChatClient, feed: Feed, asked: OneQuestion) -> OneAnswer:
-    async with asyncio.timeout(asked.within_s):
+async def _told(client: ChatClient, feed: Feed, question: str, within_s: float) -> OneAnswer:
+    async with asyncio.timeout(within_s):
         await feed.until(lambda: feed.synced, lambda: None)
-        seq = await client.post(asked.text) or 0
+        seq = await client.post(question) or 0
 
         def mine() -> list[ChatAnswer]:
             return [each for each in feed.answers if each.inbox_seq >= seq or each.asks]
@@ -224,10 +215,6 @@ async def _with_own_gateway(
     settings: Settings, ask_it: Callable[[], Awaitable[OneAnswer]]
 ) -> OneAnswer:
     """Run a gateway for as long as the question takes; Ctrl-C stops it as it stops any."""
-    # What a gateway needs is imported only where none runs.
-    from gateway import app  # noqa: PLC0415
-    from gateway.lifecycle.home import own_home, with_web_token  # noqa: PLC0415
-
     # What waits for accounts that are not served here stays for the next gateway, and is no news.
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)

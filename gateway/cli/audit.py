@@ -1,7 +1,9 @@
-"""`parley audit`: which tools were called, who decided what, what came of it; changes nothing.
+"""What tools may do, and what they did: `parley policy` and `parley audit`; changes nothing.
 
-`list` reads journal, questions and transcript; `log` and `export` read the audit log. All read the
-database's file itself, whether a gateway runs or not.
+`policy` prints what a gateway that starts with these settings does, without the database. `audit`
+says which tools were called, who decided what, and what came of it: `list` reads journal, questions
+and transcript, `log` and `export` read the audit log. All three read the database's file itself,
+whether a gateway runs or not.
 """
 
 import re
@@ -16,20 +18,36 @@ import typer
 
 from agent.models.arguments import read_arguments
 from agent.safety.redaction import Redactor
+from agent.settings import ToolSettings
+from agent.tools import policy
+from agent.tools.catalog import BUILTIN, builtin_tools
+from agent.tools.policy import FETCH, NOTES, SIDE_EFFECT, WORLD, Facts, Rule
 from gateway.agent_ports import budgets
 from gateway.cli.common import (
     AFTER,
     LISTED,
+    AsJson,
     AsLines,
     ConversationOption,
     Limit,
     Since,
     first_day,
     id_of,
+    loaded,
     opened,
     settings_of,
 )
-from gateway.cli.output import page_of, say, show_lines, show_next, show_table, write_whole
+from gateway.cli.output import (
+    out,
+    page_of,
+    say,
+    show_json,
+    show_lines,
+    show_next,
+    show_table,
+    write_whole,
+)
+from gateway.errors import NotFound
 from gateway.settings.loading import secret_values
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditKind, AuditRecord
@@ -176,3 +194,93 @@ def _masked(arguments: str, redactor: Redactor) -> str:
 def _shortened(text: str, limit: int) -> str:
     """Return the beginning of a long text, and how long it is."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+policy_app = typer.Typer(help="Which calls of tools may run, and why.", no_args_is_help=True)
+
+CHOICES = {"role": policy.ROLES, "destination": policy.DESTINATIONS}
+
+
+@policy_app.command("show")
+def policy_show(context: typer.Context, json: AsJson = False) -> None:
+    """Print the table as it is in force, and where each row comes from; the strictest decides."""
+    found = loaded(context)
+    rows = policy.of_settings(found.settings.tools)
+    if json:
+        show_json([asdict(row) | {"origin": _origin(row, found.origins)} for row in rows])
+        return
+    columns = ("row", "tool", "role", "tainted", "destination", "group", "then", "from")
+    show_table(
+        columns, [(*_cells(row), _origin(row, found.origins)) for row in rows], "There are no rows."
+    )
+
+
+@policy_app.command("explain")
+def policy_explain(  # noqa: PLR0913 - an option each
+    context: typer.Context,
+    tool: Annotated[str, typer.Option(help="Which tool is called.")],
+    role: Annotated[str, typer.Option(help="owner, member or guest.")] = "member",
+    destination: Annotated[
+        str, typer.Option(help="Of fetch_url: listed, named, linked or new.")
+    ] = "none",
+    group: Annotated[str, typer.Option(help="platform:chat; empty: a direct chat.")] = "",
+    *,
+    tainted: Annotated[bool, typer.Option(help="The turn has read strangers' text.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Say what becomes of a call, and which row of the table decides."""
+    for name, value in (("role", role), ("destination", destination)):
+        if value not in CHOICES[name]:
+            raise NotFound(f"--{name} is one of {', '.join(sorted(CHOICES[name]))}, not {value!r}")
+    tools = loaded(context).settings.tools
+    facts = Facts(
+        tool=tool,
+        classes=_classes(tool, tools),
+        roles=frozenset({role}),
+        tainted=tainted,
+        destination=destination,
+        group=group,
+    )
+    decision = policy.decide(policy.of_settings(tools), facts)
+    if json:
+        show_json({"verdict": decision.verdict, "rule": decision.rule})
+        return
+    out.print(f"{decision.verdict}: {_WORDS[decision.verdict]} (row {decision.rule})")
+    if tool not in BUILTIN:
+        out.print(f"{tool} is not built in: it counts as one with side effects here")
+
+
+_WORDS = {
+    "allow": "it runs without a question",
+    "ask": "somebody who may act is asked",
+    "ask_owner": "an owner is asked",
+    "deny": "it does not run",
+}
+
+
+def _classes(name: str, tools: ToolSettings) -> frozenset[str]:
+    """Return the classes of a call; of a tool that is not built in those of a side effect."""
+    # `terminal` is such a one as well, and cannot be made on every machine.
+    if name not in BUILTIN or name == "terminal":
+        return frozenset({SIDE_EFFECT, WORLD})
+    made = builtin_tools(tools.model_copy(update={"enabled": (name,)}))
+    classes = {SIDE_EFFECT} if made.effect(name) == "side_effect" else set()
+    classes |= {WORLD} if made.restricted(name) else set()
+    classes |= {FETCH} if name in policy.FETCHING else set()
+    return frozenset(classes | ({NOTES} if name == "memory" else set()))
+
+
+def _origin(row: Rule, origins: dict[str, str]) -> str:
+    """Return where a row comes from: the default, or the file, variable or option that set it."""
+    key = row.name.replace("[", ".").replace("]", "")
+    if key.startswith("tools.policy.lists"):
+        key = "tools.policy.lists"
+    elif key.startswith("tools.approval"):
+        key = "tools.approval"
+    said = (origin for name, origin in origins.items() if name == key or name.startswith(f"{key}."))
+    return next((origin for origin in said if origin != "default"), "default")
+
+
+def _cells(row: Rule) -> tuple[str, ...]:
+    tainted = {None: "*", True: "yes", False: "no"}[row.tainted]
+    return row.name, row.tool, row.role, tainted, row.destination, row.group, row.then

@@ -26,6 +26,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from adapters.messages import Choice
 from agent.processes.threads import in_daemon
 from agent.safety.redaction import printable
 from gateway.cli.common import settings_of
@@ -196,21 +197,13 @@ async def _require_done(response: aiohttp.ClientResponse) -> None:
         raise LineRefused(found.get("message", f"{response.status} {response.reason}"))
 
 
-@dataclass(frozen=True, slots=True)
-class Button:
-    """What stands on it, and what pressing it says."""
-
-    label: str
-    text: str
-
-
 @dataclass(slots=True)
 class Menu:
     """What can be chosen now; each number stands for one button until its question is answered."""
 
-    _open: dict[int, tuple[Button, ...]] = field(default_factory=dict)
+    _open: dict[int, tuple[Choice, ...]] = field(default_factory=dict)
 
-    def offer(self, buttons: Sequence[Button]) -> list[str]:
+    def offer(self, buttons: Sequence[Choice]) -> list[str]:
         """Add the buttons of an answer; return the lines that show them."""
         first = max((n + len(group) for n, group in self._open.items()), default=1)
         if buttons:
@@ -244,7 +237,7 @@ class Menu:
         return line
 
 
-def question_of(buttons: Sequence[Button]) -> str:
+def question_of(buttons: Sequence[Choice]) -> str:
     """Return the number of the question that the buttons answer: they name it; "" for none."""
     words = [word for button in buttons[:1] for word in button.text.split()[1:2]]
     return words[0] if words and words[0].isdecimal() else ""
@@ -263,7 +256,7 @@ class ChatAnswer:
     markdown: str
     notice: bool
     files: tuple[str, ...] = ()
-    buttons: tuple[Button, ...] = ()
+    buttons: tuple[Choice, ...] = ()
     over: int = 0
 
     @property
@@ -345,7 +338,7 @@ class Feed:
         if self.synced and data["outbox_seq"] and place not in self._seen:
             notice = data.get("notice", False)
             files = tuple(str(file["name"]) for file in data.get("files", ()))
-            buttons = tuple(Button(**choice) for choice in data.get("choices", ()))
+            buttons = tuple(Choice(**choice) for choice in data.get("choices", ()))
             over = data.get("over", 0)
             text = "" if over else data["markdown"]
             self.answers.append(ChatAnswer(data["inbox_seq"], text, notice, files, buttons, over))

@@ -17,12 +17,16 @@ from sqlalchemy import Connection
 
 from agent.settings import ReferencedSecret
 from agent.spans import trace_of
+from gateway.cli.output import warn
 from gateway.errors import GatewayError, NotFound, SettingsError, StorageUnavailable
+from gateway.http import control
+from gateway.metrics.instruments import seed_of
 from gateway.settings.changes import located
 from gateway.settings.loading import Loaded, file_of, home_of, last_used, load_settings
 from gateway.settings.tree import KeyPath, Settings
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
+from gateway.storage.reports import history
 
 LONGEST_ID = 18
 """Digits; longer numbers are no ids and do not fit into the database's integers."""
@@ -52,9 +56,6 @@ def id_of(kind: str) -> Callable[[str], int]:
 
 def conversations_at_a_tab(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the ids of the newest conversations that begin so, each with its title."""
-    # What reads the database is imported at a Tab behind such a command only.
-    from gateway.storage.reports import history  # noqa: PLC0415
-
     try:
         with opened(loaded(context).settings) as conn:
             found = history.overviews(conn, OFFERED)
@@ -154,9 +155,6 @@ def readable(context: typer.Context) -> Loaded:
         last = last_used(home_of(chosen.get("home")), file)
         if last is None:
             raise
-        # The commands without a mistake do without rich.
-        from gateway.cli.output import warn  # noqa: PLC0415
-
         first, *others = located(exc, file)
         more = f" (and {len(others)} more)" if others else ""
         warn(
@@ -189,9 +187,6 @@ def opened(settings: Settings) -> Iterator[Connection]:
 
 def trace_in(settings: Settings, conversation: int, seq: int) -> str:
     """Return the trace of an entry of the inbox, as the log of this home has it."""
-    # What counts and exports is imported only for this.
-    from gateway.metrics.instruments import seed_of  # noqa: PLC0415
-
     return trace_of(conversation, seq, seed_of(settings))
 
 
@@ -202,7 +197,4 @@ def act(settings: Settings, action: str, target: str = "") -> Any:
         NotFound: There is no such target.
         StorageError: The database cannot be opened or written.
     """
-    # Commands that only read need neither the socket's client nor what an action stands on.
-    from gateway.http import control  # noqa: PLC0415
-
     return asyncio.run(control.act(settings.home, location_of(settings), action, target))

@@ -7,12 +7,13 @@ import asyncio
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import orjson
 import typer
 import yaml
 from pydantic import BaseModel, SecretStr
+from rich.console import Console
 from rich.text import Text
 
 from agent.processes import sandbox
@@ -22,6 +23,8 @@ from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
 from gateway.errors import GatewayNotRunning, SettingsError
+from gateway.http import control
+from gateway.lifecycle.inventory import of_settings
 from gateway.settings.changes import SettingsQuestion, located, named
 from gateway.settings.editing import OWNER_ONLY, set_values
 from gateway.settings.loading import (
@@ -32,15 +35,12 @@ from gateway.settings.loading import (
     load_settings,
     read_foreign,
 )
-from gateway.settings.marks import Mark, mark_of
+from gateway.settings.marks import mark_of
 from gateway.settings.references import refers
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
 from gateway.settings.tree import Settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
+from gateway.wiring import refuse_unusable, tried
 
 _redactor = Redactor()
 _ADDRESSES = ("storage.url", "storage.direct_url")
@@ -49,15 +49,6 @@ _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 
 
 _OF_OTHERS = {"plugin", "engine"}
-
-
-class Row(NamedTuple):
-    """One key; `value` is JSON data without secrets, `mark` says when a change takes effect."""
-
-    key: str
-    value: Any
-    origin: str
-    mark: Mark
 
 
 config_app = typer.Typer(help="Show, check and change the settings.", no_args_is_help=True)
@@ -93,7 +84,7 @@ def config_show(
         return
     found = read(context)
     if json:
-        show_json(as_data(found))
+        show_json(rows(found))
         return
     show(found, out)
     tools = found.settings.tools
@@ -119,8 +110,6 @@ def _show_running(context: typer.Context, *, diff: bool, json: bool) -> None:
 
 def _asked(context: typer.Context, question: SettingsQuestion, target: str = "") -> Any:
     """Return what the running gateway answers."""
-    from gateway.http import control  # noqa: PLC0415
-
     # Not the settings: what cannot be read of them here is the gateway's to name.
     home = home_of(context.find_root().params.get("home"))
     return asyncio.run(control.ask_settings(home, question, target))
@@ -138,8 +127,6 @@ def config_check(
     No network call is made. Exit code 1 if it would not. For a FILE that is not in use no secret is
     read and no plugin loaded; the command lists what it would run.
     """
-    from gateway.wiring import tried  # noqa: PLC0415
-
     chosen = context.find_root().params
     path = file_of(chosen["config"], chosen["home"])
     if file is not None and file.absolute() != path.absolute():
@@ -163,8 +150,6 @@ def config_check(
 
 
 def _check_another(file: Path, home: Path) -> None:
-    from gateway.lifecycle.inventory import of_settings  # noqa: PLC0415
-
     try:
         settings = read_foreign(file, home)
         _refuse_contradictions(settings)
@@ -200,9 +185,9 @@ def config_set(
     """
     chosen = context.find_root().params
     file, path = file_of(chosen["config"], chosen["home"]), path_of(key)
-    tried = list({repr(each): each for each in (_as_yaml(value), value)}.values())
+    spellings = list({repr(each): each for each in (_as_yaml(value), value)}.values())
     problems: list[SettingsError] = []
-    for each in tried:
+    for each in spellings:
         try:
             is_closed = set_values(file, {path: each}, partial(_check_draft, context, file))
             break
@@ -246,8 +231,6 @@ def _is_secret(found: Loaded, key: str) -> bool:
 
 def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
     """Refuse a file that a gateway could not go by; its name in the messages is that of `file`."""
-    from gateway.wiring import refuse_unusable  # noqa: PLC0415
-
     home = context.find_root().params["home"]
     try:
         found = load_settings(config=draft, overrides={"home": home})
@@ -334,17 +317,19 @@ _BECAME = {
 }
 
 
-def rows(loaded: Loaded) -> list[Row]:
-    """Return every key in the order of the tree."""
-    return [
-        Row(
-            key,
-            _address(value) if key in _ADDRESSES else _masked(value),
-            loaded.origins[key],
-            mark_of(path_of(key)),
-        )
+def rows(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """Return every key in the order of the tree, with its value, origin and mark.
+
+    Values are JSON data without secrets; a mark says when a change takes effect.
+    """
+    return {
+        key: {
+            "value": _address(value) if key in _ADDRESSES else _masked(value),
+            "origin": loaded.origins[key],
+            "mark": mark_of(path_of(key)),
+        }
         for key, value in loaded.values.items()
-    ]
+    }
 
 
 def _address(value: Any) -> Any:
@@ -354,24 +339,16 @@ def _address(value: Any) -> Any:
     return _redactor.text(_PASSWORD.sub(rf"\1{MASK}", value.get_secret_value()))
 
 
-def as_data(loaded: Loaded) -> dict[str, Any]:
-    """Return the rows for JSON, key → {value, origin, mark}."""
-    return {
-        row.key: {"value": row.value, "origin": row.origin, "mark": row.mark}
-        for row in rows(loaded)
-    }
-
-
-def show(loaded: Loaded, console: "Console") -> None:
+def show(loaded: Loaded, console: Console) -> None:
     """Print one aligned line for each key, then the warnings; what was set stands out."""
     table = rows(loaded)
-    shown = [orjson.dumps(row.value).decode() for row in table]
-    widths = max(len(row.key) for row in table), min(max(map(len, shown)), 40)
-    for row, value in zip(table, shown, strict=True):
-        style = "dim" if row.origin == "default" else ""
-        line = Text(f"{row.key:<{widths[0]}}  ", "cyan")
-        line.append(f"{value:<{widths[1]}}  ", style)
-        line.append(f"{row.mark:<9}  ", "dim").append(row.origin, "dim")
+    shown = {key: orjson.dumps(row["value"]).decode() for key, row in table.items()}
+    widths = max(map(len, table)), min(max(map(len, shown.values())), 40)
+    for key, row in table.items():
+        style = "dim" if row["origin"] == "default" else ""
+        line = Text(f"{key:<{widths[0]}}  ", "cyan")
+        line.append(f"{shown[key]:<{widths[1]}}  ", style)
+        line.append(f"{row['mark']:<9}  ", "dim").append(row["origin"], "dim")
         console.print(line, soft_wrap=True)
     for warning in loaded.warnings:
         console.print(Text(f"warning: {warning}", "yellow"), soft_wrap=True)

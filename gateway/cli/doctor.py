@@ -1,4 +1,7 @@
-"""`parley doctor`: what is not as it should be, why that matters, and how it is fixed."""
+"""`parley doctor`: what is not as it should be, why that matters, and how it is fixed.
+
+`parley upgrade --check` makes those of its checks that are about a new version.
+"""
 
 import asyncio
 from collections import Counter
@@ -11,8 +14,8 @@ import typer
 
 from adapters.registry import AccountReport
 from agent.models.openai.client import base_url_of
-from gateway.cli.common import loaded, opened
-from gateway.cli.output import out, say, show_json
+from gateway.cli.common import AsJson, loaded, opened
+from gateway.cli.output import say, show_json
 from gateway.doctor import checks, database, home, models, people, safety, settings, versions
 from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
@@ -33,14 +36,21 @@ MARKS: dict[Level, tuple[str, str]] = {
 CLAUDE = "https://api.anthropic.com"
 NEEDS_ATTENTION: tuple[Level, ...] = ("wrong", "warning")
 
+OF_AN_UPGRADE = (
+    *("settings-readable", "settings-effect", "plugins-there", "engine-there"),
+    *("database-readable", "database-migrated", "versions-running"),
+)
+"""Checks that say what a start of this version would change, or what would keep it from one."""
+
 doctor_app = typer.Typer(add_completion=False)
+upgrade_app = typer.Typer(add_completion=False)
 
 
 @doctor_app.command("doctor")
-def doctor(  # noqa: PLR0913 - one for each option
+def doctor(
     context: typer.Context,
     *,
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    json: AsJson = False,
     fix: Annotated[bool, typer.Option("--fix", help="Fix what is safe to fix.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show what is fine, too.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no provider.")] = False,
@@ -50,25 +60,39 @@ def doctor(  # noqa: PLR0913 - one for each option
             "--deep", help="Read the whole database, and ask for known holes of packages."
         ),
     ] = False,
-    page: Annotated[bool, typer.Option("--page", help="Print all checks, and exit.")] = False,
 ) -> None:
     """Find what is wrong, why that matters, and how to fix it.
 
     Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be checked.
     """
-    if page:
-        out.file.write(checks.page())
-        return
     with _examined(context, offline=offline, deep=deep) as examined:
         results = [checks.made(each, examined) for each in checks.in_order()]
     fixed = [each.fix() for result in results for each in result.seen if fix and each.fix]
-    if json:
-        show_json([_as_data(result, seen) for result in results for seen in result.seen])
-    else:
-        _show(results, everything=everything)
-        for line in fixed:
-            say(f"fixed: {line}", "green")
+    _show(results, json=json, everything=everything)
+    for line in fixed if not json else ():
+        say(f"fixed: {line}", "green")
     raise typer.Exit(checks.exit_code(results))
+
+
+@upgrade_app.command("upgrade")
+def upgrade(
+    context: typer.Context,
+    check: Annotated[bool, typer.Option("--check", help="Compare; nothing is changed.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Say what starting this version would change here, and what to do first; offline.
+
+    These are checks of `parley doctor`. Exit code 1 where something is wrong.
+    """
+    if not check:
+        raise typer.BadParameter(
+            "Parley does not replace itself: install the new version as you installed this one"
+            " (docs/upgrade.md), then `parley upgrade --check`"
+        )
+    with _examined(context, offline=True, deep=False) as examined:
+        results = [checks.made(checks.CHECKS[name], examined) for name in OF_AN_UPGRADE]
+    _show(results, json=json, everything=True)
+    raise typer.Exit(1 if any(each.level == "wrong" for each in results) else 0)
 
 
 @contextmanager
@@ -164,8 +188,11 @@ async def _tokens(found: Loaded) -> dict[str, AccountReport]:
     return {f"{name}:{each.name}": report for (name, each), report in zip(on, reports, strict=True)}
 
 
-def _show(results: Sequence[Result], *, everything: bool) -> None:
+def _show(results: Sequence[Result], *, json: bool, everything: bool) -> None:
     """Print the worst first; of what is fine only how much there is, unless all is wanted."""
+    if json:
+        show_json([_as_data(result, seen) for result in results for seen in result.seen])
+        return
     shown = [
         (result, seen)
         for result in results

@@ -6,9 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -21,7 +19,7 @@ from agent.safety.redaction import printable
 from gateway.cli.common import AsLines, conversations_at_a_tab, opened, settings_of
 from gateway.cli.output import JSON_ESCAPES, out
 from gateway.errors import GatewayError, NotFound
-from gateway.logging.recent import LEVELS, parsed
+from gateway.logging.recent import LEVELS, LineFilter, parsed
 from gateway.logging.setup import log_path, predecessors
 from gateway.settings.tree import Settings
 from gateway.storage.reports import history
@@ -37,71 +35,8 @@ DIGITS = 32
 """Of a trace."""
 LEAST_DIGITS = 6
 """Of a trace: fewer would be the beginning of many."""
-Show = Callable[[list[bytes]], None]
-_SESSION_FIELDS = ("session", "session_id", "conversation")
-
-
-def _poll_interval() -> None:
-    time.sleep(_POLL_S)
-
-
-@dataclass(frozen=True, slots=True)
-class LogFilter:
-    """Which lines are shown; a line that is not JSON only passes the empty filter.
-
-    Attributes:
-        session: Equals the field session, session_id or conversation.
-        event: The event's name; `*` and `?` as in file names.
-        level: This level and the ones above it.
-        chat: The platform's id of a chat, with the ids of its conversations behind it.
-        numbers: What fields have to begin with or be, by name: `trace` begins, others are.
-        since: The first moment, as in the field timestamp without its Z.
-        grep: What the line has to contain as it is printed.
-
-    Raises:
-        NotFound: There is no such level.
-    """
-
-    session: str | None = None
-    event: str | None = None
-    level: str | None = None
-    conversation: str | None = None
-    chat: tuple[str, ...] = ()
-    numbers: tuple[tuple[str, str], ...] = ()
-    since: str | None = None
-    grep: re.Pattern[str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.level is not None and self.level not in LEVELS:
-            raise NotFound(f"no level {self.level!r}; there are {', '.join(LEVELS)}")
-
-    def admits(self, record: dict[str, Any] | None) -> bool:
-        """Tell whether a parsed line (None: not JSON) is shown."""
-        if record is None:
-            return self == LogFilter()
-        return (
-            self._fits(record, self.session, _SESSION_FIELDS)
-            and self._fits(record, self.conversation, ("conversation",))
-            and all(_begins(record, name, wanted) for name, wanted in self.numbers)
-            and (self.event is None or fnmatchcase(str(record.get("event")), self.event))
-            and (self.level is None or _rank(record.get("level")) >= _rank(self.level))
-            and (self.since is None or str(record.get("timestamp", "")).rstrip("Z") >= self.since)
-            and (not self.chat or self._is_there(record))
-            and (self.grep is None or self.grep.search(_assembled(record).plain) is not None)
-        )
-
-    def _is_there(self, record: dict[str, Any]) -> bool:
-        name, *conversations = self.chat
-        return str(record.get("chat")) == name or str(record.get("conversation")) in conversations
-
-    @staticmethod
-    def _fits(record: dict[str, Any], wanted: str | None, names: tuple[str, ...]) -> bool:
-        return wanted is None or any(str(record.get(name)) == wanted for name in names)
-
-
-def _begins(record: dict[str, Any], name: str, wanted: str) -> bool:
-    found = str(record.get(name, ""))
-    return found.startswith(wanted) if name == "trace" else found == wanted
+Choose = Callable[[bytes], bool]
+"""Tells whether a line is shown."""
 
 
 logs_app = typer.Typer(add_completion=False)
@@ -147,25 +82,53 @@ def show_logs(  # noqa: PLR0913 - an option each
     path = log_path(settings.logging, settings.home)
     if path is None:
         raise GatewayError("logging.file is false: there is no log file to show")
-    numbers = {"turn": turn, "trace": _trace(trace)}
-    log_filter = LogFilter(
-        session=session,
-        event=event,
-        level=level,
+    wanted = LineFilter(
+        level=known_level(level),
+        event=event or "",
+        place=session or "",
         chat=_conversations_of(settings, chat),
-        numbers=tuple((name, each) for name, each in numbers.items() if each is not None),
+        turn=turn or "",
+        trace=_trace(trace),
         since=moment(since, datetime.now(UTC)),
-        grep=_pattern(grep),
     )
+    chosen = choosing(wanted, _pattern(grep))
     if follow and lines is None:
         lines = FIRST_LINES
-    view(path, log_filter, (stored if json else readable)(out), lines=lines, follow=follow)
+    view(path, chosen, out, json=json, lines=lines, follow=follow)
 
 
-def _trace(text: str | None) -> str | None:
-    """Return a trace, or its beginning, as it stands in the log."""
+def known_level(text: str | None) -> str:
+    """Return a level; empty for none.
+
+    Raises:
+        NotFound: There is no such level.
+    """
+    if text is not None and text not in LEVELS:
+        raise NotFound(f"no level {text!r}; there are {', '.join(LEVELS)}")
+    return text or ""
+
+
+def choosing(wanted: LineFilter, grep: re.Pattern[str] | None = None) -> Choose:
+    """Return what chooses lines; one that is not JSON is shown only where all are.
+
+    Args:
+        grep: What the line has to contain as it is printed.
+    """
+    is_all = grep is None and wanted == LineFilter()
+
+    def is_shown(line: bytes) -> bool:
+        record = wanted.admits(line)
+        if record is None or grep is None:
+            return is_all or record is not None
+        return grep.search(_assembled(record).plain) is not None
+
+    return is_shown
+
+
+def _trace(text: str | None) -> str:
+    """Return a trace, or its beginning, as it stands in the log; empty for none."""
     if text is None:
-        return None
+        return ""
     wanted = text.strip().lower()
     if not re.fullmatch(f"[0-9a-f]{{{LEAST_DIGITS},{DIGITS}}}", wanted):
         what = f"{text!r} is no trace: those are {LEAST_DIGITS} to {DIGITS} hex digits"
@@ -173,14 +136,14 @@ def _trace(text: str | None) -> str | None:
     return wanted
 
 
-def moment(text: str | None, now: datetime) -> str | None:
-    """Return the first moment, in the form of the log's timestamps without their Z.
+def moment(text: str | None, now: datetime) -> str:
+    """Return the first moment, in the form of the log's timestamps without their Z; "" for none.
 
     Raises:
         BadParameter: It is none.
     """
     if text is None:
-        return None
+        return ""
     if ago := _AGO.fullmatch(text.strip()):
         began = now - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]])
     else:
@@ -214,20 +177,19 @@ def _conversations_of(settings: Settings, chat: str | None) -> tuple[str, ...]:
 
 def view(
     path: Path,
-    chosen: LogFilter,
-    show: Show,
+    chosen: Choose,
+    console: Console,
     *,
+    json: bool = False,
     lines: int | None = None,
     follow: bool = False,
-    wait: Callable[[], None] = _poll_interval,
 ) -> None:
     """Print the newest matching lines of the log and its rotated predecessors, oldest first.
 
     Args:
-        show: Prints lines: `readable` or `stored`.
+        json: Print them as they are stored; what is no JSON is left out.
         lines: At most so many; None for all there are.
         follow: Go on with what is appended, over rotation and truncation, until interrupted.
-        wait: Called when there is nothing new; KeyboardInterrupt in it ends the view.
 
     Raises:
         NotFound: There is no log file.
@@ -238,11 +200,12 @@ def view(
         text = f"cannot read the log {str(path)!r}: {exc.strerror}; has the gateway run here?"
         raise NotFound(text) from exc
     with closing(LogTail(path, file)) as tail:
-        show(_newest(tail, chosen, lines))
+        show = _show_stored if json else _show_readable
+        show(_newest(tail, chosen, lines), console)
         try:
             while follow:
-                show(_matching(tail.new_lines(), chosen, None))
-                wait()
+                show(_matching(tail.new_lines(), chosen, None), console)
+                time.sleep(_POLL_S)
         except KeyboardInterrupt:
             # This is how a person leaves the view.
             return
@@ -306,29 +269,21 @@ class LogTail:
         return os.fstat(self._file.fileno()).st_ino
 
 
-def readable(console: Console) -> Show:
-    """Return what prints lines readably; coloured where the console is a terminal."""
-
-    def show(lines: list[bytes]) -> None:
-        for line in lines:
-            console.print(_rendered(line), soft_wrap=True)
-
-    return show
+def _show_readable(lines: list[bytes], console: Console) -> None:
+    """Print lines readably; coloured where the console is a terminal."""
+    for line in lines:
+        console.print(_rendered(line), soft_wrap=True)
 
 
-def stored(console: Console) -> Show:
-    """Return what prints lines as they are stored; those that are no JSON are left out."""
-
-    def show(lines: list[bytes]) -> None:
-        # Past the console, which would wrap and colour lines that programs read.
-        found = (line.decode("utf-8", "replace") for line in lines if parsed(line) is not None)
-        console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
-        console.file.flush()
-
-    return show
+def _show_stored(lines: list[bytes], console: Console) -> None:
+    """Print lines as they are stored; those that are no JSON are left out."""
+    # Past the console, which would wrap and colour lines that programs read.
+    found = (line.decode("utf-8", "replace") for line in lines if parsed(line) is not None)
+    console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
+    console.file.flush()
 
 
-def _newest(tail: LogTail, chosen: LogFilter, lines: int | None) -> list[bytes]:
+def _newest(tail: LogTail, chosen: Choose, lines: int | None) -> list[bytes]:
     """Return the newest matching lines; older files are read only if they are needed."""
     # Before the lines: reading them may go on to the next file, and this one be an older one.
     older = tail.older_files()
@@ -342,8 +297,8 @@ def _newest(tail: LogTail, chosen: LogFilter, lines: int | None) -> list[bytes]:
     return found
 
 
-def _matching(lines: Iterator[bytes], chosen: LogFilter, most: int | None) -> list[bytes]:
-    return list(deque((line for line in lines if chosen.admits(parsed(line))), maxlen=most))
+def _matching(lines: Iterator[bytes], chosen: Choose, most: int | None) -> list[bytes]:
+    return list(deque(filter(chosen, lines), maxlen=most))
 
 
 def _rendered(line: bytes) -> Text:
@@ -372,7 +327,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, str) and value and not set(value) & set(" \t\r\n\"'=\\"):
         return printable(value)
     return printable(orjson.dumps(value).decode())
-
-
-def _rank(level: Any) -> int:
-    return LEVELS.index(level) if level in LEVELS else len(LEVELS)

@@ -88,7 +88,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "setup":
             from gateway.cli.setup import setup_app as found
         case "alerts":
-            from gateway.cli.alerts import alerts_app as found
+            from gateway.cli.upkeep.status import alerts_app as found
         case "doctor":
             from gateway.cli.doctor import doctor_app as found
         case "open":
@@ -128,7 +128,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "audit":
             from gateway.cli.audit import audit_app as found
         case "policy":
-            from gateway.cli.policy import policy_app as found
+            from gateway.cli.audit import policy_app as found
         case "mcp":
             from gateway.cli.mcp import mcp_app as found
         case "memory":
@@ -142,7 +142,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "secrets":
             from gateway.cli.config import secrets_app as found
         case "upgrade":
-            from gateway.cli.upkeep.upgrade import upgrade_app as found
+            from gateway.cli.doctor import upgrade_app as found
         case "import":
             from gateway.cli.setup import import_app as found
         case _:

@@ -13,8 +13,9 @@ from gateway import app
 from gateway.access.web_door import sign_in_address
 from gateway.app import Welcome
 from gateway.cli.common import loaded
+from gateway.cli.output import warn
 from gateway.lifecycle import start_checks
-from gateway.lifecycle.home import close_own_secrets, own_home, with_web_token
+from gateway.lifecycle.home import own_home, with_web_token
 from gateway.logging.setup import configure_logging
 from gateway.reload.reloading import Known, Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of
@@ -36,13 +37,8 @@ def run(
     with own_home(settings) as journal:
         settings = with_web_token(settings)
         configure_logging(settings.logging, settings.home, redactor_of(settings))
-        close_own_secrets(settings.home)
-        if found.warnings:
-            # A gateway without warnings has no use for rich, which would stay in its memory.
-            from gateway.cli.output import warn  # noqa: PLC0415
-
-            for warning in found.warnings:
-                warn(warning)
+        for warning in found.warnings:
+            warn(warning)
         source = _source(context, replace(found, settings=settings), host, port)
         started = app.run(settings, lambda welcome: _welcome(settings, welcome), journal, source)
         asyncio.run(started)

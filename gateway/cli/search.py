@@ -3,9 +3,10 @@
 What it changes goes through the running gateway, or directly into the database where none runs.
 """
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from sqlalchemy import Connection
 
 from agent.ports import PastMessage
 from gateway.cli.common import AsLines, ConversationOption, act, opened, settings_of
@@ -14,10 +15,6 @@ from gateway.storage.conversation import conversations as conversations_module
 from gateway.storage.reports import history
 from gateway.storage.search import query as query_module
 from gateway.storage.search.query import Match
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 SHOWN_CHARS = 300
 HEADER = "conversation #message role time: text (~: only messages next to it hold the words)"
@@ -61,7 +58,7 @@ def search_find(
 
 
 def _found(
-    conn: "Connection", conversations: list[int] | None, query: str, ranks: tuple[int, int]
+    conn: Connection, conversations: list[int] | None, query: str, ranks: tuple[int, int]
 ) -> list[tuple[Match, PastMessage]]:
     """Return the matches from one rank on, up to the one before another, with their texts."""
     matches = query_module.find(conn, conversations, query, limit=ranks[1])[ranks[0] :]

@@ -12,18 +12,16 @@ from zoneinfo import ZoneInfo
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column
 from sqlalchemy import Connection
 
 from agent.models.catalog import DEFAULT_NAMES, facts_of
 from agent.models.factory import resolve_provider
-from agent.safety.redaction import printable
 from agent.settings import FactsSettings
 from gateway.access.web_door import called
 from gateway.agent_ports import budgets
 from gateway.cli.common import AFTER, LISTED, AsLines, Limit, Since, first_day, opened, settings_of
-from gateway.cli.output import out, page_of, show_lines, show_next
+from gateway.cli.output import out, page_of, show_lines, show_next, table
 from gateway.settings.tree import Settings
 from gateway.storage.reports import costs, ledger
 from gateway.storage.reports.costs import GroupPage, Rates
@@ -145,19 +143,17 @@ def show(groups: Sequence[Group], total: Spent, by: str, console: Console) -> No
         by: What the calls of a group have in common: the heading of its name.
     """
     turns = sum(group.turns or 0 for group in groups)
-    table = Table(box=None, pad_edge=False)
-    table.add_column(by, overflow="fold")
-    if by == "outcome":
-        table.add_column("turns", justify="right")
-        table.add_column("share", justify="right")
-    for name in NUMBERS if by == "outcome" else (*NUMBERS, LEAST):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cost", justify="right")
-    for group in groups:
-        table.add_row(*_cells(_named(group), _counted(group, turns), group.spent))
+    counts = ("turns", "share") if by == "outcome" else ()
+    numbers = NUMBERS if counts else (*NUMBERS, LEAST)
+    headings = [Column(by, overflow="fold")]
+    headings += [Column(name, justify="right") for name in counts]
+    headings += [Column(name, justify="right", no_wrap=True) for name in numbers]
+    headings.append(Column("cost", justify="right"))
+    rows = [_cells(_named(group), _counted(group, turns), group.spent) for group in groups]
+    shown = table(headings, rows)
     counted = (f"{turns:,}", "") if by == "outcome" else ()
-    table.add_row(*_cells("total", counted, total), style="bold")
-    console.print(table)
+    shown.add_row(*_cells("total", counted, total), style="bold")
+    console.print(shown)
 
 
 def _counted(group: Group, turns: int) -> tuple[str, ...]:
@@ -171,7 +167,7 @@ def _named(group: Group) -> str:
     return " ".join(f"{called(group.name)} {group.title}".split())
 
 
-def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:
+def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[str]:
     """Return a line; `counted` are turns and their share by outcome, where nothing is compared."""
     usage, hits, least = spent.usage, spent.hit_ratio, spent.prompts.ratio
     numbers = (
@@ -186,7 +182,7 @@ def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:
     ratios = ["-" if hits is None else f"{hits:.1%}"]
     if not counted:
         ratios.append("-" if least is None else f"{least:.2f}")
-    return [Text(printable(cell)) for cell in (*cells, *ratios, spent.money.text())]
+    return [*cells, *ratios, spent.money.text()]
 
 
 def as_data(

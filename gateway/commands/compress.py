@@ -28,13 +28,13 @@ SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"
 )
 async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
     """Compact the view, whatever its size; returns what was done."""
-    services, turn = context.services, context.journal.turn
-    agent = services.agent.preferring(turn.model)
-    view, opened = await services.context.opened(agent, context.journal)
+    turn = context.journal.turn
+    agent = context.agent.preferring(turn.model)
+    view, opened = await context.window.opened(agent, context.journal)
     topic = topic_of(context.argument)
     # A turn that goes on after a crash may have compacted already; that one is told, no second is
     # made.
-    done = await services.database.read(compactions.made_by, turn)
+    done = await context.database.read(compactions.made_by, turn)
     if done is None:
         with closing(opened):
             done = await opened.compact(view, "manual", focus=topic or None)

@@ -117,26 +117,21 @@ class QueuedContext:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnServices:
-    """What every command may use that takes a turn; `agent` is the one of the settings."""
-
-    database: Database
-    agent: Agent
-    context: ContextParts
-    access: Access
-
-
-@dataclass(frozen=True, slots=True)
 class TurnContext:
     """A command that has a turn of its own.
 
     Attributes:
         argument: What stands behind its word; empty for nothing.
+        agent: The one of the settings.
+        window: Keeps the view within it.
     """
 
     journal: Journal
     argument: str
-    services: TurnServices
+    database: Database
+    agent: Agent
+    window: ContextParts
+    access: Access
 
 
 # Compared by identity: two routes may have the same `when`.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from agent.messages import count, listed
@@ -24,18 +23,6 @@ from gateway.storage.reports.ledger import Group, Spent
 from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 
 
-class Today(NamedTuple):
-    """What was spent today, in all conversations.
-
-    Attributes:
-        own: By whoever asks.
-        by_all_usd: By everybody, in US dollars; only asked for where there is a budget for all.
-    """
-
-    own: Spent
-    by_all_usd: float = 0.0
-
-
 @Command("usage", "show the tokens and the cost of this conversation", IMMEDIATE, 70)
 def show_usage(context: CommandContext) -> CommandResult:
     """Return the conversation's figures, and its sender's spending of this day."""
@@ -44,20 +31,25 @@ def show_usage(context: CommandContext) -> CommandResult:
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
     report = usage.report(conn, conversation_id, standing.session_id)
     since = today(ZoneInfo(money.timezone)).start.timestamp()
-    spent = Today(
-        costs.of_sender(conn, context.sender, since),
-        0.0 if money.daily_usd is None else ledger.spent_usd(conn, since),
-    )
-    return CommandResult(usage_text(standing, report, spent, model, money))
+    own = costs.of_sender(conn, context.sender, since)
+    by_all_usd = 0.0 if money.daily_usd is None else ledger.spent_usd(conn, since)
+    return CommandResult(usage_text(standing, report, own, by_all_usd, model, money))
 
 
 def usage_text(
-    standing: ContextFill, report: UsageReport, today: Today, model: StatusFacts, money: MoneyRules
+    standing: ContextFill,
+    report: UsageReport,
+    own: Spent,
+    by_all_usd: float,
+    model: StatusFacts,
+    money: MoneyRules,
 ) -> str:
     """Return the answer to `/usage`.
 
     Args:
         standing: How the view stands now.
+        own: What the sender has spent today, in all conversations.
+        by_all_usd: What everybody has; only asked for where there is a budget for all.
     """
     lines = {
         "Context": context_text(standing, model),
@@ -72,7 +64,7 @@ def usage_text(
         lines["Last answer"] = f"{calls}; {_spent_text(report.last_turn)}"
     if cache := _cache_text(report, money):
         lines["Prompt cache"] = cache
-    lines["Your spending today"] = _today_text(today, money)
+    lines["Your spending today"] = _today_text(own, by_all_usd, money)
     return listed(lines)
 
 
@@ -138,10 +130,10 @@ def _saved_text(saved_usd: float) -> str:
     return f"saved {format_usd(saved_usd)} so far"
 
 
-def _today_text(today: Today, money: MoneyRules) -> str:
+def _today_text(own: Spent, by_all_usd: float, money: MoneyRules) -> str:
     """Return what was spent, and what is left: never more than the budget for all gives."""
-    spent, limit_usd = today.own.money.text(), money.sender_daily_usd
-    left_of_all_usd = math.inf if money.daily_usd is None else money.daily_usd - today.by_all_usd
+    spent, limit_usd = own.money.text(), money.sender_daily_usd
+    left_of_all_usd = math.inf if money.daily_usd is None else money.daily_usd - by_all_usd
     if limit_usd is not None:
         spent += f" of {format_usd(limit_usd)}"
     # Sums of many floats: a budget that is used up may look open by a billionth.
@@ -149,7 +141,7 @@ def _today_text(today: Today, money: MoneyRules) -> str:
         return f"{spent}; today's budget for everybody is used up"
     if limit_usd is None:
         return spent
-    left_usd = max(limit_usd - today.own.money.usd, 0.0)
+    left_usd = max(limit_usd - own.money.usd, 0.0)
     text = f"{spent}, {format_usd(left_usd)} left"
     # What everybody together may still spend is the operator's business: no amount is shown.
     return text if left_usd <= left_of_all_usd else f"{text}, but less for everybody together"

@@ -2,12 +2,13 @@
 
 A check is a generator of what it saw, under `@check`. It is told what there is to look at
 (`Examined`) and changes nothing; what can be fixed safely comes with a function that does it, for
-`parley doctor --fix`. docs/doctor.md is `page()`.
+`parley doctor --fix`. tests/gateway/doctor/page.py writes docs/doctor.md.
 """
 
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -15,9 +16,11 @@ from sqlalchemy import Connection
 
 from adapters.registry import AccountReport
 from agent.network import in_words
-from gateway.lifecycle.start_checks import Finding
+from gateway.errors import GatewayError
+from gateway.lifecycle.start_checks import Finding, Outcome
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
+from gateway.storage import maintenance, migrations
 from gateway.storage.database import DatabaseServer, Location, location_of
 from gateway.wiring import Configured
 
@@ -29,6 +32,14 @@ Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
 of the providers (not with `--offline`), a gateway that runs."""
 
 HANGS = "hangs"
+OF_OUTCOMES: Mapping[Outcome, Level] = {
+    "accepted": "fine",
+    "not_checked": "note",
+    "unreachable": "warning",
+    "refused": "wrong",
+    "no_credit": "wrong",
+}
+"""How bad it is what became of a key or token."""
 
 Fix = Callable[[], str]
 """Fixes something, and says what was done."""
@@ -100,6 +111,18 @@ class Examined:
         """Where the database is."""
         return location_of(self.settings)
 
+    @cached_property
+    def migrations(self) -> Sequence[str]:
+        """What the next start would migrate; nothing if the database cannot be read at all."""
+        if self.opened is not None:
+            return ()
+        try:
+            with maintenance.reading(self.location) as conn:
+                migrations.refuse_newer(conn)
+                return migrations.behind(migrations.schema_revision(conn))
+        except GatewayError:
+            return ()
+
     @property
     def on_server(self) -> bool:
         """Whether it is PostgreSQL."""
@@ -154,8 +177,16 @@ class Check:
     look: Look = field(compare=False)
 
 
-def with_mode(path: Path, mode: int) -> str:
-    """Give a path a mode, and say so; for `Sight.fix`."""
+def open_to_others(
+    path: Path, mode: int, level: Level = "wrong", holds: str = ""
+) -> Iterator[Sight]:
+    """Yield a file or folder that others can read or enter; its fix gives it this mode."""
+    if (found := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        fix = partial(_with_mode, path, mode)
+        yield Sight(level, f"{path} {holds}has the mode {found:04o}", fix=fix)
+
+
+def _with_mode(path: Path, mode: int) -> str:
     path.chmod(mode)
     return f"{path} has the mode {mode:04o} now"
 
@@ -222,47 +253,10 @@ def exit_code(results: Sequence[Result]) -> int:
     return 0 if levels - {"unknown"} else 3
 
 
-ROOMS = {
-    "settings": "Settings",
-    "home": "The home and the machine",
-    "database": "The database",
-    "models": "Models and money",
-    "people": "People and platforms",
-    "safety": "Tools and the sandbox",
-    "versions": "Versions",
-}
+ROOMS = ("settings", "home", "database", "models", "people", "safety", "versions")
+"""Files of checks, in their order."""
 
 
 def in_order() -> list[Check]:
     """Return all checks, room by room."""
     return [each for room in ROOMS for each in CHECKS.values() if each.room == room]
-
-
-def page() -> str:
-    """Return docs/doctor.md."""
-    parts = [_HEAD.format(count=len(CHECKS))]
-    for room, title in ROOMS.items():
-        parts.append(f"\n## {title}\n")
-        parts += [
-            f"\n### `{each.id}`\n\n{each.title}. {each.why} {each.remedy}\n"
-            for each in in_order()
-            if each.room == room
-        ]
-    return "".join(parts)
-
-
-_HEAD = """# What `parley doctor` looks at
-
-`parley doctor` checks settings, machine, database, models, platforms and safety. For each problem it says what it saw, why that matters, and how to
-fix it. It changes nothing, unless `--fix` is given: then it fixes what is safe to fix (modes of files, a schema of an older version) and says what it did.
-
-    parley doctor            # what needs attention, the worst first
-    parley doctor --all      # what is fine as well
-    parley doctor --offline  # without asking any provider
-    parley doctor --deep     # reads the whole database, and asks osv.dev for known holes of packages
-    parley doctor --json     # for programs: id, level, text, why, remedy
-
-Exit codes are those of monitoring plugins: 0 nothing to do, 1 warnings, 2 something is wrong, 3 nothing could be checked. Ids stay the same from version to version.
-
-This page has all {count} checks; `parley doctor --page` prints it.
-"""  # noqa: E501 - lines of a page

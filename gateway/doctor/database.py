@@ -1,13 +1,13 @@
 """Whether the database can be read, is whole, and holds nothing that waits for somebody."""
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from agent.messages import count
-from gateway.doctor.checks import Examined, Fix, Sight, check
-from gateway.errors import GatewayError
-from gateway.storage import maintenance, migrations, schema
+from gateway.doctor.checks import Examined, Sight, check
+from gateway.storage import maintenance
 from gateway.storage.database import DatabaseServer, Location
 from gateway.storage.reports import health
 from gateway.storage.search import index
@@ -22,6 +22,8 @@ LETTERS_WITHIN_S = 7 * health.DAY_S
 FAILED_SHARE, FAILED_TURNS = 0.1, 5
 STRANGERS_S = 2 * health.DAY_S
 OLDEST_SERVER = 15
+ROOM = 2.2
+"""Free disk, as a multiple of the database: for a backup, and for what a migration writes anew."""
 SPARE_CONNECTIONS = 6
 """Beside those of one replica's transactions: searches, locks, notices, an operator."""
 
@@ -30,11 +32,10 @@ SPARE_CONNECTIONS = 6
     "database-readable",
     "The database can be read by this version",
     why="Nothing is stored or answered without it.",
-    remedy="`parley db migrate` brings an older schema up to date; for a newer one install the"
-    " newer Parley.",
+    remedy="For a newer schema install the newer Parley.",
 )
 def _readable(examined: Examined) -> Iterator[Sight]:
-    if examined.opened is not None:
+    if examined.opened is not None or examined.migrations:
         return
     location = examined.location
     if isinstance(location, Path) and not location.exists():
@@ -46,18 +47,31 @@ def _readable(examined: Examined) -> Iterator[Sight]:
         return
     is_away = examined.on_server and examined.database_trouble.startswith("cannot reach")
     remedy = "Start the database's server, or correct `storage.url`." if is_away else ""
-    yield Sight("wrong", examined.database_trouble, remedy, fix=_migration(examined))
+    yield Sight("wrong", examined.database_trouble, remedy)
 
 
-def _migration(examined: Examined) -> Fix | None:
-    """Return what brings an older schema up to date; None where that would not help."""
-    try:
-        with maintenance.reading(examined.location) as conn:
-            found = migrations.schema_revision(conn)
-            is_older = found is not None and found < schema.REVISION
-    except GatewayError:
-        return None
-    return partial(_migrated, examined.location) if is_older and examined.running is None else None
+@check(
+    "database-migrated",
+    "The database has this version's schema",
+    why="The next start migrates it, and an older version then refuses it.",
+    remedy="`parley backup --to FOLDER` first: it is the only way back. Then start Parley, or run"
+    " `parley db migrate`.",
+)
+def _schema(examined: Examined) -> Iterator[Sight]:
+    if not (waiting := examined.migrations):
+        return
+    fix = partial(_migrated, examined.location) if examined.running is None else None
+    yield Sight(
+        "warning", f"{count(len(waiting), 'migration')} to go: {'; '.join(waiting)}", fix=fix
+    )
+    location, size = examined.location, _size(examined)
+    if not isinstance(location, Path):
+        return
+    if (free := shutil.disk_usage(location.parent).free) < ROOM * size:
+        text = f"{free / 1e6:,.0f} MB are free beside a database of {size / 1e6:,.0f} MB"
+        yield Sight(
+            "wrong", f"{text}; a backup and a migration may need {ROOM * size / 1e6:,.0f} MB"
+        )
 
 
 def _migrated(location: Location) -> str:

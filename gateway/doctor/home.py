@@ -4,21 +4,19 @@ import os
 import resource
 import shutil
 import socket
-import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import mktime_tz, parsedate_tz
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for, troubles
-from gateway.doctor.checks import Examined, Level, Sight, check, with_mode
+from gateway.doctor.checks import Examined, Sight, check, open_to_others
 from gateway.lifecycle import backups
 from gateway.lifecycle.home import OWN_SECRETS
 from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
@@ -62,12 +60,8 @@ def _there(examined: Examined) -> Iterator[Sight]:
     needs="nothing",
 )
 def _mode(examined: Examined) -> Iterator[Sight]:
-    if examined.home.is_dir() and (mode := _mode_of(examined.home)) & 0o077:
-        yield Sight(
-            "wrong",
-            f"{examined.home} has the mode {mode:04o}",
-            fix=partial(with_mode, examined.home, 0o700),
-        )
+    if examined.home.is_dir():
+        yield from open_to_others(examined.home, 0o700)
 
 
 @check(
@@ -91,22 +85,15 @@ def _owner(examined: Examined) -> Iterator[Sight]:
 )
 def _files(examined: Examined) -> Iterator[Sight]:
     for file in _private(examined.home):
-        if (mode := _mode_of(file)) & 0o077:
-            # Nobody but the owner gets to them while the folder is closed.
-            level: Level = "wrong" if _mode_of(examined.home) & 0o077 else "warning"
-            yield Sight(
-                level, f"{file} has the mode {mode:04o}", fix=partial(with_mode, file, 0o600)
-            )
+        # Nobody but the owner gets to them while the folder is closed.
+        is_closed = not examined.home.stat().st_mode & 0o077
+        yield from open_to_others(file, 0o600, "warning" if is_closed else "wrong")
 
 
 def _private(home: Path) -> Iterator[Path]:
     if home.is_dir():
         yield from (each for each in sorted(home.glob("*.db*")) if each.is_file())
         yield from (home / each for each in OWN_SECRETS if (home / each).is_file())
-
-
-def _mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 @check(

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
+from adapters.web.platform import is_private_way
 from agent.context.summary_model import LEAST_WINDOW_TOKENS
 from agent.models.catalog import find_facts
 from agent.models.openai.mode import PARSER_OFF, modes_in
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
-from gateway.doctor.checks import Examined, Level, Sight, check
-from gateway.lifecycle.start_checks import Outcome
+from gateway.doctor.checks import OF_OUTCOMES, Examined, Level, Sight, check
 from gateway.storage.reports import ledger
 from gateway.wiring import Configured
 
@@ -19,13 +19,6 @@ SMALL_SHARE = 0.25
 """Of what the model could hold."""
 LARGEST_OUTPUT_SHARE = 0.5
 NEAR_SHARE = 0.8
-_LEVELS: dict[Outcome, Level] = {
-    "refused": "wrong",
-    "no_credit": "wrong",
-    "unreachable": "warning",
-    "not_checked": "note",
-    "accepted": "fine",
-}
 
 
 @check(
@@ -48,7 +41,7 @@ def _real(examined: Examined) -> Iterator[Sight]:
 )
 def _keys(examined: Examined) -> Iterator[Sight]:
     for finding in examined.findings or ():
-        yield Sight(_LEVELS[finding.outcome], f"{finding.subject}: {finding.text}")
+        yield Sight(OF_OUTCOMES[finding.outcome], f"{finding.subject}: {finding.text}")
 
 
 @check(
@@ -136,9 +129,7 @@ def _address(examined: Examined) -> Iterator[Sight]:
     blocks: list[tuple[str, ModelSettings]] = [("model", examined.settings.model)]
     blocks += [(f"fallbacks.{n}", each) for n, each in enumerate(examined.settings.fallbacks)]
     for place, block in blocks:
-        url = block.base_url or ""
-        is_here = any(name in url for name in ("//127.", "//localhost", "//[::1]"))
-        if url.startswith("http://") and not is_here:
+        if block.base_url and not is_private_way(block.base_url):
             yield Sight("warning", f"{place}.base_url is not encrypted")
 
 

@@ -6,7 +6,7 @@ from adapters.registry import account_types
 from adapters.web.platform import is_private_way
 from gateway.access.policy import Access, Owners
 from gateway.alerts.troubles import TROUBLES
-from gateway.doctor.checks import HANGS, Examined, Level, Sight, check
+from gateway.doctor.checks import HANGS, OF_OUTCOMES, Examined, Level, Sight, check
 from gateway.lifecycle.supervision import WORKING
 from gateway.storage.people.members import newest_direct_chat
 from gateway.storage.queue import alerts
@@ -37,17 +37,9 @@ def _on(examined: Examined) -> Iterator[Sight]:
 )
 def _tokens(examined: Examined) -> Iterator[Sight]:
     for name, report in (examined.accounts or {}).items():
-        yield Sight(_LEVELS[report.outcome], f"{name}: {report.text}")
+        yield Sight(OF_OUTCOMES[report.outcome], f"{name}: {report.text}")
         for lack in report.lacks:
             yield Sight("warning", f"{name}: {lack}")
-
-
-_LEVELS: dict[str, Level] = {
-    "accepted": "fine",
-    "refused": "wrong",
-    "unreachable": "warning",
-    "not_checked": "note",
-}
 
 
 @check(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from adapters.web.platform import is_private_way
 from agent.plugins.finding import available
 from agent.processes import sandbox
 from gateway.doctor.checks import Examined, Sight, check
@@ -165,9 +166,7 @@ def _held(examined: Examined) -> Iterator[Sight]:
 )
 def _mcp_encrypted(examined: Examined) -> Iterator[Sight]:
     for name, server in examined.settings.tools.mcp.items():
-        url = server.url or ""
-        is_here = any(host in url for host in ("//127.", "//localhost", "//[::1]"))
-        if server.enabled and url.startswith("http://") and not is_here:
+        if server.enabled and server.url and not is_private_way(server.url):
             yield Sight("warning", f"{name} is reached by plain http")
 
 

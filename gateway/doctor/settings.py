@@ -1,13 +1,11 @@
 """Whether the settings can be read, say what they mean, and go together."""
 
-import stat
 from collections.abc import Iterator
-from functools import partial
 
 from pydantic import SecretStr
 
 from agent.settings import ReferencedSecret
-from gateway.doctor.checks import Examined, Sight, check, with_mode
+from gateway.doctor.checks import Examined, Sight, check, open_to_others
 from gateway.settings.loading import Loaded
 
 HYGIENE = 0.85
@@ -67,13 +65,7 @@ def _file_mode(examined: Examined) -> Iterator[Sight]:
     file = examined.loaded.config_file
     if file is None or not plain_secrets(examined.loaded):
         return
-    mode = stat.S_IMODE(file.stat().st_mode)
-    if mode & 0o077:
-        yield Sight(
-            "wrong",
-            f"{file} holds secrets and has the mode {mode:04o}",
-            fix=partial(with_mode, file, 0o600),
-        )
+    yield from open_to_others(file, 0o600, holds="holds secrets and ")
 
 
 @check(

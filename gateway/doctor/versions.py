@@ -1,8 +1,9 @@
-"""Whether what Parley runs on has holes that are known."""
+"""Whether what is installed runs, and has no holes that are known."""
 
 import json
 import urllib.request
 from collections.abc import Iterator
+from importlib import metadata
 from importlib.metadata import Distribution, distributions
 
 from agent.network import UnusableEnvironment, in_words, opener_for
@@ -34,6 +35,19 @@ def _advisories(examined: Examined) -> Iterator[Sight]:
     for (name, version), found in zip(packages, results, strict=True):
         if found:
             yield Sight("warning", f"{name} {version}: {', '.join(sorted(found))}")
+
+
+@check(
+    "versions-running",
+    "The version that is installed runs",
+    why="An older process does not have what the newer version mends.",
+    remedy="Restart Parley.",
+    needs="gateway",
+)
+def _running(examined: Examined) -> Iterator[Sight]:
+    here, at_work = metadata.version("parley"), examined.said.get("version", "")
+    if at_work and at_work != here:
+        yield Sight("note", f"{here} is installed, {at_work} runs")
 
 
 def _named(package: Distribution) -> tuple[str, str]:

@@ -12,7 +12,7 @@ while all others are busy, the guard of the web chat serves only owners. Deadlin
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import cast
@@ -109,12 +109,11 @@ class Connections:
     most_per_address: int = 100
     exempt: tuple[Network, ...] = ()
     _open: dict[asyncio.BaseTransport, _Open] = field(default_factory=dict)
-    _of: dict[str, dict[_Open, None]] = field(default_factory=dict)
 
     def let_in(self, transport: asyncio.Transport) -> bool:
         """Enter a new connection, if need be in the place of one that waits; False for no."""
         address = _address_of(transport)
-        here = self._of.get(address, {})
+        here = [each for each in self._open.values() if each.address == address]
         reason = self._too_many(transport, address, here)
         if reason:
             pool: Iterable[_Open] = here if reason == "address" else self._open.values()
@@ -131,20 +130,12 @@ class Connections:
             log.warning("connection_displaced", reason=reason, address=waiting.address)
             self.forget(waiting.transport)
             waiting.transport.abort()
-        entered = _Open(transport, address)
-        self._open[transport] = entered
-        self._of.setdefault(address, {})[entered] = None
+        self._open[transport] = _Open(transport, address)
         return True
 
     def forget(self, transport: asyncio.BaseTransport) -> None:
         """Take out a connection that is over; one that was taken out before, too."""
-        gone = self._open.pop(transport, None)
-        if gone is None:
-            return
-        same = self._of[gone.address]
-        del same[gone]
-        if not same:
-            del self._of[gone.address]
+        self._open.pop(transport, None)
 
     def asks(self, transport: asyncio.BaseTransport | None, request: web.Request | None) -> None:
         """Note what a connection asks for now."""
@@ -175,7 +166,7 @@ class Connections:
         transport.close()
         return False
 
-    def _too_many(self, transport: asyncio.Transport, address: str, here: dict[_Open, None]) -> str:
+    def _too_many(self, transport: asyncio.Transport, address: str, here: Sized) -> str:
         """Return which limit a new connection is beyond; "" for none."""
         # The system hands out the lowest free number: it tells how many are in use.
         if transport.get_extra_info("socket").fileno() >= descriptors.ceiling():

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -22,7 +22,7 @@ from aiohttp import web
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.door import OWNER
 from adapters.messages import Address, OutgoingFile
-from adapters.web.guard import NOT_STORED, answer_to
+from adapters.web.guard import NOT_STORED, Guard, answer_to
 from adapters.web.requests import Refusal
 from agent.processes.descriptors import is_scarce
 from gateway.commands.status_figures import StatusFacts
@@ -44,9 +44,6 @@ from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import leases
 from gateway.storage.reports import history, usage
-
-if TYPE_CHECKING:
-    from adapters.web.guard import Guard
 
 log = structlog.get_logger()
 
@@ -220,7 +217,7 @@ class Health:
         self._known: tuple[float, bool] | None = None
         self._looking = asyncio.Lock()
 
-    def routes(self, guard: "Guard | None") -> list[web.RouteDef]:
+    def routes(self, guard: Guard | None) -> list[web.RouteDef]:
         """Return both routes; `/readyz` tells owners why, everybody else whether all is well.
 
         Args:
@@ -245,7 +242,7 @@ class Health:
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
-    async def _readyz(self, guard: "Guard | None", request: web.Request) -> web.Response:
+    async def _readyz(self, guard: Guard | None, request: web.Request) -> web.Response:
         if guard is not None and await _is_owner(guard, request):
             body = await self.look()
         else:
@@ -302,7 +299,7 @@ class Health:
         }
 
 
-async def _is_owner(guard: "Guard", request: web.Request) -> bool:
+async def _is_owner(guard: Guard, request: web.Request) -> bool:
     try:
         visitor = await guard.visitor(request)
     except StorageError:

@@ -7,9 +7,10 @@ new calls wait, and those that are on their way end with the one that they began
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import structlog
+from aiohttp import web
 
 from adapters.base import UNANNOUNCED, Adapter, PoolUse, PreviewIntent, Receives, Renderer
 from adapters.errors import AdapterRefused, FetchDelayed, SendDelayed
@@ -22,9 +23,6 @@ from adapters.messages import (
     Receipt,
     Withdrawal,
 )
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 log = structlog.get_logger()
 
@@ -92,15 +90,15 @@ class ReplaceableAdapter:
         """See `Adapter`."""
         return self._now.pool
 
-    def routes(self) -> "list[web.RouteDef]":
+    def routes(self) -> list[web.RouteDef]:
         """Return the paths of its webhooks; each leads to the adapter that is there by then."""
         return [
             each.__class__(each.method, each.path, self._led_on(each), each.kwargs)
             for each in _routes_of(self._now)
         ]
 
-    def _led_on(self, route: "web.RouteDef") -> Any:
-        async def handle(request: "web.Request") -> "web.StreamResponse":
+    def _led_on(self, route: web.RouteDef) -> Any:
+        async def handle(request: web.Request) -> web.StreamResponse:
             found = {(each.method, each.path): each.handler for each in _routes_of(self._now)}
             handler: Any = found[route.method, route.path]
             response: web.StreamResponse = await handler(request)
@@ -160,6 +158,8 @@ class ReplaceableAdapter:
 class UnbuiltAdapter:
     """`adapters.base.Adapter` of an account whose own could not be made: its answers wait.
 
+    A replay's platform is one that takes them all the same.
+
     Args:
         reason: What has to be changed; the account stops with it.
     """
@@ -218,7 +218,7 @@ class UnbuiltAdapter:
         """See `Adapter`."""
 
 
-def _routes_of(adapter: Adapter) -> "list[web.RouteDef]":
+def _routes_of(adapter: Adapter) -> list[web.RouteDef]:
     # Only adapters with a webhook have routes.
     found: list[web.RouteDef] = getattr(adapter, "routes", list)()
     return found

@@ -102,15 +102,6 @@ def with_web_token(settings: Settings) -> Settings:
     return settings.model_copy(update={"web": web})
 
 
-def close_own_secrets(home: Path) -> None:
-    """Restrict the home's files with secrets that Parley made to their owner."""
-    for file in (home / name for name in OWN_SECRETS):
-        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0
-        if mode & 0o077:
-            file.chmod(0o600)
-            log.warning("mode_restored", path=str(file), mode=f"{mode:04o}")
-
-
 async def keep_modes(current: Callable[[], Settings]) -> NoReturn:
     """Look at the modes now and again, while there is a command that could change them."""
     while True:
@@ -122,13 +113,14 @@ async def keep_modes(current: Callable[[], Settings]) -> NoReturn:
 def restore_modes(settings: Settings) -> None:
     """Give directories the mode 0700, and let the owner read and write files, others not write.
 
-    What belongs to another user stays: no command can have changed it.
+    Secrets that Parley made are read by their owner alone. What belongs to another user stays: no
+    command can have changed it.
     """
     for path in _own(settings):
         try:
             found = path.stat()
             mode = stat.S_IMODE(found.st_mode)
-            wanted = _wanted(found.st_mode)
+            wanted = 0o600 if path.name in OWN_SECRETS else _wanted(found.st_mode)
             if found.st_uid == os.geteuid() and mode != wanted:
                 path.chmod(wanted)
                 log.warning("mode_restored", path=str(path), mode=f"{mode:04o}")
@@ -142,7 +134,7 @@ def _own(settings: Settings) -> Iterator[Path]:
     """Yield directories before what is in them."""
     home, location = settings.home, location_of(settings)
     yield from (home, home / "logs", Workspaces(settings.tools.workspace, home).root)
-    yield home / "parley.yaml"
+    yield from (home / name for name in ("parley.yaml", *OWN_SECRETS))
     if isinstance(location, Path):
         yield from (Path(f"{location}{end}") for end in ("", "-wal", "-shm"))
 

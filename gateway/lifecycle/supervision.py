@@ -269,23 +269,6 @@ class Watch:
 
 
 @dataclass(slots=True)
-class Pause:
-    """A pause in receiving.
-
-    Attributes:
-        is_kept: Whether somebody receives who can be halted.
-        wanted: Set when receiving is to stop.
-        begun: Set when nothing is received any more.
-        over: Set when it goes on.
-    """
-
-    is_kept: bool = False
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass(slots=True)
 class Attempts:
     """How the runs of an adapter went.
 
@@ -323,7 +306,6 @@ class Supervised:
         lease: Without it nothing is received; None where no other replica could.
         stopped: Why it was refused, and does not run.
         trouble: Why its last run ended.
-        pause: Between two adapters of the account.
     """
 
     adapter: Adapter
@@ -331,8 +313,12 @@ class Supervised:
     shard: int = 0
     stopped: str | None = None
     trouble: str | None = None
-    pause: Pause = field(default_factory=Pause)
     attempts: Attempts = field(default_factory=Attempts)
+    _due: asyncio.Event = field(default_factory=asyncio.Event)
+    _running: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._due.set()
 
     @property
     def name(self) -> str:
@@ -377,14 +363,13 @@ class Supervised:
 
     async def keep(self) -> NoReturn:
         """Run the adapter until cancelled; one that was halted goes on when it is resumed."""
-        self.pause.is_kept = True
         while True:
+            # It may be halted again before this goes on.
+            while not self._due.is_set():
+                await self._due.wait()
+            self._due.clear()
             async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self._run_though_refused(), name=self.name)
-                await self.pause.wanted.wait()
-                running.cancel()
-            self.pause.begun.set()
-            await self.pause.over.wait()
+                self._running = tasks.create_task(self._run_though_refused(), name=self.name)
 
     async def _run_though_refused(self) -> None:
         """Run the adapter; one that was refused asks again, ever more slowly, for an hour."""
@@ -397,18 +382,16 @@ class Supervised:
 
     async def halt(self) -> None:
         """Stop receiving; returns when nothing is received any more."""
-        self.pause.over.clear()
-        self.pause.wanted.set()
-        if self.pause.is_kept:
-            await self.pause.begun.wait()
+        self._due.clear()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
 
     def resume(self) -> None:
         """Receive again, whatever the last run has ended with."""
         self.stopped = self.trouble = None
         self.attempts.refused_at = float("-inf")
-        self.pause.wanted.clear()
-        self.pause.begun.clear()
-        self.pause.over.set()
+        self._due.set()
 
     async def run(self) -> None:
         """Run the adapter until cancelled or refused; its failures stay here."""

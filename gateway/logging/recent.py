@@ -19,8 +19,6 @@ import orjson
 MOST_LINES = 5_000
 MOST_BYTES = 2_000_000
 """Of the lines in memory, together."""
-LONGEST_LINE = 20_000
-"""Bytes; of a longer line the rest is only in the file."""
 SEARCHED_BYTES = 6_000_000
 """As much of the end of the log file is looked at, about 20,000 lines; 100 ms."""
 LEVELS = ("debug", "info", "warning", "error")
@@ -54,11 +52,10 @@ class RecentLines:
 
     def add(self, line: bytes) -> None:
         """Keep a line; the oldest ones make room for it."""
-        kept = line if len(line) <= LONGEST_LINE else _shortened(line)
         with self._lock:
             self._count += 1
-            self._kept.append(KeptLine(self._count, kept))
-            self._bytes += len(kept)
+            self._kept.append(KeptLine(self._count, line))
+            self._bytes += len(line)
             while len(self._kept) > MOST_LINES or self._bytes > MOST_BYTES:
                 self._bytes -= len(self._kept.popleft().line)
 
@@ -73,19 +70,6 @@ RECENT = RecentLines()
 """Those of this process, as the configuration of logging is the process's."""
 
 
-def _shortened(line: bytes) -> bytes:
-    """Return a line that is still JSON, with the beginnings of its long texts."""
-    fields = {
-        name: f"{value[:500]} …" if isinstance(value, str) and len(value) > 500 else value
-        for name, value in orjson.loads(line).items()
-    }
-    cut = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-    if len(cut) <= LONGEST_LINE:
-        return cut
-    leading = {name: fields[name] for name in ("timestamp", "level", "event") if name in fields}
-    return orjson.dumps(leading | {"cut": True}, option=orjson.OPT_APPEND_NEWLINE)
-
-
 @dataclass(frozen=True, slots=True)
 class LineFilter:
     """Which lines are wanted; what is empty wants all.
@@ -93,7 +77,9 @@ class LineFilter:
     Attributes:
         level: This one and those above it; one of `LEVELS`.
         event: Its name; `*` and `?` as in file names.
-        place: The id of a conversation, or of a chat.
+        place: The id of a session, a conversation or a chat.
+        chat: The platform's id of a chat, with the ids of its conversations behind it.
+        trace: Its beginning.
         text: Stands anywhere in the line, in small or capital letters.
         since: The first moment, as in the field timestamp without its Z.
     """
@@ -101,7 +87,9 @@ class LineFilter:
     level: str = ""
     event: str = ""
     place: str = ""
+    chat: tuple[str, ...] = ()
     turn: str = ""
+    trace: str = ""
     text: str = ""
     since: str = ""
 
@@ -113,8 +101,9 @@ class LineFilter:
         record = parsed(line)
         if record is None or not self._fits(record):
             return None
-        is_there = self.text.casefold() in line.decode(errors="replace").casefold()
-        return record if is_there else None
+        if self.text and self.text.casefold() not in line.decode(errors="replace").casefold():
+            return None
+        return record
 
     def _fits(self, record: dict[str, Any]) -> bool:
         level = record.get("level")
@@ -122,9 +111,15 @@ class LineFilter:
             (not self.level or (level in LEVELS and rank(level) >= rank(self.level)))
             and (not self.event or fnmatchcase(str(record["event"]), self.event))
             and (not self.place or any(str(record.get(name)) == self.place for name in _PLACES))
+            and (not self.chat or self._is_in_chat(record))
             and (not self.turn or str(record.get("turn")) == self.turn)
-            and (not self.since or str(record.get("timestamp")) >= self.since)
+            and str(record.get("trace", "")).startswith(self.trace)
+            and str(record.get("timestamp", "")).rstrip("Z") >= self.since
         )
+
+    def _is_in_chat(self, record: dict[str, Any]) -> bool:
+        name, *conversations = self.chat
+        return str(record.get("chat")) == name or str(record.get("conversation")) in conversations
 
 
 LATELY_S = 900

@@ -17,10 +17,12 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from pathlib import Path
 from reprlib import Repr
-from typing import TYPE_CHECKING, Any, TextIO
+from types import TracebackType
+from typing import Any, TextIO
 
 import orjson
 import structlog
+from structlog.typing import EventDict
 from typing_extensions import override
 
 from adapters.base import Clock
@@ -35,12 +37,6 @@ from gateway.logging.taps import End, Tapped
 from gateway.settings.loading import secret_values
 from gateway.settings.references import references_in
 from gateway.settings.tree import LoggingSettings, Settings
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from structlog.typing import EventDict
-
 
 log = structlog.get_logger()
 
@@ -184,7 +180,7 @@ class Flood:
     left_out: int = 0
     conversations: set[Any] = field(default_factory=set)
 
-    def takes(self, event: "EventDict") -> bool:
+    def takes(self, event: EventDict) -> bool:
         """Whether another line is written."""
         if self.written < self.most:
             self.written += 1
@@ -211,7 +207,7 @@ class Sink:
     refusals: dict[FloodKey, Flood] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def msg(self, event: "EventDict") -> None:
+    def msg(self, event: EventDict) -> None:
         """Render, redact and write one event; never raises."""
         with self.lock:
             # Counts of refusals come in a bounded burst, one line for each address.
@@ -229,7 +225,7 @@ class Sink:
             for floods in (self.floods, self.refusals):
                 _tell_floods(floods, math.inf)
 
-    def _flood_of(self, event: "EventDict") -> Flood:
+    def _flood_of(self, event: EventDict) -> Flood:
         """Return the count that a line belongs to; report lines left out of expired counts."""
         now = self.clock()
         _tell_floods(self.floods, now - FLOOD_S)
@@ -247,7 +243,7 @@ class Sink:
 
     debug = info = warning = error = critical = msg
 
-    def _render(self, event: "EventDict") -> bytes:
+    def _render(self, event: EventDict) -> bytes:
         line = _to_json(event)
         if self.redactor.suspects(line.decode()):
             plain = orjson.loads(line)
@@ -334,7 +330,7 @@ def _configure_structlog(level: int, sink: Sink, undo: ExitStack) -> None:
     )
 
 
-def _with_span(_: Any, __: str, event: "EventDict") -> "EventDict":
+def _with_span(_: Any, __: str, event: EventDict) -> EventDict:
     """Name the span in which a line was written, where a collector has it."""
     if (here := spans.exported_id()) is not None:
         event["span"] = here
@@ -346,12 +342,12 @@ def _wrapper(level: int) -> Any:
     return structlog.make_filtering_bound_logger(min(level, logging.INFO))
 
 
-def _ordered(_: Any, __: str, event: "EventDict") -> tuple[tuple["EventDict"], dict[str, Any]]:
+def _ordered(_: Any, __: str, event: EventDict) -> tuple[tuple[EventDict], dict[str, Any]]:
     """Put time, level and name first."""
     return ({**{name: event.pop(name) for name in _LEADING}, **event},), {}
 
 
-def _to_json(event: "EventDict") -> bytes:
+def _to_json(event: EventDict) -> bytes:
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
     try:
         return orjson.dumps(event, default=_repr.repr, option=options)
@@ -411,7 +407,7 @@ def _catch_unhandled(undo: ExitStack) -> None:
     previous = sys.excepthook
 
     def hook(
-        kind: type[BaseException], exc: BaseException, traceback: "TracebackType | None"
+        kind: type[BaseException], exc: BaseException, traceback: TracebackType | None
     ) -> None:
         if issubclass(kind, KeyboardInterrupt):
             previous(kind, exc, traceback)

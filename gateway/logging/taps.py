@@ -7,12 +7,10 @@ path of a message: it takes note, returns at once, and neither raises nor logs.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
-
-if TYPE_CHECKING:
-    from structlog.typing import EventDict
+from structlog.typing import EventDict
 
 Listener = Callable[[Mapping[str, Any]], None]
 """Takes the fields of a line: `event`, `level`, what was bound, and its own."""
@@ -67,7 +65,7 @@ class Tapped:
         numbers = structlog.processors.NAME_TO_LEVEL
         self._written = frozenset(name for name, number in numbers.items() if number >= level)
 
-    def __call__(self, _logger: Any, _method: str, event: "EventDict") -> "EventDict":
+    def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
         """Pass an event on.
 
         Raises:

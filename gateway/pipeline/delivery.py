@@ -158,24 +158,6 @@ class Burials:
         return told
 
 
-@dataclass(frozen=True, slots=True)
-class Enclosures:
-    """Puts into a message what is not in its row: its file, and links with their secrets."""
-
-    database: Database
-    links: ChatLinks
-
-    async def completed(self, due: Due) -> Outgoing:
-        """Return the whole message."""
-        message, file = due.message, None
-        if due.attachment is not None:
-            file = await self.database.read(attachments.outgoing, due.attachment)
-        if file is None and STORED_LINK not in message.payload:
-            return message
-        shown = self.links.shown(message.payload, message.conversation)
-        return replace(message, payload=shown, file=file)
-
-
 @dataclass(slots=True)
 class _Line:
     """A conversation with unsent rows.
@@ -203,6 +185,7 @@ class Delivery:
         replica: This process; under the id that it has when it begins to send a row.
         traffic: Told what went out and what failed.
         burials: What is done about a message that is given up.
+        links: Have the secrets that are put into links when they are sent.
     """
 
     def __init__(
@@ -212,14 +195,14 @@ class Delivery:
         adapters: Mapping[tuple[str, str], Adapter],
         traffic: Traffic,
         burials: Burials,
-        enclosures: "Enclosures",
+        links: ChatLinks,
     ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
         self._traffic = traffic
         self._burials = burials
-        self._enclosures = enclosures
+        self._links = links
         self._least_failures = least_failures(burials.retry_for_s)
         self._waiting: asyncio.Queue[int] = asyncio.Queue()
         self._lines: dict[int, _Line] = {}
@@ -342,7 +325,7 @@ class Delivery:
     async def _send(self, due: Due) -> Receipt | None:
         """Hand one row to its platform; None where it is not known to be shown."""
         message = due.message
-        complete = await self._enclosures.completed(due)
+        complete = await self._completed(due)
         adapter = self._adapters[due.account]
         # Where sending twice shows twice, a row that was being sent must be known after a crash:
         # then the platform is asked for it before anything is sent again (decision 064).
@@ -368,6 +351,16 @@ class Delivery:
             log.exception("send_failed", conversation=message.conversation, seq=message.seq)
             await self._fail(due, repr(exc))
         return None
+
+    async def _completed(self, due: Due) -> Outgoing:
+        """Return a message with what is not in its row: its file, and links with their secrets."""
+        message, file = due.message, None
+        if due.attachment is not None:
+            file = await self._database.read(attachments.outgoing, due.attachment)
+        if file is None and STORED_LINK not in message.payload:
+            return message
+        shown = self._links.shown(message.payload, message.conversation)
+        return replace(message, payload=shown, file=file)
 
     async def _mark_sending(self, message: Outgoing) -> bool:
         me, line = self._replica, self._lines[message.conversation]

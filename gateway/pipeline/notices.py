@@ -29,13 +29,12 @@ from agent.safety.redaction import Redactor
 from agent.tools.builtin.notebook import MEMORY
 from agent.turn.state import TurnResult
 from gateway.agent_ports.told_notes import lines_of
-from gateway.pipeline.preview import LiveAnswer, PreviewMessage, ToolLines
+from gateway.pipeline.preview import LiveAnswer, PreviewMessage, PreviewRows, ToolLines
 from gateway.signals import Wakeups
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
-from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 TROUBLE_NOTICE_AFTER = 3
@@ -110,7 +109,7 @@ class TurnChats:
         message = PreviewMessage(
             adapter,
             turn.question,
-            TurnPreviewRows(self.database, turn),
+            PreviewRows(self.database, turn),
             ref=turn.preview_ref,
             nonce=turn.preview_nonce,
         )
@@ -208,30 +207,6 @@ class TurnChat:
         parts = parts_of(self.adapter.render, key, text, reply_to=self.turn.reply_to)
         await self.database.write(turn_journal.notify, self.turn, parts)
         self.wakeups.outbox(self.turn.lease.conversation)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnPreviewRows:
-    """`PreviewRows` of one turn."""
-
-    database: Database
-    turn: Turn
-
-    async def announce(self, nonce: str) -> None:
-        """Store, durably, that a message with this nonce will be posted."""
-        await self.database.write(turn_journal.announce_preview, self.turn, nonce)
-
-    async def remember(self, ref: str) -> None:
-        """Store the id of the message."""
-        await self.database.write(turn_journal.set_preview, self.turn, ref)
-
-    async def others(self) -> frozenset[str]:
-        """Return the ids of messages that show something else."""
-        return await self.database.read(outbox.newest_refs, self.turn.lease.conversation)
-
-    async def all_sent(self) -> bool:
-        """Whether the chat shows everything that was said before."""
-        return await self.database.read(outbox.all_sent, self.turn.lease.conversation)
 
 
 def answer_text(result: TurnResult) -> str:

@@ -16,7 +16,8 @@ import secrets
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import structlog
 from typing_extensions import override
@@ -28,6 +29,10 @@ from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
 from agent.ports import ToolStatus
 from agent.safety.redaction import masked_assignments
+from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.database import Database
+from gateway.storage.queue import outbox
 
 log = structlog.get_logger()
 
@@ -118,24 +123,28 @@ def _one_line(text: str) -> str:
     return " ".join(seen.replace("`", "'").split())
 
 
-class PreviewRows(Protocol):
+@dataclass(frozen=True, slots=True)
+class PreviewRows:
     """What is stored about one turn's preview."""
+
+    database: Database
+    turn: Turn
 
     async def announce(self, nonce: str) -> None:
         """Store, durably, that a message with this nonce will be posted."""
-        ...
+        await self.database.write(turn_journal.announce_preview, self.turn, nonce)
 
     async def remember(self, ref: str) -> None:
         """Store the id of the message."""
-        ...
+        await self.database.write(turn_journal.set_preview, self.turn, ref)
 
     async def others(self) -> frozenset[str]:
         """Return the ids of messages that show something else."""
-        ...
+        return await self.database.read(outbox.newest_refs, self.turn.lease.conversation)
 
     async def all_sent(self) -> bool:
         """Whether the chat shows everything that was said before."""
-        ...
+        return await self.database.read(outbox.all_sent, self.turn.lease.conversation)
 
 
 class PreviewMessage(PreviewIntent):

@@ -21,7 +21,7 @@ from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.agent_ports.tools import MadeOnce, Toolkit
 from gateway.commands import registry
-from gateway.commands.registry import TurnContext, TurnServices
+from gateway.commands.registry import TurnContext
 from gateway.context.memory import Finished, Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
@@ -259,9 +259,9 @@ class TurnWork:
         command = journal.turn.command
         if command is None:
             return await self._run_loop(journal, chat)
-        services = TurnServices(self.database, self.agent, self.context, self.access)
         run = registry.by_word()[command.command or ""].run
-        text, end = await run(TurnContext(journal, command.argument, services))
+        given = (journal, command.argument, self.database, self.agent, self.context, self.access)
+        text, end = await run(TurnContext(*given))
         return TurnToCommit(text, end, [])
 
     async def _run_loop(self, journal: Journal, chat: TurnChat) -> TurnToCommit:

@@ -6,7 +6,6 @@ another under its lease; conversations run side by side, `queue.max_concurrent_t
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -456,8 +455,8 @@ class Slots:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken = 0
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._places = asyncio.Semaphore(limit)
+        self._too_many = 0
         self._trial = asyncio.Lock()
         self._running = 0
         self._idle = asyncio.Event()
@@ -472,45 +471,27 @@ class Slots:
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
         """Hold one place while the body runs."""
-        await self._acquire()
+        await self._places.acquire()
+        while self._too_many > 0:
+            # It was free when the places became fewer.
+            self._too_many -= 1
+            await self._places.acquire()
         try:
             with self._counted():
                 yield
         finally:
-            self._taken -= 1
-            self._let_in()
+            if self._too_many > 0:
+                self._too_many -= 1
+            else:
+                self._places.release()
 
     def resize(self, limit: int) -> None:
         """Have another number of places; turns that have one too many end as they would."""
+        self._too_many += self._limit - limit
         self._limit = limit
-        self._let_in()
-
-    async def _acquire(self) -> None:
-        if self._taken < self._limit and not self._line:
-            self._taken += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                # Whoever let others in may have taken it out already.
-                with suppress(ValueError):
-                    self._line.remove(turn)
-            else:
-                # It had got its place at the same moment.
-                self._taken -= 1
-                self._let_in()
-            raise
-
-    def _let_in(self) -> None:
-        """Give free places to those who have waited longest."""
-        while self._line and self._taken < self._limit:
-            turn = self._line.popleft()
-            if not turn.done():
-                self._taken += 1
-                turn.set_result(None)
+        while self._too_many < 0:
+            self._too_many += 1
+            self._places.release()
 
     @asynccontextmanager
     async def on_trial(self, lasts_s: float) -> AsyncIterator[None]:

@@ -32,7 +32,7 @@ from gateway.errors import NotFound, SettingsError, StorageError
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.accounts import ReplaceableAdapter
 from gateway.lifecycle.rotation import Reloaded, Rotation, SettingsReloaded
-from gateway.lifecycle.start_checks import WRONG, Finding
+from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised
 from gateway.logging.setup import change_logging
 from gateway.pipeline.delivery import Delivery
@@ -314,7 +314,7 @@ class Reloading:
             adapters=tuple(f"{each.subject}: {each.text}" for each in adapters),
             warnings=(
                 *found.warnings,
-                *(f"{each.subject}: {each.text}" for each in findings if each.outcome in WRONG),
+                *(f"{each.subject}: {each.text}" for each in findings if each.is_wrong),
             ),
             secrets=secrets,
         )

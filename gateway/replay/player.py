@@ -11,16 +11,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
-from adapters.base import UNANNOUNCED, PreviewIntent
+from typing_extensions import override
+
 from adapters.errors import FetchRejected
 from adapters.messages import (
     Address,
     Attachment,
     InboundMessage,
-    MessageRef,
     Outgoing,
-    Reaction,
     Receipt,
     Withdrawal,
 )
@@ -29,6 +29,7 @@ from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled
+from gateway.lifecycle.accounts import UnbuiltAdapter
 from gateway.pipeline import notices
 from gateway.replay.recorded_model import RecordedModel, RecordedTools
 from gateway.replay.recordings import Recording
@@ -156,68 +157,37 @@ def _inbound(chat: str, n: int, text: str) -> InboundMessage:
     )
 
 
-class NullAdapter:
+class NullAdapter(UnbuiltAdapter):
     """Shows nothing and tells its caller what would be shown.
 
     Args:
         on_send: Called with every message that is sent, at the moment it is.
     """
 
-    platform = "null"
-    account = "default"
     idempotent_sends = True
-    preview_interval_s = 0.0
     connected = True
-    pool = None
-    is_exclusive = False
 
     def __init__(self, on_send: Callable[[Outgoing], None]) -> None:
-        self.receivers = (self,)
+        super().__init__("null", "default", lambda markdown: [markdown], "there is no platform")
         self._on_send = on_send
 
+    @override
     async def run(self) -> None:
-        """Receive nothing, until cancelled."""
         await asyncio.get_running_loop().create_future()
 
-    async def close(self) -> None:
-        """Nothing to give back."""
-
-    def render(self, markdown: str) -> list[str]:
-        """Return the text as the only payload; there is no limit."""
-        return [markdown]
-
+    @override
     async def send(self, message: Outgoing) -> Receipt:
-        """Hand the message to the caller."""
         self._on_send(message)
         return Receipt(f"{message.conversation}:{message.seq}")
 
+    @override
     async def withdraw(self, _withdrawal: Withdrawal) -> None:
         """There are no buttons."""
 
+    @override
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
-        """There is nothing to fetch from."""
         raise FetchRejected(f"{attachment.name} is nowhere")
 
-    async def preview(
-        self,
-        _question: MessageRef,
-        _text: str,
-        _ref: str | None,
-        *,
-        grows: bool = True,  # noqa: ARG002
-        intent: PreviewIntent = UNANNOUNCED,  # noqa: ARG002
-    ) -> str | None:
-        """Show no preview."""
-        return None
-
-    async def find_preview(
-        self, _question: MessageRef, _nonce: str, _others: frozenset[str]
-    ) -> str | None:
+    @override
+    async def find_preview(self, *_: Any) -> None:
         """There is none."""
-        return None
-
-    async def show_working(self, _question: MessageRef) -> None:
-        """Show nothing."""
-
-    async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
-        """Show nothing."""

@@ -26,9 +26,10 @@ from agent.prompt_caching import (
     is_marked,
     marker_of,
 )
+from agent.settings import CachingSettings
 from agent.usage import CacheLayout
 from agent.view.view import Summary
-from gateway.wiring import caching_line
+from gateway.wiring import caching_text
 from tests.support.conversations import PNG, conversation_of, summary_message
 from tests.support.scripted_model import tool_call
 
@@ -364,4 +365,4 @@ def test_layout_of_a_model(
 )
 def test_start_up_line(model: ChatModel, line: str) -> None:
     """The start-up says what is true of the model."""
-    assert caching_line(model, ttl="1h") == line
+    assert caching_text(model, CachingSettings(cache_ttl="1h")) == line

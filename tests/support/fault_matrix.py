@@ -35,7 +35,7 @@ from gateway.alerts.troubles import AlertFacts, Stored
 from gateway.alerts.watch import LOOK_EVERY_S, judged
 from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Traffic, Watch
-from gateway.pipeline.delivery import Burials, Delivery, Enclosures
+from gateway.pipeline.delivery import Burials, Delivery
 from gateway.settings.tree import AccessSettings, AlertSettings
 from gateway.storage import schema
 from gateway.storage.conversation import attachments
@@ -334,10 +334,9 @@ class _Work:
         owners = Owners(Access(AccessSettings()), {account: adapter.render})
         self._owners = owners
         burials, links = Burials(owners, DAY_S), ChatLinks(None)
-        enclosures = Enclosures(database, links)
         adapters, replica = {account: adapter}, Replica(database, 1)
         traffic = Traffic(virtual_loop().time)
-        self.delivery = Delivery(database, replica, adapters, traffic, burials, enclosures)
+        self.delivery = Delivery(database, replica, adapters, traffic, burials, links)
         # Ages are those of the virtual clock on the writing connection alone.
         writer = cast("Database", SimpleNamespace(read=database.write))
         self._watch = Watch(writer, adapters, traffic, replica)

@@ -1,1 +1,1 @@
-"""Commands that look after a home: its state, its database, backups, upgrades."""
+"""Commands that look after a home: its state, its database, backups."""

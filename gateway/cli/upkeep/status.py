@@ -1,26 +1,27 @@
-"""`parley status`: one screen about the gateway of this home.
+"""`parley status`: one screen about the gateway of this home; `parley alerts`: its troubles.
 
 What the process knows comes through its socket, what is stored from the database; where no gateway
-runs the database alone is asked, and that is said. Exit codes: 0 it runs and is ready, 1 it runs
-and is not, 3 it does not run.
+runs the database alone is asked, and that is said. Exit codes of the screen: 0 it runs and is
+ready, 1 it runs and is not, 3 it does not run. `parley alerts test` needs one that runs.
 """
 
 import asyncio
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import typer
 from sqlalchemy import Connection
 
-from agent import messages
+from agent.messages import count
 from agent.models.factory import resolve_provider
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
-from gateway.cli.common import AsJson, opened, settings_of
-from gateway.cli.output import say, show_json
+from gateway.cli.common import LISTED, AsJson, AsLines, Limit, opened, settings_of
+from gateway.cli.output import say, show_json, show_lines, show_table, warn
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.lifecycle import backups
@@ -28,7 +29,9 @@ from gateway.lifecycle.supervision import WORKING
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.queue import alerts
+from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import costs, health
+from gateway.storage.schema import iso_time
 
 NOT_READY, NOT_RUNNING = 1, 3
 _SHOWN_ALERTS = 5
@@ -176,7 +179,7 @@ def _why_not(process: dict[str, Any]) -> str:
 def _of_database(found: dict[str, Any]) -> list[Line]:
     today, replicas = found["today"], found["replicas"]
     limit = f" of ${today['limit_usd']:,.2f}" if today["limit_usd"] is not None else ""
-    spent = f"{messages.count(today['calls'], 'call')}, {today['tokens']:,} tokens"
+    spent = f"{count(today['calls'], 'call')}, {today['tokens']:,} tokens"
     silent = f", {len(replicas['silent'])} silent" if replicas["silent"] else ""
     told = [
         (f"  {'queue':<10} {_waiting(found['queue'], 'for an answer')}", ""),
@@ -240,3 +243,66 @@ def span(seconds: float) -> str:
         if count:
             parts.append(f"{count} {name}")
     return " ".join(parts[:2]) or "0 s"
+
+
+alerts_app = typer.Typer(help="Troubles that owners were alerted to.", invoke_without_command=True)
+
+
+@alerts_app.callback()
+def list_alerts(
+    context: typer.Context,
+    limit: Limit = LISTED,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Show what is over, too.")] = False,
+    json: AsLines = False,
+) -> None:
+    """List the troubles that are there, the newest first; docs/alerts.md says what to do."""
+    if context.invoked_subcommand is not None:
+        return
+    with opened(settings_of(context)) as conn:
+        found = alerts.found(conn, with_past=everything, limit=limit)
+    if json:
+        show_lines(_as_data(each) for each in found)
+        return
+    headings = ("id", "kind", "since", "over", "told", "what")
+    show_table(
+        headings, [_row(each) for each in found], "nothing is wrong, as far as Parley has seen"
+    )
+
+
+def _row(alert: Alert) -> list[object]:
+    over = "-" if alert.over_at is None else iso_time(alert.over_at)
+    told = "yes" if alert.told_at is not None else "not yet"
+    return [alert.id, alert.kind, iso_time(alert.since), over, told, alert.text]
+
+
+def _as_data(alert: Alert) -> dict[str, object]:
+    times = {
+        name: None if at is None else iso_time(at)
+        for name, at in asdict(alert).items()
+        if name in {"since", "told_at", "over_at"}
+    }
+    return asdict(alert) | times
+
+
+@alerts_app.command("test")
+def test_alerts(context: typer.Context) -> None:
+    """Have the gateway that runs send one test each way: to the chats and to the webhook.
+
+    Exit code 1 where no way works.
+    """
+    try:
+        done = asyncio.run(control.test_alerts(settings_of(context).home))
+    except GatewayError as exc:
+        warn(str(exc), "red")
+        raise typer.Exit(1) from exc
+    chats, is_posted = done["chats"], done["webhook"]
+    if chats:
+        say(f"entered for {count(chats, 'chat')}; look whether it arrives")
+    else:
+        warn("no chat: no owner has written to the bot directly, and alerts.to names none")
+    if is_posted is not None:
+        told = "the webhook took it" if is_posted else "the webhook did not take it; see the log"
+        (say if is_posted else warn)(told)
+    if not chats and not is_posted:
+        raise typer.Exit(1)

@@ -32,7 +32,8 @@ async def log(ask: Ask) -> Result:
     filters = {name: ask.query(name) for name in ("level", "event", "place", "turn", "text")}
     if filters["level"] not in {"", *LEVELS}:
         raise Missing(f"There is no level {filters['level']}.")
-    wanted, after = LineFilter(**filters), ask.position("after")
+    level, event, place, turn, text = filters.values()
+    wanted, after = LineFilter(level, event, place, turn=turn, text=text), ask.position("after")
     # Before they are read: a line that comes meanwhile is shown twice rather than never.
     count = RECENT.count
     settings = ask.inside.settings

@@ -16,7 +16,7 @@ import typer
 
 from adapters.messages import Choice
 from gateway.cli import ask
-from gateway.cli.ask import OneAnswer, OneQuestion, alone, exchange, question_with
+from gateway.cli.ask import OneAnswer, alone, exchange, question_with
 from gateway.errors import GatewayError
 from tests.adapters.web.test_terminal import Gateway
 from tests.support.crash import until
@@ -65,7 +65,7 @@ async def test_a_question_without_a_gateway(configured: Path) -> None:
 
 async def test_a_question_to_the_gateway_that_runs(gateway: Gateway) -> None:
     """Over its socket; a notice before the answer is no answer."""
-    told = await exchange(gateway.path, OneQuestion("hello", "t", WAIT_S))
+    told = await exchange(gateway.path, "hello", "t", WAIT_S)
     assert told == OneAnswer("**hello**!", (), told.seq, needs_person=False)
 
 
@@ -76,7 +76,7 @@ async def test_what_is_said_beside_the_answer_is_shown_at_once(
     warned, told = list[str](), asyncio.Event()
     monkeypatch.setattr(ask, "warn", lambda text: (warned.append(text), told.set()))
     gateway.reply = lambda _: None
-    asking = asyncio.ensure_future(exchange(gateway.path, OneQuestion("hello", "t", WAIT_S)))
+    asking = asyncio.ensure_future(exchange(gateway.path, "hello", "t", WAIT_S))
     await gateway.history.admitted.wait()
     await gateway.answer("Budget used up.", 9, notice=True)
     await gateway.answer("I keep trying.", 1, notice=True)
@@ -94,7 +94,7 @@ async def test_a_question_that_a_person_has_to_answer_first(gateway: Gateway) ->
         return "later"
 
     gateway.reply = reply
-    told = await exchange(gateway.path, OneQuestion("delete it", "t", WAIT_S))
+    told = await exchange(gateway.path, "delete it", "t", WAIT_S)
     assert told.needs_person
     assert "May I?" in told.text
 
@@ -104,14 +104,14 @@ async def test_an_answer_that_does_not_come(gateway: Gateway) -> None:
     """The wait has an end; the question stays."""
     gateway.reply = lambda _: None
     with pytest.raises(TimeoutError):
-        await exchange(gateway.path, OneQuestion("hello", "t", 5.0))
+        await exchange(gateway.path, "hello", "t", 5.0)
     assert [each.text for each in gateway.history.messages] == ["hello"]
 
 
 async def test_a_question_that_is_not_taken(gateway: Gateway) -> None:
     """The reason is the gateway's own."""
     with pytest.raises(GatewayError):
-        await exchange(gateway.path, OneQuestion(" ", "t", WAIT_S))
+        await exchange(gateway.path, " ", "t", WAIT_S)
 
 
 def _was_asked(parley: ParleyProcess) -> bool:

@@ -1,5 +1,6 @@
-"""`parley audit`: every tool call with its decision, and the audit log with its chain."""
+"""`parley audit` and `parley policy`: what tools did and may do, who decided, and the audit log."""
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,11 @@ from sqlalchemy import update
 from agent.messages import assistant_message, tool_message
 from agent.ports import JournaledEffect, ToolStatus
 from agent.safety.redaction import MASK
+from agent.settings import TerminalSettings, ToolSettings
+from agent.tools.catalog import builtin_tools
 from agent.tools.context import Inquiry
+from agent.tools.policy import SIDE_EFFECT, WORLD
+from gateway.cli.audit import _classes
 from gateway.storage.audit_log import AuditEntry, append
 from gateway.storage.conversation import questions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -267,3 +272,73 @@ def test_an_export_has_all_rows(logged: Store, parley: Run, tmp_path: Path) -> N
     ]
     assert parley("audit", "export", str(file)).code == 1
     assert logged.rows(audit_rows)
+
+
+POLICY = """
+tools:
+  approval_by: owners
+  policy:
+    rules: [{tool: terminal, role: member, then: deny}]
+    without: [tainted-files]
+    lists: {guest: [calculate], "telegram:-1": [todo]}
+"""
+
+
+@pytest.fixture
+def run(home: Path, parley: Run) -> Run:
+    """The command line, with settings of its own."""
+    (home / "parley.yaml").write_text(POLICY)
+    return parley
+
+
+def test_each_row_says_where_it_comes_from(run: Run) -> None:
+    """Defaults, `tools.approval`, rules and lists of one's own."""
+    rows = {row["name"]: row for row in json.loads(run("policy", "show", "--json").out)}
+    for name in ("tools.policy.rules[0]", "tools.policy.lists.guest"):
+        assert rows[name]["origin"] == "parley.yaml"
+    assert rows["tools.policy.lists.telegram:-1"]["group"] == "telegram:-1"
+    approval = rows["tools.approval"]
+    assert (approval["then"], approval["origin"]) == ("ask_owner", "default")
+    assert rows["default.talk"]["origin"] == "default"
+    assert "tainted-files" not in rows
+    table = run("policy", "show").out
+    assert all(name in table for name in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "rule"),
+    [
+        (["--tool", "terminal"], "deny", "tools.policy.rules[0]"),
+        (["--tool", "terminal", "--role", "owner"], "ask_owner", "tools.approval"),
+        (["--tool", "memory"], "allow", "default.talk"),
+        (["--tool", "memory", "--tainted"], "ask_owner", "tainted-notes"),
+        (["--tool", "todo", "--role", "guest"], "deny", "tools.policy.lists.guest"),
+        (["--tool", "memory", "--group", "telegram:-1"], "deny", "tools.policy.lists.telegram:-1"),
+        (["--tool", "mcp_a_b"], "ask_owner", "tools.approval"),
+    ],
+)
+def test_a_ruling_is_explained(run: Run, options: list[str], verdict: str, rule: str) -> None:
+    """By the row that decides, as data and in words."""
+    found = json.loads(run("policy", "explain", *options, "--json").out)
+    assert found == {"verdict": verdict, "rule": rule}
+    ended = run("policy", "explain", *options)
+    told = ended.out
+    assert ended.err == ""
+    assert told.startswith(f"{verdict}: ")
+    assert rule in told
+
+
+def test_the_command_tool_is_what_it_says() -> None:
+    """Its classes are told without making it, which not every machine can."""
+    terminal = TerminalSettings(confine=False, allow_root=True)
+    settings = ToolSettings(enabled=("terminal",), terminal=terminal)
+    made = builtin_tools(settings)
+    assert made.effect("terminal") == "side_effect"
+    assert made.restricted("terminal")
+    assert _classes("terminal", ToolSettings()) == {SIDE_EFFECT, WORLD}
+
+
+def test_a_role_that_there_is_not(run: Run) -> None:
+    """One line, with those that there are."""
+    told = one_line(run("policy", "explain", "--tool", "todo", "--role", "king"))
+    assert "guest, member, owner" in told

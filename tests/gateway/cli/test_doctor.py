@@ -1,18 +1,24 @@
-"""`parley doctor`: what it prints, fixes and ends with."""
+"""`parley doctor`: what it prints, fixes and ends with; its checks before an upgrade."""
 
+import shutil
 import socket
 import stat
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from gateway.http import control
+from gateway.storage import migrations
+from gateway.storage.schema import REVISION
+from tests.gateway.cli.test_main import fill
 from tests.support.command_line import Run as Parley
 from tests.support.process import free_port
+from tests.support.storage import Store, made_newer
 
 OPEN_HOME = "home-mode"
 
@@ -225,6 +231,76 @@ def test_no_secret_is_in_what_it_says(parley: Parley, open_home: Path) -> None:
         assert secret not in ended.out + ended.err
 
 
-def test_the_page_lists_all_checks(parley: Parley) -> None:
-    """As docs/doctor.md has them."""
-    assert f"### `{OPEN_HOME}`" in parley("doctor", "--page").out
+@pytest.mark.usefixtures("sqlite_alone")
+class TestUpgrade:
+    def checked(self, parley: Parley) -> dict[str, tuple[str, str]]:
+        """Return level and text of each check, of several the last one."""
+        rows = orjson.loads(parley("upgrade", "--check", "--json").out)
+        return {row["id"]: (row["level"], row["text"]) for row in rows}
+
+    def test_a_home_of_this_version_is_fine(self, parley: Parley, tmp_path: Path) -> None:
+        """Each line says so, and the exit code; of a gateway nobody knows."""
+        fill(tmp_path, "one")
+        found = self.checked(parley)
+        assert found.pop("versions-running")[0] == "unknown"
+        assert {level for level, _ in found.values()} == {"fine"}
+        result = parley("upgrade", "--check")
+        assert result.code == 0
+        assert "database-migrated: The database has this version's schema" in result.out
+
+    def test_without_check_nothing_is_done(self, parley: Parley) -> None:
+        """Parley does not replace itself."""
+        result = parley("upgrade")
+        assert result.code == 2
+        assert "does not replace itself" in result.err
+
+    def test_migrations_that_wait_are_listed(
+        self, parley: Parley, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """Each with what it is for; they keep nobody from an upgrade, but a full disk does."""
+        fill(tmp_path, "one")
+        monkeypatch.setattr(migrations, "schema_revision", lambda _: "0005")
+        level, text = self.checked(parley)["database-migrated"]
+        assert level == "warning"
+        assert text.startswith(f"1 migration to go: {REVISION} ")
+        told = parley("upgrade", "--check")
+        assert told.code == 0
+        assert "`parley backup --to FOLDER` first: it is the only way back" in told.out
+        usage = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+        assert self.checked(parley)["database-migrated"][0] == "wrong"
+        assert parley("upgrade", "--check").code == 1
+
+    def test_a_newer_database_blocks(self, parley: Parley, store: Store) -> None:
+        """An older version must not start on it."""
+        store.run(made_newer)
+        store.connection.engine.dispose()
+        assert self.checked(parley)["database-readable"][0] == "wrong"
+        assert parley("upgrade", "--check").code == 1
+
+    def test_a_setting_that_is_not_known_blocks(self, parley: Parley, tmp_path: Path) -> None:
+        """With its place; nothing else can be said then."""
+        (tmp_path / "parley.yaml").write_text("queue: {mood: calm}\n")
+        (level, text), *others = self.checked(parley).values()
+        assert (level, "queue.mood" in text) == ("wrong", True)
+        assert {each for each, _ in others} == {"unknown"}
+
+    def test_what_a_start_would_refuse_blocks(self, parley: Parley, tmp_path: Path) -> None:
+        """Also what only shows when the parts are built, as `parley config check` finds it."""
+        (tmp_path / "parley.yaml").write_text("tools: {enabled: [gone]}\n")
+        level, text = self.checked(parley)["settings-readable"]
+        assert (level, "gone" in text) == ("wrong", True)
+        assert parley("upgrade", "--check").code == 1
+
+    def test_an_older_process_is_named(
+        self, parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is to be restarted."""
+        fill(tmp_path, "one")
+
+        async def ready(_: Path) -> dict[str, Any]:
+            return {"ready": True, "version": "0.0.1"}
+
+        monkeypatch.setattr(control, "ready_in", ready)
+        level, text = self.checked(parley)["versions-running"]
+        assert (level, text.endswith("is installed, 0.0.1 runs")) == ("note", True)

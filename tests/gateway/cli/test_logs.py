@@ -6,15 +6,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pytest
 import typer
 from rich.console import Console
 
-from gateway.cli.logs import LogFilter, moment, readable, stored, view
+from gateway.cli.logs import Choose, choosing, known_level, moment, view
 from gateway.errors import NotFound
+from gateway.logging.recent import LineFilter
 from gateway.logging.setup import LogFile
+
+ALL = choosing(LineFilter())
 
 
 def line(event: str, level: str = "info", **fields: Any) -> bytes:
@@ -23,10 +27,10 @@ def line(event: str, level: str = "info", **fields: Any) -> bytes:
     return orjson.dumps(record) + b"\n"
 
 
-def shown(path: Path, chosen: LogFilter | None = None, **options: Any) -> list[str]:
+def shown(path: Path, chosen: Choose = ALL, **options: Any) -> list[str]:
     """Return the lines that a view prints on something that is no terminal."""
     out = io.StringIO()
-    view(path, chosen or LogFilter(), readable(Console(file=out, width=20)), **options)
+    view(path, chosen, Console(file=out, width=20), **options)
     return out.getvalue().splitlines()
 
 
@@ -77,8 +81,8 @@ class TestForm:
         out = io.StringIO()
         view(
             path,
-            LogFilter(),
-            readable(Console(file=out, force_terminal=True, color_system="standard")),
+            ALL,
+            Console(file=out, force_terminal=True, color_system="standard"),
         )
         assert "\x1b[" in out.getvalue()
 
@@ -94,38 +98,43 @@ class TestFilters:
     @pytest.mark.parametrize(
         ("chosen", "expected"),
         [
-            (LogFilter(session="s-1"), ["turn_started", "send_failed"]),
-            (LogFilter(session="s-2"), ["turn_finished"]),
-            (LogFilter(session="8"), ["send_failed"]),
-            (LogFilter(conversation="7"), ["turn_started", "turn_finished"]),
-            (LogFilter(conversation="s-1"), []),
-            (LogFilter(event="turn_finished"), ["turn_finished"]),
-            (LogFilter(event="turn_*"), ["turn_started", "turn_finished"]),
-            (LogFilter(level="info"), ["turn_finished", "send_failed"]),
-            (LogFilter(level="error"), ["send_failed"]),
-            (LogFilter(session="s-1", level="error"), ["send_failed"]),
-            (LogFilter(numbers=(("turn", "3"),)), ["turn_started"]),
-            (LogFilter(numbers=(("trace", "ab12cd"),)), ["turn_started"]),
-            (LogFilter(numbers=(("turn", "3"), ("trace", "ab12ff"))), []),
-            (LogFilter(chat=("c9",)), ["send_failed"]),
-            (LogFilter(chat=("c9", "7")), ["turn_started", "turn_finished", "send_failed"]),
-            (LogFilter(grep=re.compile("too f.st")), ["send_failed"]),
-            (LogFilter(since="2026-11-21T10:00:00.000001"), []),
-            (LogFilter(since="2026-11-21T09:59:59.000000", event="send*"), ["send_failed"]),
+            (LineFilter(place="s-1"), ["turn_started", "send_failed"]),
+            (LineFilter(place="s-2"), ["turn_finished"]),
+            (LineFilter(place="8"), ["send_failed"]),
+            (LineFilter(place="7"), ["turn_started", "turn_finished"]),
+            (LineFilter(event="turn_finished"), ["turn_finished"]),
+            (LineFilter(event="turn_*"), ["turn_started", "turn_finished"]),
+            (LineFilter(level="info"), ["turn_finished", "send_failed"]),
+            (LineFilter(level="error"), ["send_failed"]),
+            (LineFilter(place="s-1", level="error"), ["send_failed"]),
+            (LineFilter(turn="3"), ["turn_started"]),
+            (LineFilter(trace="ab12cd"), ["turn_started"]),
+            (LineFilter(turn="3", trace="ab12ff"), []),
+            (LineFilter(chat=("c9",)), ["send_failed"]),
+            (LineFilter(chat=("c9", "7")), ["turn_started", "turn_finished", "send_failed"]),
+            (LineFilter(since="2026-11-21T10:00:00.000001"), []),
+            (LineFilter(since="2026-11-21T09:59:59.000000", event="send*"), ["send_failed"]),
         ],
     )
     def test_a_filter_chooses_lines(
-        self, path: Path, chosen: LogFilter, expected: list[str]
+        self, path: Path, chosen: LineFilter, expected: list[str]
     ) -> None:
         """All parts of a filter must fit."""
         path.write_bytes(b"".join(self.LINES))
-        assert events(shown(path, chosen)) == expected
+        assert events(shown(path, choosing(chosen))) == expected
+
+    def test_a_pattern_is_looked_for_in_what_is_printed(self, path: Path) -> None:
+        """Beside the filter; a line that is not JSON is not shown then."""
+        path.write_bytes(b"".join(self.LINES))
+        fast = re.compile('reason="too f.st"')
+        assert events(shown(path, choosing(LineFilter(), fast))) == ["send_failed"]
+        assert shown(path, choosing(LineFilter(level="error"), re.compile("nowhere"))) == []
 
 
 def test_an_unknown_level_is_told() -> None:
     """Instead of showing nothing."""
     with pytest.raises(NotFound, match="no level 'warn'; there are debug, info, warning, error"):
-        LogFilter(level="warn")
+        known_level("warn")
 
 
 class TestMoments:
@@ -158,7 +167,7 @@ def test_lines_come_as_they_are_stored(path: Path) -> None:
     """For programs: without what is no JSON, and without what a terminal would obey."""
     path.write_bytes(line("seen", text="\x9b2J") + b"not json\n" + line("seen_again"))
     out = io.StringIO()
-    view(path, LogFilter(), stored(Console(file=out, width=20)))
+    view(path, ALL, Console(file=out, width=20), json=True)
     first, second = out.getvalue().splitlines()
     assert orjson.loads(first)["text"] == "\x9b2J"
     assert "\x9b" not in first
@@ -191,7 +200,7 @@ class TestHistory:
     def test_the_number_counts_matching_lines(self, path: Path) -> None:
         """Filtered lines do not use it up."""
         self.write_rotated(path, 3)
-        assert events(shown(path, LogFilter(event="event_0"), lines=1)) == ["event_0"]
+        assert events(shown(path, choosing(LineFilter(event="event_0")), lines=1)) == ["event_0"]
 
     def test_a_missing_file_is_told(self, path: Path) -> None:
         """With its path."""
@@ -204,12 +213,13 @@ class TestFollow:
         """Follow a file; each time there is nothing new, take the next step, at the end Ctrl-C."""
         remaining = list(steps)
 
-        def wait() -> None:
+        def wait(_: float) -> None:
             if not remaining:
                 raise KeyboardInterrupt
             remaining.pop(0)()
 
-        return shown(path, follow=True, wait=wait, **options)
+        with patch("gateway.cli.logs.time.sleep", wait):
+            return shown(path, follow=True, **options)
 
     def append(self, path: Path, data: bytes) -> None:
         """Write to the end of the file, which need not be there."""
@@ -226,7 +236,9 @@ class TestFollow:
         """As for the old ones."""
         path.touch()
         added = line("first_seen") + line("second_seen", "error")
-        found = self.follow(path, lambda: self.append(path, added), chosen=LogFilter(level="error"))
+        found = self.follow(
+            path, lambda: self.append(path, added), chosen=choosing(LineFilter(level="error"))
+        )
         assert events(found) == ["second_seen"]
 
     def test_half_a_line_waits_for_its_rest(self, path: Path) -> None:

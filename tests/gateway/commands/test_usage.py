@@ -10,7 +10,7 @@ from agent.money.cache_simulator import CacheRules
 from agent.money.costs import Money
 from agent.usage import FREE, Prices, Usage
 from gateway.commands.status_figures import MoneyRules, StatusFacts
-from gateway.commands.usage import Today, saved_by_cache_usd, usage_text
+from gateway.commands.usage import saved_by_cache_usd, usage_text
 from gateway.storage import schema
 from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent
@@ -38,7 +38,7 @@ def told(
     report: UsageReport = REPORT, today: Spent = TODAY, by_all_usd: float = 0.0, **money: Any
 ) -> list[str]:
     rules = replace(MoneyRules(prices={"claude-test": PRICES}), **money)
-    return usage_text(STANDING, report, Today(today, by_all_usd), MODEL, rules).splitlines()
+    return usage_text(STANDING, report, today, by_all_usd, MODEL, rules).splitlines()
 
 
 def test_usage_tells_segment_conversation_and_last_turn_apart() -> None:

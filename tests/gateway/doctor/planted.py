@@ -23,6 +23,7 @@ from gateway.doctor.checks import Level
 from gateway.lifecycle.start_checks import Finding
 from gateway.storage import schema
 from tests.gateway.doctor.patients import READY, Patient
+from tests.support.storage import outdated_file
 
 Plant = Callable[[Patient, pytest.MonkeyPatch], None]
 LONG_AGO = 1_000_000.0
@@ -269,6 +270,12 @@ def _no_database(patient: Patient, _: pytest.MonkeyPatch) -> None:
     (patient.home / "parley.db").write_text("no database, however long it is " * 9)
 
 
+@fault("database-migrated", "warning")
+def _old_schema(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "ROOM", 0)
+    outdated_file(patient.home / "parley.db", "0005")
+
+
 @fault("database-whole", "wrong")
 def _damaged(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.run("DROP INDEX ix_inbox_pending")
@@ -484,6 +491,11 @@ def advisories(
     monkeypatch.setattr(versions, "ADVISORIES_URL", url)
     patient.deep = True
     return asked
+
+
+@fault("versions-running", "note")
+def _an_old_process(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.running = {**READY, "version": "0.0.1"}
 
 
 @fault("versions-advisories", "warning")

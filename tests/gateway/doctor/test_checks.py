@@ -12,6 +12,7 @@ import pytest
 from gateway.doctor import checks
 from gateway.doctor.checks import CHECKS, Check, Examined, Result, Sight, exit_code, made
 from gateway.storage.schema import REVISION
+from tests.gateway.doctor.page import page
 from tests.gateway.doctor.patients import READY, Patient, revision_of, sound
 from tests.gateway.doctor.planted import FAULTS, advisories
 from tests.support.command_line import Run as Parley
@@ -138,10 +139,11 @@ def test_each_package_is_asked_about(patient: Patient, monkeypatch: pytest.Monke
 def test_an_older_schema_is_mended_where_no_gateway_runs(patient: Patient) -> None:
     """While one runs it is that one's, and nothing is offered."""
     outdated_file(patient.home / "parley.db", "0005")
-    [seen] = patient.result("database-readable").seen
-    assert (seen.level, seen.fix) == ("wrong", None)
+    assert patient.result("database-readable").level == "fine"
+    [seen] = patient.result("database-migrated").seen
+    assert (seen.level, seen.fix) == ("warning", None)
     patient.running = None
-    [seen] = patient.result("database-readable").seen
+    [seen] = patient.result("database-migrated").seen
     assert seen.fix is not None
     assert seen.fix() == f"the database has schema revision {REVISION} now"
     assert revision_of(patient.home) == REVISION
@@ -154,8 +156,8 @@ def test_each_check_has_a_planted_fault() -> None:
 
 
 def test_the_page_is_of_this_version() -> None:
-    """`parley doctor --page > docs/doctor.md` writes it anew."""
-    assert PAGE.read_text("utf-8") == checks.page()
+    """`python -m tests.gateway.doctor.page > docs/doctor.md` writes it anew."""
+    assert PAGE.read_text("utf-8") == page()
 
 
 def test_each_check_says_what_it_is_for() -> None:
@@ -169,7 +171,7 @@ def test_each_check_says_what_it_is_for() -> None:
 
 def commands_named() -> set[tuple[str, ...]]:
     """Return the commands of `parley` that the page names, without what they are about."""
-    named = re.findall(r"`parley ([^`]+)`", checks.page())
+    named = re.findall(r"`parley ([^`]+)`", page())
     return {tuple(each.split()) for each in named}
 
 

@@ -126,10 +126,15 @@ async def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_has_to_be_changed_is_printed_first() -> None:
-    """With what it lacks below it; no control characters of a provider reach the terminal."""
-    fine = Finding("main", "accepted", "answers", ("an intent is off",))
+    """With what it lacks below; no control characters of a provider reach the terminal."""
+    fine = Finding("main", "accepted", "answers")
     wrong = Finding("spare", "refused", "no\x1b[2J")
-    first, second, third = start_checks.lines([fine, wrong])
+    lacking = Finding("discord:default", "accepted", "connected", ("an intent is off",))
+    first, *others = start_checks.lines([fine, lacking, wrong])
     assert first.startswith("  ✗ spare: no")
     assert "\x1b" not in first
-    assert (second, third) == ("  ✓ main: answers", "    ! an intent is off")
+    assert others == [
+        "  ✓ main: answers",
+        "  ✓ discord:default: connected",
+        "    ! an intent is off",
+    ]

@@ -53,16 +53,6 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.count == 11
 
 
-@pytest.mark.parametrize(
-    "long", [{"exception": "x" * 50_000}, {f"f{n}": "x" * 400 for n in range(100)}]
-)
-def test_a_long_line_is_kept_in_short(long: dict[str, Any]) -> None:
-    """Its event is still there."""
-    [only] = filled(line("turn_failed", **long)).since(0)
-    assert len(only.line) <= recent.LONGEST_LINE
-    assert orjson.loads(only.line)["event"] == "turn_failed"
-
-
 LINES = (
     line("turn_finished", conversation=7, turn=3),
     line("model_retried", "warning", conversation=8, turn=4, reason="Überlast"),

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import orjson
 import pytest
@@ -36,6 +37,7 @@ from gateway.pipeline.preview import (
     MAX_LINES,
     LiveAnswer,
     PreviewMessage,
+    PreviewRows,
     ToolLines,
     label,
 )
@@ -67,7 +69,7 @@ class NoRows:
 
 def message_on(adapter: RecordingAdapter) -> PreviewMessage:
     """Return a preview that nothing is stored about."""
-    return PreviewMessage(adapter, HERE, NoRows())
+    return PreviewMessage(adapter, HERE, cast("PreviewRows", NoRows()))
 
 
 async def test_the_preview_is_edited_into_the_answer(tmp_path: Path) -> None:

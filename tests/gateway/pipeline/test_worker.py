@@ -512,6 +512,19 @@ async def test_there_can_be_more_places_and_fewer() -> None:
         runs.gate.set()
 
 
+async def test_free_places_that_are_too_many_go_at_once() -> None:
+    """Also where no turn runs that could give one back."""
+    runs = Runs(Slots(3))
+    runs.slots.resize(1)
+    async with asyncio.TaskGroup() as tasks:
+        for name in ("a", "b", "c"):
+            tasks.create_task(runs.turn(name))
+        await settle()
+        assert runs.begun == ["a"]
+        runs.gate.set()
+    assert runs.begun == ["a", "b", "c"]
+
+
 async def test_who_waits_for_a_place_no_longer_takes_none() -> None:
     """The next in line gets it."""
     runs = Runs(Slots(1))
