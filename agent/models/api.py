@@ -77,10 +77,18 @@ _RESERVED = frozenset(
 four that Parley sets."""
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
 """What is raised where a body is not what it says it is."""
+DONE = "[DONE]"
+"""Stands behind the last event of a stream, for whoever reads it too."""
 
 
 class StreamedAnswer(ABC):
-    """An answer that grows with the events of one stream."""
+    """An answer that grows with the events of one stream.
+
+    Attributes:
+        lost: What is raised where the connection breaks.
+    """
+
+    lost: ClassVar[type[Exception]]
 
     def __init__(self, draft: AnswerDraft, clock: "StreamClock") -> None:
         """`draft` collects what is said; `clock` is told of the events that say something."""
@@ -88,10 +96,39 @@ class StreamedAnswer(ABC):
         self._clock = clock
         self._usage = Usage()
         self._model = ""
+        self._is_done = False
+
+    async def read(self, stream: AsyncIterable[Any]) -> None:
+        """Take the parsed events of a stream, which may be anything.
+
+        What happens to the connection after the end of the answer does not matter. An answer that
+        is larger than it may be is left.
+        """
+        try:
+            async for event in stream:
+                if event == DONE:
+                    self._is_done = True
+                elif isinstance(event, dict):  # not `data: null`
+                    self._take(event)
+                if self._draft.is_full:
+                    break
+        except self.lost:
+            if not self._has_ended:
+                raise
 
     @abstractmethod
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take the parsed events of a stream, which may be anything."""
+    def _take(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+
+    @property
+    @abstractmethod
+    def _has_ended(self) -> bool:
+        """Whether the API's own sign of the end came."""
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the answer has ended; some servers leave out the sign, but not `[DONE]`."""
+        return self._has_ended or (self._is_done and self.has_begun and self._draft.may_be_whole)
 
     @abstractmethod
     def completion(self, name: str) -> Completion:

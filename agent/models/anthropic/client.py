@@ -5,7 +5,7 @@ What the SDK raises becomes a ModelError (agent/models/refusals.py).
 
 import functools
 from collections import OrderedDict
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ from agent.models.draft import (
     usage_so_far,
 )
 from agent.models.openai.mode import ModeFile
-from agent.models.openai.transport import DONE, ServerError, Unreadable, events_of
+from agent.models.openai.transport import ServerError, Unreadable, events_of
 from agent.models.refusals import read
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
@@ -71,6 +71,8 @@ class AnthropicAnswer(StreamedAnswer):
         id: The provider's id of the message; "" before it began.
     """
 
+    lost = httpx2.TransportError
+
     def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
         """`draft` collects what is said; `clock` is told of every event."""
         super().__init__(draft, clock)
@@ -81,24 +83,6 @@ class AnthropicAnswer(StreamedAnswer):
         self._finished = False
         self._calls: dict[object, CallDraft] = {}
         self._thinking: dict[object, tuple[Block, Place]] = {}
-
-    @override
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take every event; what happens to the connection after the last one does not matter.
-
-        An answer that is larger than it may be is left.
-        """
-        try:
-            async for event in stream:
-                if event == DONE and self.has_begun and self._draft.may_be_whole:
-                    self._finished = True
-                if isinstance(event, dict):  # not `data: null`
-                    self._take(event)
-                if self._draft.is_full:
-                    break
-        except httpx2.TransportError:
-            if not self._is_over:
-                raise
 
     @override
     def completion(self, name: str) -> Completion:
@@ -117,11 +101,13 @@ class AnthropicAnswer(StreamedAnswer):
         return usage_so_far(self._usage, streamed, name)
 
     @property
-    def _is_over(self) -> bool:
-        """Whether the end came; some proxies leave out one of its two signs."""
+    @override
+    def _has_ended(self) -> bool:
+        # Some proxies leave out one of its two signs.
         return self._finished or self._stop_reason is not None
 
-    def _take(self, event: Any) -> None:
+    @override
+    def _take(self, event: Block) -> None:
         kind = event.get("type")
         if kind != "ping":
             self._clock.note()

@@ -4,7 +4,7 @@ What goes wrong becomes a ModelError (agent/models/refusals.py).
 """
 
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
@@ -46,7 +46,7 @@ from agent.models.openai.mode import (
     Quirks,
     is_official,
 )
-from agent.models.openai.transport import DONE, Disconnected, JsonServer, ServerError, Unreadable
+from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, WireForm, origin_of, request_body
 from agent.network import in_words
 from agent.settings import ModelSettings
@@ -83,7 +83,13 @@ _WINDOW_KEYS = (
 
 
 class OpenAIAnswer(StreamedAnswer):
-    """Grows with the chunks of one stream."""
+    """Grows with the chunks of one stream.
+
+    Some servers leave out the reason of the end. A `[DONE]` behind what was said is one, and so is
+    the end of the body behind the report of usage.
+    """
+
+    lost = Disconnected
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
         """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
@@ -91,40 +97,17 @@ class OpenAIAnswer(StreamedAnswer):
         self._opaque = OpaqueParts(origin)
         self._cost_usd: float | None = None
         self._finish_reason: str | None = None
-        self._is_done = False
         self._refused = False
         self._slots: dict[object, CallDraft] = {}
 
+    @property
     @override
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take every chunk; what happens to the connection after the last one does not matter.
-
-        A chunk without choices says as little as a comment. An answer that is larger than it may
-        be is left.
-
-        Some servers leave out the reason of the end. A `[DONE]` behind what was said is one, and
-        so is the end of the body behind the report of usage.
-        """
-        try:
-            async for chunk in stream:
-                if chunk is None:
-                    continue  # `data: null`
-                if chunk == DONE:
-                    self._is_done = True
-                    continue
-                if chunk.get("choices"):
-                    self._clock.note()
-                self._take(chunk)
-                if self._draft.is_full:
-                    break
-        except Disconnected:
-            if self._finish_reason is None:
-                raise
+    def _has_ended(self) -> bool:
+        return self._finish_reason is not None
 
     @override
     def completion(self, name: str) -> Completion:
-        is_over = self._is_done and self.has_begun and self._draft.may_be_whole
-        ended = self._finish_reason or ("stop" if is_over else "error")
+        ended = self._finish_reason or ("stop" if self._is_over else "error")
         if ended == "error" and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
         if ended.startswith(_BROKEN_CALL):
@@ -136,13 +119,17 @@ class OpenAIAnswer(StreamedAnswer):
             self._opaque.add_to(done.message, self._draft.opaque_calls)
         return storable(replace(done, cost_usd=self._cost_usd))
 
-    def _take(self, chunk: Fields) -> None:
-        self._model = text_in(chunk.get("model")) or self._model
-        if usage := chunk.get("usage"):
+    @override
+    def _take(self, event: Fields) -> None:
+        # A chunk without choices says as little as a comment.
+        if event.get("choices"):
+            self._clock.note()
+        self._model = text_in(event.get("model")) or self._model
+        if usage := event.get("usage"):
             self._usage = _usage(usage)
             self._cost_usd = _cost_usd(usage)
             self._is_done = True
-        for choice in chunk.get("choices") or []:
+        for choice in event.get("choices") or []:
             self._is_done = False
             # A server that does not stream sends the message whole.
             if delta := choice.get("delta") or choice.get("message"):

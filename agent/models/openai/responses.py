@@ -12,7 +12,7 @@ comes back to it encrypted. `message["opaque"]["openai"]` holds
 - `reasoning_tokens`: how many tokens the thoughts have, as reported; they cannot be read.
 """
 
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from agent.models.draft import (
 )
 from agent.models.openai.client import OpenAIServerModel
 from agent.models.openai.mode import Quirks, is_official
-from agent.models.openai.transport import DONE, Disconnected, ServerError
+from agent.models.openai.transport import Disconnected, ServerError
 from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
 from agent.models.wire import (
     content_parts,
@@ -58,6 +58,8 @@ _INCOMPLETE: dict[str | None, StopReason] = {
 class ResponsesAnswer(StreamedAnswer):
     """Grows with the events of one stream."""
 
+    lost = Disconnected
+
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
         """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
         super().__init__(draft, clock)
@@ -69,29 +71,14 @@ class ResponsesAnswer(StreamedAnswer):
         self._stop: StopReason | None = None
         self._cost_usd: float | None = None
 
+    @property
     @override
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take every event; what happens to the connection after the last one does not matter.
-
-        An answer that is larger than it may be is left.
-        """
-        try:
-            async for event in stream:
-                if event == DONE and self.has_begun and self._draft.may_be_whole:
-                    self._stop = self._stop or "stop"
-                if not isinstance(event, dict):
-                    continue  # `data: null`
-                self._clock.note()
-                self._take(event)
-                if self._draft.is_full:
-                    break
-        except Disconnected:
-            if self._stop is None:
-                raise
+    def _has_ended(self) -> bool:
+        return self._stop is not None
 
     @override
     def completion(self, name: str) -> Completion:
-        if self._stop is None and not self._draft.is_full:
+        if not self._is_over and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
         stop = "refused" if self._refused else self._stop or "stop"
         usage = self._usage if self._usage.prompt_tokens else None
@@ -100,7 +87,9 @@ class ResponsesAnswer(StreamedAnswer):
             self._items.add_to(done.message)
         return storable(replace(done, cost_usd=self._cost_usd))
 
+    @override
     def _take(self, event: Fields) -> None:
+        self._clock.note()
         kind = event.get("type")
         if event.get("object") == "response" or (kind is None and "output" in event):
             self._take_whole(event)

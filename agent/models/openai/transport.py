@@ -15,12 +15,10 @@ import aiohttp
 import orjson
 
 from agent.models import refusals
-from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES
+from agent.models.api import CONNECT_TIMEOUT_S, DONE, HEADERS, MAX_BYTES
 from agent.models.refusals import Refusal
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 
-DONE = "[DONE]"
-"""Stands behind the last event of a stream, for whoever reads it too."""
 _DRAIN_S = 1.0
 """How long the end of a body may take behind the last event; then the connection is given up."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
