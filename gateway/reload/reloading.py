@@ -23,7 +23,6 @@ from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
 from agent.network import in_words
 from agent.tools.registry import ServedTools, Tool
-from gateway.agent_ports.questions import Timeouts
 from gateway.errors import NotFound, SettingsError, StorageError
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.accounts import ReplaceableAdapter
@@ -295,7 +294,7 @@ class Reloading:
         shared.access.settings = new.access
         shared.budgets.take(new.budget, new.sessions.timezone)
         shared.beside.files.take(new.attachments)
-        shared.beside.inquiries.timeouts = Timeouts.from_settings(new.tools)
+        shared.beside.inquiries.settings = new.tools
         shared.beside.pruner.take(new.retention, new.storage.raw_days)
         shared.beside.preparations.take(mind.agent, mind.context)
         parts.rotation.take(new, mind.models)
