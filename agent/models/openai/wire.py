@@ -34,13 +34,12 @@ from agent.models.wire import (
     Part,
     canonical_schema,
     content_parts,
-    drop_surplus,
     settled,
     spoken,
     spoken_text,
     wire_name,
 )
-from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
+from agent.prompt_caching import KEY
 from agent.usage import CacheLayout
 
 Fields = dict[str, Any]
@@ -108,15 +107,11 @@ def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
 def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any] | None]:
     """Return the messages with lists of parts for contents, and the markers on parts."""
     wired: list[dict[str, Any] | None] = []
-    marked = 0
     for message in messages:
-        marked += is_marked(message)
         parts, homeless = settled(_parts(message))
         if homeless:
             _mark_last(wired, homeless)
         wired.append(_wire(message, parts))
-    if marked > MAX_BREAKPOINTS:
-        drop_surplus(part for wire in wired for part in _parts_of(wire))
     return wired
 
 
