@@ -270,26 +270,12 @@ def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
     Fields for the provider alone are signed or opaque, so they cannot be changed: they go as a
     whole where a secret stands in them.
     """
-    if not _holds(message, redactor):
+    masked = _masked(message, redactor)
+    if masked == message:
         return message
-    kept = {
-        key: _masked(value, redactor)
-        for key, value in message.items()
-        if key != "opaque" or not _holds(value, redactor)
-    }
-    return cast("ChatMessage", kept)
-
-
-def _holds(value: Any, redactor: Redactor) -> bool:
-    match value:
-        case str():
-            return redactor.holds_configured(value)
-        case dict():
-            return any(_holds(item, redactor) for item in value.values())
-        case list():
-            return any(_holds(item, redactor) for item in value)
-        case _:
-            return False
+    if masked.get("opaque") != message.get("opaque"):
+        del masked["opaque"]
+    return cast("ChatMessage", masked)
 
 
 def _masked(value: Any, redactor: Redactor) -> Any:
