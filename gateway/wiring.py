@@ -25,9 +25,10 @@ from adapters.registry import BUILT_IN, Host, PlatformSection, account_of, build
 from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError
+from agent.models.api import ApiModel
 from agent.models.base import ChatModel, ModelInfo
 from agent.models.factory import build_models
-from agent.models.openai.mode import ModeFile, Negotiating, modes_in
+from agent.models.openai.mode import ModeFile, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.network import UnusableEnvironment
@@ -222,7 +223,7 @@ def toolless_warnings(line: Sequence[Configured]) -> tuple[str, ...]:
     return tuple(
         f"{model.name}: its server takes no tools (docs/models.md, What a server does not take)"
         for model in first
-        if isinstance(model, Negotiating) and "no_tools" in model.mode.quirks
+        if isinstance(model, ApiModel) and "no_tools" in model.mode.quirks
     )
 
 

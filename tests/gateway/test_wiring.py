@@ -24,8 +24,9 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
+from agent.models.api import ApiModel
 from agent.models.base import ChatModel, ModelInfo
-from agent.models.openai.mode import ModeFile, Negotiating
+from agent.models.openai.mode import ModeFile
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
 from gateway.commands.registry import menu
@@ -134,8 +135,8 @@ def test_a_server_without_tools_is_told_of_at_the_start(tmp_path: Path) -> None:
     assert toolless_warnings(line) == ()
     [block] = line
     first, second = block.models
-    assert isinstance(first, Negotiating)
-    assert isinstance(second, Negotiating)
+    assert isinstance(first, ApiModel)
+    assert isinstance(second, ApiModel)
     first.mode.keep_to(["no_tools"])
     [warning] = toolless_warnings(line)
     assert warning.startswith(f"{first.name}: its server takes no tools")

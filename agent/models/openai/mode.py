@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import structlog
@@ -327,13 +327,6 @@ class ServerMode:
             log.info("server_mode_forgotten", server=self.server, quirk=PARSER_OFF)
         elif not called and not is_known and has_call(text, names):
             self.keep_to([PARSER_OFF])
-
-
-@runtime_checkable
-class Negotiating(Protocol):
-    """A model whose server is learned about."""
-
-    mode: ServerMode
 
 
 def has_call(text: str, names: Iterable[str]) -> bool:
