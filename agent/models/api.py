@@ -29,7 +29,6 @@ from agent.errors import (
 from agent.models.base import (
     NO_KEY,
     Completion,
-    ModelInfo,
     ModelRequest,
     TextSink,
     can_be_key,
@@ -250,7 +249,7 @@ class ApiModel(ABC, Generic[A]):
         self._note(request, answer)
         return completion
 
-    async def look_up(self) -> ModelInfo | None:
+    async def look_up(self) -> int | None:
         """Ask the provider about the model; see ChatModel."""
         try:
             with self._errors():
@@ -261,7 +260,7 @@ class ApiModel(ABC, Generic[A]):
             return None
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
-        return self._info(found)
+        return self._window_in(found)
 
     def renew_key(self) -> bool:
         """Read the key again where the settings refer to it; see `agent.models.base.Renewable`."""
@@ -309,8 +308,11 @@ class ApiModel(ABC, Generic[A]):
         """Return what the provider says about the model."""
 
     @abstractmethod
-    def _info(self, found: object) -> ModelInfo | None:
-        """Return what such an answer tells; servers that only look like the API send anything."""
+    def _window_in(self, found: object) -> int | None:
+        """Return what such an answer tells, as `look_up` does.
+
+        Servers that only look like the API send anything.
+        """
 
     def _note(self, request: ModelRequest, answer: A) -> None:
         """Take note of a call that was answered; most providers need nothing of it."""
@@ -433,13 +435,6 @@ class StreamClock:
     def _start_anew(self) -> None:
         now = asyncio.get_running_loop().time()
         self._deadline.reschedule(min(now + PING_PATIENCE * self._step_s, self._end_at))
-
-
-def model_info(context_length: object) -> ModelInfo | None:
-    """Return the window that a server's answer tells; None for what is no size above 0."""
-    if not isinstance(context_length, int) or isinstance(context_length, bool):
-        return None
-    return ModelInfo(context_length) if context_length > 0 else None
 
 
 def refuse_key(failure: ModelError) -> None:

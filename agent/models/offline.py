@@ -17,7 +17,7 @@ from zoneinfo import available_timezones
 import orjson
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
-from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
+from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.settings import ModelSettings
 from agent.usage import FREE, CacheLayout
@@ -71,7 +71,7 @@ class OfflineModel:
         answer = _with_calls(request, reply)
         return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
 
-    async def look_up(self) -> ModelInfo | None:
+    async def look_up(self) -> int | None:
         """Return None: there is nobody to ask."""
         return None
 

@@ -28,11 +28,10 @@ from agent.models.api import (
     ApiModel,
     StreamClock,
     StreamedAnswer,
-    model_info,
     required_key,
     sent,
 )
-from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
+from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
     AnswerDraft,
@@ -279,11 +278,11 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         return await self._client.get(f"/v1/models/{quote(self.name, safe='')}", cast_to=object)
 
     @override
-    def _info(self, found: object) -> ModelInfo | None:
+    def _window_in(self, found: object) -> int | None:
         # A page of HTML: the SDK returns it as a text.
         if isinstance(found, str):
             return None
-        return model_info(field_in(found, "max_input_tokens")) or ModelInfo()
+        return tokens_in(found, "max_input_tokens")
 
     def _diagnostics(self, request: ModelRequest) -> dict[str, Any]:
         """Return the field that asks why the cache was missed, compared with the answer before."""

@@ -21,12 +21,11 @@ from agent.models.api import (
     StreamClock,
     StreamedAnswer,
     api_key,
-    model_info,
     required_key,
     sent,
 )
 from agent.models.arguments import parse_object
-from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
+from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
     AnswerDraft,
@@ -73,12 +72,12 @@ _PRESETS = {
 # In order: what is loaded before what could be. A model's training window says nothing about the
 # server's. Source: the servers' own answers, as their projects document them.
 _WINDOW_KEYS = (
-    ("loaded_context_length",),  # LM Studio
-    ("max_model_len",),  # vLLM, SGLang
-    ("meta", "n_ctx"),  # llama.cpp
-    ("context_length",),  # OpenRouter, Together, Moonshot
-    ("context_window",),  # Groq
-    ("max_context_length",),  # Mistral, LM Studio
+    "loaded_context_length",  # LM Studio
+    "max_model_len",  # vLLM, SGLang
+    "n_ctx",  # llama.cpp, in `meta`
+    "context_length",  # OpenRouter, Together, Moonshot
+    "context_window",  # Groq
+    "max_context_length",  # Mistral, LM Studio
 )
 
 
@@ -304,11 +303,11 @@ class OpenAIServerModel(ApiModel[B]):
         return await self._server.get("/models")
 
     @override
-    def _info(self, found: object) -> ModelInfo | None:
+    def _window_in(self, found: object) -> int | None:
         # OpenAI's own list has no sizes.
         if not isinstance(found, dict | list):
             return None
-        return info_from_list(found, self.name) or ModelInfo()
+        return window_in_list(found, self.name)
 
 
 class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
@@ -343,8 +342,8 @@ def _key(settings: ModelSettings, *, official: bool) -> str:
     return required_key(settings) if settings.provider in _PRESETS else api_key(settings)
 
 
-def info_from_list(listing: object, name: str) -> ModelInfo | None:
-    """Return what a list says about a model, None where it says nothing.
+def window_in_list(listing: object, name: str) -> int:
+    """Return the window that a list tells of a model, 0 where it tells none.
 
     A server with a single model answers with that one, whatever it is called in the request
     (llama.cpp).
@@ -354,23 +353,16 @@ def info_from_list(listing: object, name: str) -> ModelInfo | None:
     """
     entries = _entries(listing)
     named = [entry for entry in entries if entry.get("id") == name]
-    entry = next(iter(named or (entries if len(entries) == 1 else [])), None)
-    if entry is None:
-        return None
-    found = (_at(entry, path) for path in _WINDOW_KEYS)
-    return model_info(next((value for value in found if value), None))
+    entry = next(iter(named or (entries if len(entries) == 1 else [])), {})
+    places = (entry, field_in(entry, "meta"))
+    found = (tokens_in(place, key) for key in _WINDOW_KEYS for place in places)
+    return next(filter(None, found), 0)
 
 
 def _entries(listing: object) -> list[dict[str, Any]]:
     # Together sends the list without an envelope.
     models = listing.get("data") if isinstance(listing, dict) else listing
     return [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
-
-
-def _at(entry: object, path: tuple[str, ...]) -> object:
-    for key in path:
-        entry = entry.get(key) if isinstance(entry, dict) else None
-    return entry
 
 
 @contextmanager
