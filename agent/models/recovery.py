@@ -107,11 +107,13 @@ class Failing:
     Attributes:
         failure: The newest one.
         for_s: From the first failure to the newest one.
+        began: When the first one was, on the clock of `Rests`.
     """
 
     failure: ModelError
     times: int
     for_s: float
+    began: float = 0.0
 
 
 class Rests:
@@ -119,30 +121,18 @@ class Rests:
 
     Attributes:
         newest: The last failure, of any kind, of each model that has not answered since, by label.
+        failing: The models that fail, by label.
+        answered: The labels of those whose newest call was answered.
+        accepted: The labels of those whose key was taken last, answered or not.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self.newest: dict[str, ModelError] = {}
         self._until: dict[int, float] = {}
-        self._failures: dict[str, tuple[float, Failing]] = {}
-        self._answered: set[str] = set()
-        self._accepted: set[str] = set()
-
-    @property
-    def failing(self) -> dict[str, Failing]:
-        """The models that fail, by their labels."""
-        return {label: failing for label, (_, failing) in self._failures.items()}
-
-    @property
-    def answered(self) -> frozenset[str]:
-        """The labels of those whose newest call was answered."""
-        return frozenset(self._answered)
-
-    @property
-    def accepted(self) -> frozenset[str]:
-        """The labels of those whose key was taken last, answered or not."""
-        return frozenset(self._accepted)
+        self.failing: dict[str, Failing] = {}
+        self.answered: set[str] = set()
+        self.accepted: set[str] = set()
 
     def note_failure(self, label: str, failure: ModelError) -> None:
         """Take note of a failure; it counts where it says something about the model itself."""
@@ -150,27 +140,26 @@ class Rests:
         if not isinstance(failure, _OF_THE_MODEL):
             return
         now = self._now()
-        began, before = self._failures.get(label, (now, None))
-        failing = Failing(failure, before.times + 1 if before else 1, now - began)
-        self._failures[label] = began, failing
-        self._answered.discard(label)
+        before = self.failing.get(label, Failing(failure, 0, 0.0, now))
+        self.failing[label] = Failing(failure, before.times + 1, now - before.began, before.began)
+        self.answered.discard(label)
         if isinstance(failure, CredentialsRefused):
-            self._accepted.discard(label)
+            self.accepted.discard(label)
 
     def note_accepted(self, label: str) -> None:
         """Take note that a model's key is taken; whether it answers is another question."""
-        self._accepted.add(label)
-        _, failing = self._failures.get(label, (0.0, None))
+        self.accepted.add(label)
+        failing = self.failing.get(label)
         if failing is not None and type(failing.failure) is CredentialsRefused:
-            del self._failures[label]
+            del self.failing[label]
 
     def note_answer(self, model: ChatModel) -> None:
         """Take note that a model answered: it neither fails nor rests."""
         self.clear(model)
-        self._failures.pop(model.label, None)
+        self.failing.pop(model.label, None)
         self.newest.pop(model.label, None)
-        self._answered.add(model.label)
-        self._accepted.add(model.label)
+        self.answered.add(model.label)
+        self.accepted.add(model.label)
 
     def rest(self, model: ChatModel, seconds: float) -> None:
         """Have later turns begin with another model for so long."""
