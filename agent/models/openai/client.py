@@ -125,8 +125,8 @@ class OpenAIAnswer(StreamedAnswer):
             self._clock.note()
         self._model = text_in(event.get("model")) or self._model
         if usage := event.get("usage"):
-            self._usage = _usage(usage)
-            self._cost_usd = _cost_usd(usage)
+            self._usage = usage_in(usage, "prompt", "completion")
+            self._cost_usd = cost_in(usage)
             self._is_done = True
         for choice in event.get("choices") or []:
             self._is_done = False
@@ -187,8 +187,9 @@ def _is_another(slot: CallDraft, call_id: str, function: object) -> bool:
     return is_whole and bool(text_in(field_in(function, "name")))
 
 
-def _usage(reported: object) -> Usage:
-    details = field_in(reported, "prompt_tokens_details")
+def usage_in(reported: object, asked: str, answered: str) -> Usage:
+    """Return the usage in a report; `asked` and `answered` are the API's words in its fields."""
+    details = field_in(reported, f"{asked}_tokens_details")
     written = tokens_in(details, "cache_write_tokens")
     # DeepSeek and Moonshot report what was cached in places of their own.
     cached = (
@@ -196,18 +197,18 @@ def _usage(reported: object) -> Usage:
         or tokens_in(reported, "prompt_cache_hit_tokens")
         or tokens_in(reported, "cached_tokens")
     )
-    prompt = tokens_in(reported, "prompt_tokens")
+    prompt = tokens_in(reported, f"{asked}_tokens")
     # Gemini counts what the model thought in the sum alone, and bills it as output.
     thought = tokens_in(reported, "total_tokens") - prompt
     return Usage(
         input_tokens=max(prompt - cached - written, 0),
-        output_tokens=max(tokens_in(reported, "completion_tokens"), thought),
+        output_tokens=max(tokens_in(reported, f"{answered}_tokens"), thought),
         cache_read_tokens=cached,
         cache_write_5m_tokens=written,
     )
 
 
-def _cost_usd(reported: object) -> float | None:
+def cost_in(reported: object) -> float | None:
     """Return what OpenRouter says the call cost.
 
     With a key of the operator's own behind it, `cost` is OpenRouter's fee alone.

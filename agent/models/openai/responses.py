@@ -32,19 +32,22 @@ from agent.models.draft import (
     storable,
     text_in,
     tokens_in,
-    usd_in,
 )
-from agent.models.openai.client import OpenAIServerModel
+from agent.models.openai.client import OpenAIServerModel, cost_in, usage_in
 from agent.models.openai.mode import Quirks, is_official
 from agent.models.openai.transport import Disconnected, ServerError
-from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
+from agent.models.openai.wire import (
+    PROVIDER,
+    Fields,
+    offered,
+    schema_of,
+    sound_arguments,
+    text_or_images,
+)
 from agent.models.wire import (
-    content_parts,
-    spoken,
     spoken_text,
     wire_name,
 )
-from agent.usage import Usage
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 _THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
@@ -171,22 +174,10 @@ class ResponsesAnswer(StreamedAnswer):
         self._stop = _INCOMPLETE.get(reason, "length") if incomplete else "stop"
 
     def _note_usage(self, reported: object) -> None:
-        self._usage = _usage(reported)
-        self._cost_usd = usd_in(field_in(reported, "cost"))
+        self._usage = usage_in(reported, "input", "output")
+        self._cost_usd = cost_in(reported)
         details = field_in(reported, "output_tokens_details")
         self._items.reasoning_tokens = tokens_in(details, "reasoning_tokens")
-
-
-def _usage(reported: object) -> Usage:
-    details = field_in(reported, "input_tokens_details")
-    cached = tokens_in(details, "cached_tokens")
-    written = tokens_in(details, "cache_write_tokens")
-    return Usage(
-        input_tokens=max(tokens_in(reported, "input_tokens") - cached - written, 0),
-        output_tokens=tokens_in(reported, "output_tokens"),
-        cache_read_tokens=cached,
-        cache_write_5m_tokens=written,
-    )
 
 
 class ResponsesModel(OpenAIServerModel[ResponsesAnswer]):
@@ -231,12 +222,7 @@ def responses_body(
         body["instructions"] = system
     if "no_encrypted_reasoning" not in quirks:
         body["include"] = [ENCRYPTED]
-    if request.tools and "no_tools" not in quirks:
-        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
-        if not request.allow_tools and "no_tool_choice" not in quirks:
-            # The tools stay: without them the prefix would be another one.
-            body["tool_choice"] = "none"
-    return body
+    return body | offered(request, quirks, _tool)
 
 
 def _apart(messages: list[ChatMessage]) -> tuple[str, list[ChatMessage]]:
@@ -261,7 +247,7 @@ def _plain_items(message: ChatMessage) -> list[Fields]:
         call_id = message["tool_call_id"]
         return [{"type": "function_call_output", "call_id": call_id, "output": text}]
     if message["role"] != "assistant":
-        content = _content(message)
+        content = text_or_images(message, _part)
         said = {"type": "message", "role": message["role"], "content": content}
         return [said] if content else []
     calls = [_call(call) for call in message.get("tool_calls") or ()]
@@ -307,15 +293,6 @@ def _said(text: str, phase: str | None = None) -> list[Fields]:
         return []
     said: Fields = {"type": "message", "role": "assistant", "content": text}
     return [said | {"phase": phase} if phase else said]
-
-
-def _content(message: ChatMessage) -> str | list[Fields]:
-    """Return the text; a list of parts only where there are images among it."""
-    if isinstance(message.get("content"), list):
-        parts = spoken(part for each in content_parts(message) if (part := _part(each)))
-        if any(part["type"] == "input_image" for part in parts):
-            return parts
-    return spoken_text(text_of(message))
 
 
 def _part(part: Fields) -> Fields:

@@ -16,14 +16,15 @@ Fields that only the server understands are kept, and are sent back verbatim.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
+from agent.messages import ChatMessage, ToolCall, ToolSchema, is_image, text_of
 from agent.models.arguments import parse_object
 from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
@@ -83,12 +84,20 @@ def request_body(request: ModelRequest, model: str, form: WireForm = _USUAL) -> 
     if "no_stream_options" not in quirks:
         # Without it a stream ends with no report of what was used.
         body["stream_options"] = {"include_usage": True}
-    if request.tools and "no_tools" not in quirks:
-        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
-        if not request.allow_tools and "no_tool_choice" not in quirks:
-            # The tools stay: without them the prefix would be another one.
-            body["tool_choice"] = "none"
-    return body
+    return body | offered(request, quirks, _tool)
+
+
+def offered(
+    request: ModelRequest, quirks: Quirks, wired: Callable[[ToolSchema, Quirks], Fields]
+) -> Fields:
+    """Return the fields of a body that offer the tools of a request, each as `wired` has it."""
+    if not request.tools or "no_tools" in quirks:
+        return {}
+    fields: Fields = {"tools": [wired(tool, quirks) for tool in request.tools]}
+    if not request.allow_tools and "no_tool_choice" not in quirks:
+        # The tools stay: without them the prefix would be another one.
+        fields["tool_choice"] = "none"
+    return fields
 
 
 def _limit_key(quirks: Quirks) -> str:
@@ -99,7 +108,9 @@ def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
     if form.layout:
         wired = _in_parts(messages)
     else:
-        wired = [_wire(message, _text_or_images(message)) for message in messages]
+        wired = [
+            _wire(message, text_or_images(message, partial(_part, message))) for message in messages
+        ]
     pairs = zip(wired, messages, strict=True)
     return [with_opaque(wire, message, form.origin) for wire, message in pairs if wire]
 
@@ -139,11 +150,11 @@ def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | N
     return {"role": message["role"], "content": content} if content else None
 
 
-def _text_or_images(message: ChatMessage) -> str | list[Part]:
-    """Return the text; a list of parts only where there are images among it."""
+def text_or_images(message: ChatMessage, wired: Callable[[Part], Part]) -> str | list[Part]:
+    """Return the text; a list of parts, as `wired` has them, only if there are images among it."""
     if isinstance(message.get("content"), list):
-        parts = spoken(part for each in content_parts(message) if (part := _part(each, message)))
-        if any(part["type"] != "text" for part in parts):
+        parts = spoken(part for each in content_parts(message) if (part := wired(each)))
+        if any(is_image(part) for part in parts):
             return parts
     return spoken_text(text_of(message))
 
@@ -159,7 +170,7 @@ def _parts(message: ChatMessage) -> list[Part]:
 def _content(message: ChatMessage) -> list[Part]:
     parts: list[Part] = []
     for each in content_parts(message):
-        part = _part(each, message)
+        part = _part(message, each)
         if KEY in each:
             parts.append({**part, KEY: each[KEY]})
         elif part:
@@ -167,7 +178,7 @@ def _content(message: ChatMessage) -> list[Part]:
     return parts
 
 
-def _part(part: Part, message: ChatMessage) -> Part:
+def _part(message: ChatMessage, part: Part) -> Part:
     """Return a part without its marker; an empty one for what cannot go out."""
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
