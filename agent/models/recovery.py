@@ -260,9 +260,6 @@ def _same(one: ChatModel, other: ChatModel) -> bool:
     return (one.provider, one.name) == (other.provider, other.name)
 
 
-Strategy = Callable[[Situation], Action | None]
-
-
 def compress(situation: Situation) -> Action | None:
     """Context overflow, 413: compress, retry."""
     return "compress" if isinstance(situation.failure, ContextOverflow) else None
@@ -328,7 +325,7 @@ def fall_back(situation: Situation) -> Action | None:
     return None
 
 
-STRATEGIES: tuple[Strategy, ...] = (
+STRATEGIES = (
     compress,
     repair_once,
     suspect_size,

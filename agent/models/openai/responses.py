@@ -45,6 +45,7 @@ from agent.models.openai.wire import (
     text_or_images,
 )
 from agent.models.wire import (
+    content_parts,
     spoken_text,
     wire_name,
 )
@@ -222,7 +223,7 @@ def responses_body(
         body["instructions"] = system
     if "no_encrypted_reasoning" not in quirks:
         body["include"] = [ENCRYPTED]
-    return body | offered(request, quirks, _tool)
+    return body | offered(request, quirks, [_tool(tool, quirks) for tool in request.tools])
 
 
 def _apart(messages: list[ChatMessage]) -> tuple[str, list[ChatMessage]]:
@@ -247,7 +248,7 @@ def _plain_items(message: ChatMessage) -> list[Fields]:
         call_id = message["tool_call_id"]
         return [{"type": "function_call_output", "call_id": call_id, "output": text}]
     if message["role"] != "assistant":
-        content = text_or_images(message, _part)
+        content = text_or_images(message, map(_part, content_parts(message)))
         said = {"type": "message", "role": message["role"], "content": content}
         return [said] if content else []
     calls = [_call(call) for call in message.get("tool_calls") or ()]

@@ -16,9 +16,8 @@ Fields that only the server understands are kept, and are sent back verbatim.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -84,16 +83,14 @@ def request_body(request: ModelRequest, model: str, form: WireForm = _USUAL) -> 
     if "no_stream_options" not in quirks:
         # Without it a stream ends with no report of what was used.
         body["stream_options"] = {"include_usage": True}
-    return body | offered(request, quirks, _tool)
+    return body | offered(request, quirks, [_tool(tool, quirks) for tool in request.tools])
 
 
-def offered(
-    request: ModelRequest, quirks: Quirks, wired: Callable[[ToolSchema, Quirks], Fields]
-) -> Fields:
-    """Return the fields of a body that offer the tools of a request, each as `wired` has it."""
-    if not request.tools or "no_tools" in quirks:
+def offered(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Fields:
+    """Return the fields of a body that offer tools, `wired` as the API has them."""
+    if not wired or "no_tools" in quirks:
         return {}
-    fields: Fields = {"tools": [wired(tool, quirks) for tool in request.tools]}
+    fields: Fields = {"tools": wired}
     if not request.allow_tools and "no_tool_choice" not in quirks:
         # The tools stay: without them the prefix would be another one.
         fields["tool_choice"] = "none"
@@ -108,9 +105,7 @@ def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
     if form.layout:
         wired = _in_parts(messages)
     else:
-        wired = [
-            _wire(message, text_or_images(message, partial(_part, message))) for message in messages
-        ]
+        wired = [_wire(message, _text_or_images(message)) for message in messages]
     pairs = zip(wired, messages, strict=True)
     return [with_opaque(wire, message, form.origin) for wire, message in pairs if wire]
 
@@ -150,11 +145,18 @@ def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | N
     return {"role": message["role"], "content": content} if content else None
 
 
-def text_or_images(message: ChatMessage, wired: Callable[[Part], Part]) -> str | list[Part]:
-    """Return the text; a list of parts, as `wired` has them, only if there are images among it."""
+def _text_or_images(message: ChatMessage) -> str | list[Part]:
+    return text_or_images(message, (_part(each, message) for each in content_parts(message)))
+
+
+def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Part]:
+    """Return the text; its parts, `wired` as the API has them, only if there are images among it.
+
+    Empty parts are those that cannot go out.
+    """
     if isinstance(message.get("content"), list):
-        parts = spoken(part for each in content_parts(message) if (part := wired(each)))
-        if any(is_image(part) for part in parts):
+        parts = spoken(part for part in wired if part)
+        if any(map(is_image, parts)):
             return parts
     return spoken_text(text_of(message))
 
@@ -170,7 +172,7 @@ def _parts(message: ChatMessage) -> list[Part]:
 def _content(message: ChatMessage) -> list[Part]:
     parts: list[Part] = []
     for each in content_parts(message):
-        part = _part(message, each)
+        part = _part(each, message)
         if KEY in each:
             parts.append({**part, KEY: each[KEY]})
         elif part:
@@ -178,7 +180,7 @@ def _content(message: ChatMessage) -> list[Part]:
     return parts
 
 
-def _part(message: ChatMessage, part: Part) -> Part:
+def _part(part: Part, message: ChatMessage) -> Part:
     """Return a part without its marker; an empty one for what cannot go out."""
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
