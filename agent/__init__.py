@@ -46,45 +46,25 @@ def __getattr__(name: str) -> object:  # noqa: C901 - an import for each part
     part: ModuleType
     match name:
         case "TokenCounter":
-            from agent.tokens import tiktoken
-
-            part = tiktoken
+            from agent.tokens import tiktoken as part
         case "estimate_tokens":
-            from agent.tokens import estimate
-
-            part = estimate
+            from agent.tokens import estimate as part
         case "ObservationTruncator":
-            from agent.tools import truncate
-
-            part = truncate
+            from agent.tools import truncate as part
         case "apply_cache_control":
-            from agent import prompt_caching
-
-            part = prompt_caching
+            from agent import prompt_caching as part
         case "ContextEngine":
-            from agent import context_engine
-
-            part = context_engine
+            from agent import context_engine as part
         case "ContextCompressor":
-            from agent import context_compressor
-
-            part = context_compressor
+            from agent import context_compressor as part
         case "RoundsEngine":
-            from agent.engines import rounds
-
-            part = rounds
+            from agent.engines import rounds as part
         case "LcmEngine":
-            from agent.engines.lcm import engine
-
-            part = engine
+            from agent.engines.lcm import engine as part
         case "CompactionResult" | "HistoryManager" | "compact_messages":
-            from agent import library
-
-            part = library
+            from agent import library as part
         case "SummaryFailed":
-            from agent import errors
-
-            part = errors
+            from agent import errors as part
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(part, name)

@@ -7,14 +7,12 @@ becomes of a marker on something that cannot carry one.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from agent.messages import ChatMessage
 from agent.usage import CacheLayout, is_claude
-from agent.view.folds import Fold, Folds
 from agent.view.view import MARKER
 
 MAX_BREAKPOINTS = 4
@@ -35,7 +33,6 @@ def apply_cache_control(
     strategy: str = "system_and_3",
     native: bool = True,
     settled: Sequence[int] = (),
-    landmarks: "Landmarks | None" = None,
 ) -> list[ChatMessage]:
     """Return the messages with at most four of them marked; unmarked ones are the same objects.
 
@@ -60,13 +57,10 @@ def apply_cache_control(
     if strategy not in STRATEGIES:
         raise ValueError(f"caching strategies are {', '.join(STRATEGIES)}, not {strategy!r}")
     # Markers of an earlier request would count among the four, and the API refuses a fifth.
-    known = landmarks or landmarks_of(messages)
-    marked = list(messages)
-    for place in known.marked:
-        marked[place] = _unmarked(messages[place])
+    marked = [_unmarked(message) if is_marked(message) else message for message in messages]
     anchored = strategy == "anchored"
-    lasting = partial(anchored_places, settled=settled, landmarks=known)
-    for place in (lasting if anchored else system_and_3_places)(messages):
+    places = anchored_places(messages, settled) if anchored else system_and_3_places(messages)
+    for place in places:
         message = marked[place]
         # Anthropic takes the marker of a tool message on the result; an envelope has it on a part.
         if message["role"] != "tool" or (anchored and not native):
@@ -83,11 +77,7 @@ def system_and_3_places(messages: Sequence[ChatMessage]) -> set[int]:
     return {*_system_place(messages), *islice(others, ROLLING_MESSAGES)}
 
 
-def anchored_places(
-    messages: Sequence[ChatMessage],
-    settled: Sequence[int] = (),
-    landmarks: "Landmarks | None" = None,
-) -> set[int]:
+def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()) -> set[int]:
     """Return the places that make a request find all that the ones before it have stored.
 
     What a request can find is the end of the one before, where the view only grew, and else what a
@@ -111,8 +101,7 @@ def anchored_places(
     end = len(messages) - 1
     # The end comes first: without it the next request would find nothing new.
     places = {end} if messages else set()
-    summaries = (landmarks or landmarks_of(messages)).summaries
-    wanted = _lasting(messages, summaries, [place for place in settled if place < end])
+    wanted = _lasting(messages, [place for place in settled if place < end])
     if (before := _end_before(messages)) is not None:
         near = _within_reach(messages, before, end)
         wanted = [*wanted, before] if near else [before, *wanted]
@@ -156,11 +145,11 @@ def _system_place(messages: Sequence[ChatMessage]) -> list[int]:
     return [0] if messages and messages[0]["role"] == "system" else []
 
 
-def _lasting(
-    messages: Sequence[ChatMessage], summaries: Sequence[int], settled: Sequence[int]
-) -> list[int]:
+def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[int]:
     """Return the ends of what a compaction leaves as it is, the most valuable one first."""
     system = _system_place(messages)
+    # A quotation of a summary costs a breakpoint at most.
+    summaries = [place for place, message in enumerate(messages) if _is_summary(message)]
     if not summaries:
         return [*system, *settled]
     head, summary = summaries[0] - 1, summaries[-1]
@@ -168,32 +157,6 @@ def _lasting(
         return [*system, *settled, summary]
     front = [head] if _within_reach(messages, 0, head) else [head, *system]
     return [*front, *settled, summary]
-
-
-class Landmarks(NamedTuple):
-    """Places of messages by which breakpoints are placed.
-
-    Attributes:
-        summaries: Where summaries stand; a quotation of one costs a breakpoint at most.
-    """
-
-    marked: tuple[int, ...] = ()
-    summaries: tuple[int, ...] = ()
-
-
-def landmarks_of(messages: Sequence[ChatMessage], folds: Folds | None = None) -> Landmarks:
-    """Return where messages have markers and summaries; `folds` are what is known of them."""
-    return _LANDMARKS.of(messages, folds)
-
-
-def _with_newer(known: Landmarks, messages: Sequence[ChatMessage], first: int) -> Landmarks:
-    newer = range(first, len(messages))
-    marked = tuple(n for n in newer if is_marked(messages[n]))
-    summaries = tuple(n for n in newer if _is_summary(messages[n]))
-    return Landmarks(known.marked + marked, known.summaries + summaries)
-
-
-_LANDMARKS = Fold("landmarks", Landmarks(), _with_newer)
 
 
 def _is_summary(message: ChatMessage) -> bool:

@@ -33,7 +33,7 @@ from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.embeddings import Embedder
 from gateway.agent_ports.files import Attachments
-from gateway.agent_ports.questions import Inquiries, Timeouts
+from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.told_notes import NoteChats
 from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
@@ -435,7 +435,7 @@ async def assembled(
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
-        Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
+        Inquiries(database, adapters, settings.tools, wakeups, access),
         Indexer(database, embedder),
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, origin.plugins, access, reader),

@@ -25,9 +25,10 @@ from adapters.registry import BUILT_IN, Host, PlatformSection, account_of, build
 from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError
-from agent.models.base import ChatModel, ModelInfo
+from agent.models.api import ApiModel
+from agent.models.base import ChatModel
 from agent.models.factory import build_models
-from agent.models.openai.mode import ModeFile, Negotiating, modes_in
+from agent.models.openai.mode import ModeFile, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.network import UnusableEnvironment
@@ -88,7 +89,7 @@ INSIDE = frozenset({"offline", "recorded"})
 NO_PLUGINS = Plugins()
 
 
-Answer = ModelInfo | ModelError | TimeoutError | None
+Answer = int | ModelError | TimeoutError | None
 """What came of the question about a model; None where its provider cannot be asked."""
 
 
@@ -183,13 +184,13 @@ def _key_setting(block: Configured, number: int) -> str:
 
 def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
     """Use what the first key that got an answer was told; all keys are of one model."""
-    told = [answer for answer in answers if isinstance(answer, ModelInfo)]
+    told = [answer for answer in answers if isinstance(answer, int)]
     if not told and isinstance(answers[0], Exception):
         model, error = block.models[0], type(answers[0]).__name__
         log.warning("model_not_looked_up", provider=model.provider, model=model.name, error=error)
-    if not told or told[0].context_length is None:
+    if not told or not told[0]:
         return
-    window, wanted = told[0].context_length, block.settings.context_length
+    window, wanted = told[0], block.settings.context_length
     if wanted is not None and wanted > window:
         log.warning(
             "window_too_large", model=block.models[0].name, wanted=wanted, context_length=window
@@ -217,7 +218,7 @@ def toolless_warnings(line: Sequence[Configured]) -> tuple[str, ...]:
     return tuple(
         f"{model.name}: its server takes no tools (docs/models.md, What a server does not take)"
         for model in first
-        if isinstance(model, Negotiating) and "no_tools" in model.mode.quirks
+        if isinstance(model, ApiModel) and "no_tools" in model.mode.quirks
     )
 
 

@@ -29,7 +29,6 @@ from agent.errors import (
 from agent.models.base import (
     NO_KEY,
     Completion,
-    ModelInfo,
     ModelRequest,
     TextSink,
     can_be_key,
@@ -77,10 +76,18 @@ _RESERVED = frozenset(
 four that Parley sets."""
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
 """What is raised where a body is not what it says it is."""
+DONE = "[DONE]"
+"""Stands behind the last event of a stream, for whoever reads it too."""
 
 
 class StreamedAnswer(ABC):
-    """An answer that grows with the events of one stream."""
+    """An answer that grows with the events of one stream.
+
+    Attributes:
+        lost: What is raised where the connection breaks.
+    """
+
+    lost: ClassVar[type[Exception]]
 
     def __init__(self, draft: AnswerDraft, clock: "StreamClock") -> None:
         """`draft` collects what is said; `clock` is told of the events that say something."""
@@ -88,10 +95,39 @@ class StreamedAnswer(ABC):
         self._clock = clock
         self._usage = Usage()
         self._model = ""
+        self._is_done = False
+
+    async def read(self, stream: AsyncIterable[Any]) -> None:
+        """Take the parsed events of a stream, which may be anything.
+
+        What happens to the connection after the end of the answer does not matter. An answer that
+        is larger than it may be is left.
+        """
+        try:
+            async for event in stream:
+                if event == DONE:
+                    self._is_done = True
+                elif isinstance(event, dict):  # not `data: null`
+                    self._take(event)
+                if self._draft.is_full:
+                    break
+        except self.lost:
+            if not self._has_ended:
+                raise
 
     @abstractmethod
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take the parsed events of a stream, which may be anything."""
+    def _take(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+
+    @property
+    @abstractmethod
+    def _has_ended(self) -> bool:
+        """Whether the API's own sign of the end came."""
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the answer has ended; some servers leave out the sign, but not `[DONE]`."""
+        return self._has_ended or (self._is_done and self.has_begun and self._draft.may_be_whole)
 
     @abstractmethod
     def completion(self, name: str) -> Completion:
@@ -213,7 +249,7 @@ class ApiModel(ABC, Generic[A]):
         self._note(request, answer)
         return completion
 
-    async def look_up(self) -> ModelInfo | None:
+    async def look_up(self) -> int | None:
         """Ask the provider about the model; see ChatModel."""
         try:
             with self._errors():
@@ -224,7 +260,7 @@ class ApiModel(ABC, Generic[A]):
             return None
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
-        return self._info(found)
+        return self._window_in(found)
 
     def renew_key(self) -> bool:
         """Read the key again where the settings refer to it; see `agent.models.base.Renewable`."""
@@ -272,8 +308,11 @@ class ApiModel(ABC, Generic[A]):
         """Return what the provider says about the model."""
 
     @abstractmethod
-    def _info(self, found: object) -> ModelInfo | None:
-        """Return what such an answer tells; servers that only look like the API send anything."""
+    def _window_in(self, found: object) -> int | None:
+        """Return what such an answer tells, as `look_up` does.
+
+        Servers that only look like the API send anything.
+        """
 
     def _note(self, request: ModelRequest, answer: A) -> None:
         """Take note of a call that was answered; most providers need nothing of it."""
@@ -396,13 +435,6 @@ class StreamClock:
     def _start_anew(self) -> None:
         now = asyncio.get_running_loop().time()
         self._deadline.reschedule(min(now + PING_PATIENCE * self._step_s, self._end_at))
-
-
-def model_info(context_length: object) -> ModelInfo | None:
-    """Return the window that a server's answer tells; None for what is no size above 0."""
-    if not isinstance(context_length, int) or isinstance(context_length, bool):
-        return None
-    return ModelInfo(context_length) if context_length > 0 else None
 
 
 def refuse_key(failure: ModelError) -> None:

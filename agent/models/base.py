@@ -59,13 +59,6 @@ class Completion:
     cache_miss_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """What a provider says about a model: the size of its window in tokens, None if not that."""
-
-    context_length: int | None = None
-
-
 class TextSink(Protocol):
     """Where the growing answer is shown; both calls return at once and never raise."""
 
@@ -108,10 +101,11 @@ class ChatModel(Protocol):
         """
         ...
 
-    async def look_up(self) -> ModelInfo | None:
-        """Ask the provider about the model, with its key; None where it cannot be asked.
+    async def look_up(self) -> int | None:
+        """Ask the provider how large the model's window is, with its key.
 
-        A `ModelInfo` means that the provider answered the question; it may tell nothing.
+        Returns:
+            Tokens, 0 where it answers without a size; None where it cannot be asked.
 
         Raises:
             ModelError: The question failed, or the key is refused; see agent/errors.py.

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel
-from agent.view.folds import Fold, Folds
 
 ImageLoader = Callable[[str, int], Awaitable[str | None]]
 """Returns the data URL of a picture of this conversation; None if it has no such picture."""
@@ -34,8 +33,6 @@ UNSEEN = {"type": "text", "text": "[image: it cannot be looked at here]"}
 _HANDLE = re.compile(r"attachment:(\d{1,18})")
 
 Part = dict[str, Any]
-Pictures = tuple[int, list[int]]
-"""The place of a message, and the pictures in it."""
 
 
 def image_part(attachment_id: int) -> Part:
@@ -57,18 +54,12 @@ def handle_in(part: object) -> int | None:
     return None
 
 
-def with_pictures(
-    messages: Sequence[ChatMessage], shown: Mapping[int, str], folds: Folds | None = None
-) -> list[ChatMessage]:
+def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> list[ChatMessage]:
     """Return the messages with bytes in place of handles, labels for what is not shown.
 
-    Messages without pictures come back as the same objects; none is changed. `folds` are what is
-    known of them, None for nothing.
+    Messages without pictures come back as the same objects; none is changed.
     """
-    filled = list(messages)
-    for place, _ in _PICTURES.of(messages, folds):
-        filled[place] = _filled(messages[place], shown)
-    return filled
+    return [_filled(each, shown) if _handles(each) else each for each in messages]
 
 
 class Images:
@@ -94,7 +85,6 @@ class Images:
         model: ChatModel,
         conversation: str,
         left_out: Collection[int] = (),
-        folds: Folds | None = None,
     ) -> dict[int, str]:
         """Return the data URLs of the pictures that a request is to show, oldest first, by id.
 
@@ -103,12 +93,11 @@ class Images:
 
         Args:
             model: Who is asked; gets no picture where it cannot see, or has refused it lately.
-            folds: What is known of the messages; None for nothing.
         """
         # A model that cannot see refuses the whole request, not the picture alone.
         if not model.facts.vision:
             return {}
-        newest = _newest([each for _, found in _PICTURES.of(messages, folds) for each in found])
+        newest = _newest(_pictures_in(messages))
         hidden = {*left_out, *(each for each in newest if self._is_refused(model, each))}
         return await self._loaded([each for each in newest if each not in hidden], conversation)
 
@@ -131,7 +120,6 @@ class Images:
         model: ChatModel,
         conversation: str,
         messages: Sequence[ChatMessage],
-        folds: Folds | None = None,
     ) -> bool:
         """Whether old pictures of a view have left, or are back, since the model's newest answer.
 
@@ -141,7 +129,7 @@ class Images:
         if before is None:
             return False
         shown_then, inside_then = before
-        return shown_then & _inside(messages, folds) != inside_then.intersection(shown)
+        return shown_then.intersection(_pictures_in(messages)) != inside_then.intersection(shown)
 
     def note_taken(
         self,
@@ -149,7 +137,6 @@ class Images:
         model: ChatModel,
         conversation: str,
         messages: Sequence[ChatMessage],
-        folds: Folds | None = None,
     ) -> None:
         """Take note that a request with these pictures was answered: they are beyond suspicion.
 
@@ -158,13 +145,12 @@ class Images:
             model: Who has answered.
             conversation: As the others, what `have_changed` is asked with next.
             messages: Of the view.
-            folds: What is known of these; None for nothing.
         """
         if max(len(self._taken), len(self._newest)) >= REMEMBERED:
             self._taken.clear()
             self._newest.clear()
         self._taken.update((model.label, each) for each in shown)
-        if inside := _inside(messages, folds):
+        if inside := frozenset(_pictures_in(messages)):
             self._newest[model.label, conversation] = frozenset(shown), inside
 
     def note_refused(self, left_out: Iterable[int], model: ChatModel) -> None:
@@ -192,16 +178,9 @@ class Images:
         return dict(shown)
 
 
-def _with_newer(
-    pictures: tuple[Pictures, ...], messages: Sequence[ChatMessage], first: int
-) -> tuple[Pictures, ...]:
-    """Return which messages have pictures, `pictures` being those before a place."""
-    found = ((place, _handles(messages[place])) for place in range(first, len(messages)))
-    newer = tuple((place, handles) for place, handles in found if handles)
-    return (*pictures, *newer) if newer else pictures
-
-
-_PICTURES: Fold[tuple[Pictures, ...]] = Fold("pictures", (), _with_newer)
+def _pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
+    """Return the pictures of messages in order, whether they are shown or not."""
+    return [handle for message in messages for handle in _handles(message)]
 
 
 def _handles(message: ChatMessage) -> list[int]:
@@ -209,11 +188,6 @@ def _handles(message: ChatMessage) -> list[int]:
     if not isinstance(content, list):
         return []
     return [found for part in content if (found := handle_in(part)) is not None]
-
-
-def _inside(messages: Sequence[ChatMessage], folds: Folds | None) -> frozenset[int]:
-    """Return the pictures that stand in a view, whether they are shown or not."""
-    return frozenset(each for _, found in _PICTURES.of(messages, folds) for each in found)
 
 
 def _newest(handles: Sequence[int]) -> Sequence[int]:

@@ -10,12 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+from zoneinfo import available_timezones
 
 import orjson
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
-from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
+from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.settings import ModelSettings
 from agent.usage import FREE, CacheLayout
@@ -69,7 +71,7 @@ class OfflineModel:
         answer = _with_calls(request, reply)
         return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
 
-    async def look_up(self) -> ModelInfo | None:
+    async def look_up(self) -> int | None:
         """Return None: there is nobody to ask."""
         return None
 
@@ -226,33 +228,8 @@ def _position(match: re.Match[str], talk: TalkSoFar) -> str:
     return f"Your last message before this one was:\n\n{_quote(last)}"
 
 
-def _about(match: re.Match[str], talk: TalkSoFar) -> str:
-    topic = _topic(match)
-    found = [text for text in talk.earlier if topic.casefold() in text.casefold()]
-    if not found:
-        return f"I cannot see anything that you said about {topic}."
-    return f"About {topic} you said:\n\n" + "\n>\n".join(_quote(_short(text)) for text in found)
-
-
 def _topic(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).strip(" \"'?.!“”")
-
-
-def _how_many(_match: re.Match[str], talk: TalkSoFar) -> str:
-    return (
-        f"Up to now you have sent {len(talk.earlier)} messages before this one, and I have "
-        f"answered {talk.answers} times."
-    )
-
-
-def _repeat_last(_match: re.Match[str], talk: TalkSoFar) -> str:
-    if not talk.earlier:
-        return "You have not said anything before this."
-    return f"You said:\n\n{_quote(_short(talk.earlier[-1], READ_CHARS))}"
-
-
-def _echo(match: re.Match[str], _talk: TalkSoFar) -> str:
-    return match[1].strip()
 
 
 def _summary(_match: re.Match[str], talk: TalkSoFar) -> str:
@@ -264,15 +241,9 @@ def _summary(_match: re.Match[str], talk: TalkSoFar) -> str:
 
 
 def _look_up(match: re.Match[str], talk: TalkSoFar) -> Reply:
-    if "read_conversation" in talk.tools:
-        return (ToolRequest("read_conversation", {"contains": _topic(match)}),)
-    return _about(match, talk)
-
-
-def _read_all(match: re.Match[str], talk: TalkSoFar) -> Reply:
-    if "read_conversation" in talk.tools:
-        return (ToolRequest("read_conversation", {}),)
-    return _summary(match, talk)
+    if "read_conversation" not in talk.tools:
+        return "I cannot look that up: the tool `read_conversation` is not available to me."
+    return (ToolRequest("read_conversation", {"contains": _topic(match)}),)
 
 
 def _time(_match: re.Match[str], talk: TalkSoFar) -> Reply:
@@ -285,24 +256,26 @@ def _time(_match: re.Match[str], talk: TalkSoFar) -> Reply:
 
 
 def _zones(text: str) -> Iterable[str]:
-    """Return zone names and known places in the text; else the unknown place it asks for."""
+    """Return zone names and the cities of zones in the text; else the unknown place it asks for."""
     named = re.findall(r"\b[A-Z][A-Za-z_]+/[A-Z][A-Za-z_/]+", text)
-    known = [ZONES[place] for place in ZONES if re.search(rf"\b{place}\b", text, re.IGNORECASE)]
+    words, cities = re.findall(r"[\w-]+", text.lower()), _zones_by_city()
+    places = (" ".join(words[n : n + size]) for n in range(len(words)) for size in (1, 2, 3))
+    known = [cities[place] for place in places if place in cities]
     unknown = re.search(r"\bin ([A-Z][\w-]+(?: [A-Z][\w-]+)*)", text)
     return [*named, *known] or ([unknown[1]] if unknown else [])
+
+
+@cache
+def _zones_by_city() -> dict[str, str]:
+    zones = [zone for zone in sorted(available_timezones()) if "/" in zone]
+    return {zone.rpartition("/")[2].replace("_", " ").lower(): zone for zone in zones}
 
 
 _SPOKEN = (
     # First of all: the rules below read numbers, and a comma would end one.
     (r"(?<=\d),(?=\d{3}\b)", ""),
     (r"(\d[\d.]*)\s*(?:%|percent) of\b", r"\1 / 100 *"),
-    (r"\b(?:the )?square root of (\d[\d.]*)", r"sqrt(\1)"),
-    (r"\bto the power of\b", "**"),
-    (r"\bsquared\b", "** 2"),
     (r"\b(?:multiplied by|times)\b|(?<=[\d)])\s*x\s*(?=[\d(])", "*"),
-    (r"\bdivided by\b", "/"),
-    (r"\bplus\b", "+"),
-    (r"\bminus\b", "-"),
     (r"\bplease\b", ""),
 )
 
@@ -342,11 +315,6 @@ def _story(match: re.Match[str], _talk: TalkSoFar) -> str:
         for number in range(1, len(PARAGRAPHS) + 1)
     ]
     return "\n\n".join([f"# A story{about}", *chapters, "*The end.*"])
-
-
-def _list(_match: re.Match[str], _talk: TalkSoFar) -> str:
-    items = [f"{n}. **Item {n}**: {PARAGRAPHS[n % len(PARAGRAPHS)]}" for n in range(1, 31)]
-    return "# A long list\n\n" + "\n".join(items)
 
 
 def _count(match: re.Match[str], _talk: TalkSoFar) -> str:
@@ -390,7 +358,6 @@ ABOUT = (
     "I am Parley's offline demo model: a small table of rules that runs inside the gateway, "
     "without a network. Ask me *what can you do?*"
 )
-JOKE = "Why did the message cross the network twice? Nobody had written down the receipt."
 SAMPLE = """\
 ## Formatting
 
@@ -419,47 +386,13 @@ PARAGRAPHS = (
     "When the light came back the page was still there, with every word in its place.",
     "So the keeper read it again, answered it, and put the answer into the outgoing tray.",
 )
-ZONES = {
-    "amsterdam": "Europe/Amsterdam",
-    "athens": "Europe/Athens",
-    "beijing": "Asia/Shanghai",
-    "berlin": "Europe/Berlin",
-    "cairo": "Africa/Cairo",
-    "chicago": "America/Chicago",
-    "delhi": "Asia/Kolkata",
-    "dubai": "Asia/Dubai",
-    "hong kong": "Asia/Hong_Kong",
-    "istanbul": "Europe/Istanbul",
-    "london": "Europe/London",
-    "los angeles": "America/Los_Angeles",
-    "madrid": "Europe/Madrid",
-    "moscow": "Europe/Moscow",
-    "new york": "America/New_York",
-    "paris": "Europe/Paris",
-    "rome": "Europe/Rome",
-    "san francisco": "America/Los_Angeles",
-    "sao paulo": "America/Sao_Paulo",
-    "singapore": "Asia/Singapore",
-    "sydney": "Australia/Sydney",
-    "tokyo": "Asia/Tokyo",
-    "vienna": "Europe/Vienna",
-    "zurich": "Europe/Zurich",
-}
-
 _OUR = r"(?:our|the|this) (?:conversation|chat)"
 # The first rule that matches and has an answer wins, so what is narrow stands above what is broad.
 _TABLE: tuple[tuple[str, Answer], ...] = (
     (r"\bwhat(?:'s| is| was)? my name\b|\bwho am i\b|\bremember my name\b", _your_name),
     (r"\bmy (first|last|previous) (?:message|question|text)\b", _position),
     (r"\b(first|last) thing (?:that )?i (?:said|wrote|asked)\b", _position),
-    (r"\b(?:what|when) did i (?:say|tell you|write|mention|ask)(?: you)? about (.+)", _about),
-    (r"\bdid i (?:say anything about|mention|talk about) (.+)", _about),
-    (r"\bhow many (?:messages|questions)\b", _how_many),
     (rf"\blook (?:up|for) (.+?) in {_OUR}|\bsearch {_OUR} for (.+)", _look_up),
-    (rf"\bread (?:back |me )?{_OUR}", _read_all),
-    (r"\b(?:repeat|say) after me:?\s+(.+)", _echo),
-    (r"\brepeat (?:what i|my (?:last )?message|that|it)\b", _repeat_last),
-    (r"^\W*(?:please )?(?:repeat|echo|say)\b:?\s+(.+)", _echo),
     (r"\bsumm?ari[sz]e\b|\bsummary of\b|\brecap\b", _summary),
     (r"\bwhat(?:'s| is)? (?:the )?(?:current )?(?:time|date)\b|\bwhat day is it\b", _time),
     (r"\b(?:current|local) (?:time|date)\b|\btoday'?s date\b", _time),
@@ -468,29 +401,16 @@ _TABLE: tuple[tuple[str, Answer], ...] = (
     (r"\b(?:what(?:'s| is)|calculate|compute|evaluate|how much is)\s+([^?!=\n]+)", _arithmetic),
     (r"^([^?!=\n]+)[?!= ]*$", _arithmetic),
     (r"\b(?:write|tell|give)\b.*\b(?:story|poem|essay|novel|article)\b(?: about (.+))?", _story),
-    (r"\b(?:write|give|make)\b.*\blong (?:list|answer|text)\b|\blong list\b", _list),
     (
         r"\b(?:show|give|demo|sample|example|display)\b.*\b(?:markdown|table|code|formatting)\b",
         _says(SAMPLE),
     ),
     (_NAME.pattern, _name_told),
     (r"\b(?:who|what) are you\b|\byour name\b|\bintroduce yourself\b", _says(ABOUT)),
-    (r"\bare you (?:an? )?(?:bot|ai|human|robot|real|person)\b", _says(ABOUT)),
     (
         r"^\W*help\b|\bwhat can (?:you|i) (?:do|ask|say)\b|\bhow can you help\b",
         _says(f"I am a demo, but I can:\n\n{ABILITIES}"),
     ),
-    (r"\bthank(?:s| you)\b|\bthx\b|\bcheers\b", _says("You are welcome!")),
-    (r"\b(?:good ?bye|bye|good night|see you)\b", _says("Goodbye! I will keep our conversation.")),
-    (
-        r"\bhow are you\b|\bhow do you do\b|\bhow is it going\b",
-        _says("All my rules are in order, thank you. And you?"),
-    ),
-    (r"\bjoke\b", _says(JOKE)),
     (r"^\W*(?:hi|hello|hey|howdy|greetings|good (?:morning|afternoon|evening))\b", _greeting),
-    (
-        r"^\W*(?:ok(?:ay)?|yes|no|sure|great|nice|cool|good|fine|perfect)\W*$",
-        _says("Good. What would you like to do next?"),
-    ),
 )
 _RULES = tuple((re.compile(pattern, re.IGNORECASE), answer) for pattern, answer in _TABLE)

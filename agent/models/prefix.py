@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import structlog
@@ -26,8 +26,6 @@ MISSED_TOKENS = 2_000
 MISSED_SHARE = 0.05
 """From so many tokens, and this share of the prompt, a miss is reported."""
 DIGEST_BYTES = 12
-KNOWN_ENDS = 128
-"""Of a prefix so many messages back the digest is at hand; a turn seldom adds more."""
 BINDING_MOVES = ("compaction", "compression")
 """Beginnings of the reasons for which messages are shown behind others than before. The newest
 models bind signed thinking to the exact conversation before it: all that is older must be gone
@@ -95,13 +93,12 @@ class PrefixWatch:
             tools: In their order.
             folds: What is known of the messages; None for nothing.
         """
-        self._taken = sent = _Sent(_digest_of_tools(tools), tuple(messages))
-        chain = _chained(sent.tools).of(messages, folds)
-        if self.last is not None and self._has_moved(self.last, model.label, sent, chain):
-            self._report(self.last, sent)
+        self._taken = sent = _Sent(_digest_of_tools(tools), _DIGESTS.of(messages, folds))
+        if self.last is not None and self._has_moved(self.last, model.label, sent):
+            self._report(self.last, sent, messages)
             self.last = None
         self._expected_tokens = self.warm_tokens(model) if model.cache_layout else 0
-        return Prefix(model.label, len(messages), chain.digest_at(sent, len(messages)), time.time())
+        return Prefix(model.label, len(messages), sent.digest_at(len(messages)), time.time())
 
     def note_apart(self, prefix: Prefix) -> Prefix:
         """Remember a request that forbade tools: the provider keeps it apart from the others.
@@ -152,7 +149,7 @@ class PrefixWatch:
         alive = 0 <= time.time() - last.at < LIFETIMES_S[self.ttl]
         return last.tokens if alive and last.tokens >= model.facts.min_cache_tokens else 0
 
-    def _has_moved(self, last: Prefix, model: str, sent: "_Sent", chain: "_Chain") -> bool:
+    def _has_moved(self, last: Prefix, model: str, sent: "_Sent") -> bool:
         """Tell whether a request begins otherwise than the last one, if that one went to it."""
         if last.model != model:
             # A turn that goes on with a fallback has switched once, not at each call.
@@ -161,9 +158,9 @@ class PrefixWatch:
                 _report_move("model", None, last.tokens)
             return False
         end = last.messages
-        return len(sent.messages) < end or chain.digest_at(sent, end) != last.digest
+        return len(sent.messages) < end or sent.digest_at(end) != last.digest
 
-    def _report(self, last: Prefix, sent: "_Sent") -> None:
+    def _report(self, last: Prefix, sent: "_Sent", messages: Sequence[ChatMessage]) -> None:
         """Report a moved prefix; after it there is nothing left to compare with."""
         # Of what an earlier turn has sent nothing is known but its digest.
         stayed = self._answered.common_with(sent) if self._answered else None
@@ -171,7 +168,7 @@ class PrefixWatch:
             report_unexpected_move(stayed, last.tokens)
             return
         _report_move(self.moving, stayed, last.tokens)
-        behind = sent.messages[stayed or 0 :]
+        behind = messages[stayed or 0 :]
         if self.moving.startswith(BINDING_MOVES) and any(map(_thought, behind)):
             report_stale_thinking()
 
@@ -188,56 +185,32 @@ class PrefixWatch:
 
 
 class _Sent(NamedTuple):
-    """A request: the digest of its tools, and its messages."""
+    """A request: the digests of its tools and of each of its messages, in order."""
 
     tools: bytes
-    messages: tuple[ChatMessage, ...]
+    messages: tuple[bytes, ...]
 
     def common_with(self, other: "_Sent") -> int:
         """Return how many messages both begin with; none behind other tools."""
         if self.tools != other.tools:
             return 0
-        pairs = zip(self.messages, other.messages, strict=False)
-        differing = (
-            place
-            for place, (one, two) in enumerate(pairs)
-            if one is not two and _digest(one) != _digest(two)
-        )
+        pairs = enumerate(zip(self.messages, other.messages, strict=False))
+        differing = (place for place, (one, two) in pairs if one != two)
         return next(differing, min(len(self.messages), len(other.messages)))
 
-
-class _Chain(NamedTuple):
-    """The digest of tools and messages, in order.
-
-    Attributes:
-        hashed: Everything up to the message `upto`; not to be fed, only a copy of it.
-        newest: The digests of those behind.
-    """
-
-    hashed: Any
-    upto: int
-    newest: tuple[bytes, ...]
-
-    def digest_at(self, sent: _Sent, messages: int) -> str:
-        """Return the digest of the tools of a request and of so many messages at its beginning."""
-        if messages < self.upto:
-            return _chained(sent.tools).of(sent.messages[:messages]).digest_at(sent, messages)
-        hashed = self.hashed.copy()
-        hashed.update(b"".join(self.newest[: messages - self.upto]))
-        return str(hashed.digest()[:DIGEST_BYTES].hex())
+    def digest_at(self, messages: int) -> str:
+        """Return the digest of the tools and of so many messages at the beginning."""
+        digest = sha256(self.tools + b"".join(self.messages[:messages])).digest()
+        return digest[:DIGEST_BYTES].hex()
 
 
-def _chained(tools: bytes) -> Fold[_Chain]:
-    """Return the fold of the digest behind tools."""
-    return Fold(("prefix", tools), _Chain(sha256(tools), 0, ()), _with_newer)
+def _with_newer(
+    digests: tuple[bytes, ...], messages: Sequence[ChatMessage], first: int
+) -> tuple[bytes, ...]:
+    return (*digests, *map(_digest, messages[first:]))
 
 
-def _with_newer(chain: _Chain, messages: Sequence[ChatMessage], first: int) -> _Chain:
-    digests = [*chain.newest, *map(_digest, messages[first:])]
-    hashed = chain.hashed.copy()
-    surplus = max(0, len(digests) - KNOWN_ENDS)
-    hashed.update(b"".join(digests[:surplus]))
-    return _Chain(hashed, chain.upto + surplus, tuple(digests[surplus:]))
+_DIGESTS: Fold[tuple[bytes, ...]] = Fold("digests", (), _with_newer)
 
 
 def report_unexpected_move(messages: int | None, tokens: int) -> None:

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 import structlog
 
@@ -107,11 +107,13 @@ class Failing:
     Attributes:
         failure: The newest one.
         for_s: From the first failure to the newest one.
+        began: When the first one was, on the clock of `Rests`.
     """
 
     failure: ModelError
     times: int
     for_s: float
+    began: float = 0.0
 
 
 class Rests:
@@ -119,30 +121,18 @@ class Rests:
 
     Attributes:
         newest: The last failure, of any kind, of each model that has not answered since, by label.
+        failing: The models that fail, by label.
+        answered: The labels of those whose newest call was answered.
+        accepted: The labels of those whose key was taken last, answered or not.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self.newest: dict[str, ModelError] = {}
         self._until: dict[int, float] = {}
-        self._failures: dict[str, tuple[float, Failing]] = {}
-        self._answered: set[str] = set()
-        self._accepted: set[str] = set()
-
-    @property
-    def failing(self) -> dict[str, Failing]:
-        """The models that fail, by their labels."""
-        return {label: failing for label, (_, failing) in self._failures.items()}
-
-    @property
-    def answered(self) -> frozenset[str]:
-        """The labels of those whose newest call was answered."""
-        return frozenset(self._answered)
-
-    @property
-    def accepted(self) -> frozenset[str]:
-        """The labels of those whose key was taken last, answered or not."""
-        return frozenset(self._accepted)
+        self.failing: dict[str, Failing] = {}
+        self.answered: set[str] = set()
+        self.accepted: set[str] = set()
 
     def note_failure(self, label: str, failure: ModelError) -> None:
         """Take note of a failure; it counts where it says something about the model itself."""
@@ -150,27 +140,26 @@ class Rests:
         if not isinstance(failure, _OF_THE_MODEL):
             return
         now = self._now()
-        began, before = self._failures.get(label, (now, None))
-        failing = Failing(failure, before.times + 1 if before else 1, now - began)
-        self._failures[label] = began, failing
-        self._answered.discard(label)
+        before = self.failing.get(label, Failing(failure, 0, 0.0, now))
+        self.failing[label] = Failing(failure, before.times + 1, now - before.began, before.began)
+        self.answered.discard(label)
         if isinstance(failure, CredentialsRefused):
-            self._accepted.discard(label)
+            self.accepted.discard(label)
 
     def note_accepted(self, label: str) -> None:
         """Take note that a model's key is taken; whether it answers is another question."""
-        self._accepted.add(label)
-        _, failing = self._failures.get(label, (0.0, None))
+        self.accepted.add(label)
+        failing = self.failing.get(label)
         if failing is not None and type(failing.failure) is CredentialsRefused:
-            del self._failures[label]
+            del self.failing[label]
 
     def note_answer(self, model: ChatModel) -> None:
         """Take note that a model answered: it neither fails nor rests."""
         self.clear(model)
-        self._failures.pop(model.label, None)
+        self.failing.pop(model.label, None)
         self.newest.pop(model.label, None)
-        self._answered.add(model.label)
-        self._accepted.add(model.label)
+        self.answered.add(model.label)
+        self.accepted.add(model.label)
 
     def rest(self, model: ChatModel, seconds: float) -> None:
         """Have later turns begin with another model for so long."""
@@ -213,6 +202,7 @@ class Retry:
     """Call the same model again after a wait."""
 
     wait_s: float
+    name: ClassVar[str] = "retry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,34 +211,17 @@ class NextModel:
 
     rest_s: float
     for_good: bool = False
+    name: ClassVar[str] = "next_model"
 
 
-@dataclass(frozen=True, slots=True)
-class Shrink:
-    """Make what is sent fit into the window, then call the same model again."""
+Action = Retry | NextModel | Literal["compress", "suspect_size", "repair", "renew_key", "give_up"]
+"""What is done about a failure.
 
-
-@dataclass(frozen=True, slots=True)
-class SuspectSize:
-    """Compress what is sent, if its size may be what was refused, then call the model again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RenewKey:
-    """Read the model's key again, then call the same model again if it is another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """Repair what is sent, then call the same model again."""
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Nothing is left to try: the failure goes to the user."""
-
-
-Action = Retry | NextModel | Shrink | SuspectSize | RenewKey | Repair | GiveUp
+compress: make what is sent fit into the window, then call the same model again; suspect_size:
+compress it, if its size may be what was refused, then likewise; repair: repair it, then likewise;
+renew_key: read the model's key again, then likewise if it is another one; give_up: nothing is left
+to try, the failure goes to the user.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +242,7 @@ class Situation:
     failures: int
     wait_s: float
     policy: RetryPolicy
-    untried: Collection[type[Action]] = ()
+    untried: Collection[Action] = ()
 
     @property
     def asked_wait_s(self) -> float | None:
@@ -287,19 +260,16 @@ def _same(one: ChatModel, other: ChatModel) -> bool:
     return (one.provider, one.name) == (other.provider, other.name)
 
 
-Strategy = Callable[[Situation], Action | None]
-
-
 def compress(situation: Situation) -> Action | None:
     """Context overflow, 413: compress, retry."""
-    return Shrink() if isinstance(situation.failure, ContextOverflow) else None
+    return "compress" if isinstance(situation.failure, ContextOverflow) else None
 
 
 def repair_once(situation: Situation) -> Action | None:
     """A request that is called malformed for its thinking: one repair pass, one retry."""
-    if not isinstance(situation.failure, BadRequest) or Repair not in situation.untried:
+    if not isinstance(situation.failure, BadRequest) or "repair" not in situation.untried:
         return None
-    return Repair() if _is_of_thinking(situation.failure) else None
+    return "repair" if _is_of_thinking(situation.failure) else None
 
 
 def _is_of_thinking(failure: ModelError) -> bool:
@@ -311,15 +281,16 @@ def suspect_size(situation: Situation) -> Action | None:
     """A request refused for no known reason, while smaller ones were answered: compress, once."""
     failure = situation.failure
     unexplained = isinstance(failure, BadRequest) and failure.is_unexplained
-    suspect = unexplained and SuspectSize in situation.untried and not _is_of_thinking(failure)
-    return SuspectSize() if suspect else None
+    suspect = unexplained and "suspect_size" in situation.untried and not _is_of_thinking(failure)
+    return "suspect_size" if suspect else None
 
 
 def renew_key(situation: Situation) -> Action | None:
     """A key that is refused may have been replaced where the settings refer to it: read it once."""
     refused = isinstance(situation.failure, CredentialsRefused)
     broke = isinstance(situation.failure, CreditUsedUp)
-    return RenewKey() if refused and not broke and RenewKey in situation.untried else None
+    is_next = refused and not broke and "renew_key" in situation.untried
+    return "renew_key" if is_next else None
 
 
 def rotate_key(situation: Situation) -> Action | None:
@@ -354,7 +325,7 @@ def fall_back(situation: Situation) -> Action | None:
     return None
 
 
-STRATEGIES: tuple[Strategy, ...] = (
+STRATEGIES = (
     compress,
     repair_once,
     suspect_size,
@@ -369,7 +340,7 @@ STRATEGIES: tuple[Strategy, ...] = (
 def decide(situation: Situation) -> Action:
     """Return what to do about a failure."""
     actions = (strategy(situation) for strategy in STRATEGIES)
-    return next((action for action in actions if action is not None), GiveUp())
+    return next((action for action in actions if action is not None), "give_up")
 
 
 def _rest_s(situation: Situation) -> float:
@@ -411,7 +382,7 @@ class _Attempts(Generic[T]):
     deadline: float = field(init=False)
     attempts: int = 0
     pauses: int = 0
-    untried: set[type[Action]] = field(default_factory=lambda: {Repair, SuspectSize})
+    untried: set[Action] = field(default_factory=lambda: {"repair", "suspect_size"})
 
     def __post_init__(self) -> None:
         self.deadline = self.timing.now() + self.policy.retry_for_s
@@ -434,7 +405,8 @@ class _Attempts(Generic[T]):
     async def _try(self, model: ChatModel) -> T | ModelError:
         """Call one model until it answers, it is another one's turn, or all is over."""
         failures = 0
-        self.untried |= {RenewKey} if isinstance(model, Renewable) else set()
+        if isinstance(model, Renewable):
+            self.untried.add("renew_key")
         while True:
             try:
                 self.attempts += 1
@@ -454,15 +426,15 @@ class _Attempts(Generic[T]):
         """Decide; where nothing is found to repair, or no other key, the next strategy decides."""
         action, model = decide(situation), situation.model
         match action:
-            case Repair():
+            case "repair":
                 found = await self.attempt.repair()
-            case SuspectSize():
+            case "suspect_size":
                 found = await self.attempt.suspect_size(model)
-            case RenewKey():
+            case "renew_key":
                 found = isinstance(model, Renewable) and await _renewed(model)
             case _:
                 return action
-        self.untried.remove(type(action))
+        self.untried.remove(action)
         return action if found else await self._decide(situation)
 
     def _situation(self, failure: ModelError, model: ChatModel, failures: int) -> Situation:
@@ -482,11 +454,11 @@ class _Attempts(Generic[T]):
             case NextModel(rest_s, for_good):
                 self._leave(model, rest_s, for_good=for_good)
                 return False
-            case Repair() | RenewKey() | SuspectSize():
+            case "repair" | "renew_key" | "suspect_size":
                 return True
-            case Shrink() if await self.attempt.shrink(model):
+            case "compress" if await self.attempt.shrink(model):
                 return True
-            case Shrink() if self._roomier(model):
+            case "compress" if self._roomier(model):
                 self.line = [each for each in self.line if each in self._roomier(model)]
                 return False
         raise failure
@@ -527,7 +499,7 @@ class _Attempts(Generic[T]):
             attempt=self.attempts,
             error=type(failure).__name__,
             reason=str(failure),
-            action=_NAMES[type(action)],
+            action=action if isinstance(action, str) else action.name,
         )
 
 
@@ -538,14 +510,3 @@ async def _renewed(model: Renewable) -> bool:
     except (SecretUnreadable, CredentialsRefused) as exc:
         log.warning("key_not_renewed", reason=str(exc))
         return False
-
-
-_NAMES: dict[type[Action], str] = {
-    Retry: "retry",
-    NextModel: "next_model",
-    Shrink: "compress",
-    SuspectSize: "suspect_size",
-    Repair: "repair",
-    RenewKey: "renew_key",
-    GiveUp: "give_up",
-}

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from agent.messages import ChatMessage, ToolSchema
-from agent.prompt_caching import KEY, MAX_BREAKPOINTS
+from agent.prompt_caching import KEY
 from agent.view.view import NOTE
 
 Part = dict[str, Any]
@@ -81,14 +81,6 @@ def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
         else:
             placed.append(part)
     return placed, homeless
-
-
-def drop_surplus(parts: Iterable[Part]) -> None:
-    """Take the markers off that a provider would refuse: the first and the last three stay."""
-    marked = [part for part in parts if KEY in part]
-    # The first is the system prompt's, the last three are the newest: these are read most.
-    for part in marked[1 : 1 - MAX_BREAKPOINTS]:
-        del part[KEY]
 
 
 def canonical_schema(tool: ToolSchema) -> dict[str, Any]:

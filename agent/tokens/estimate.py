@@ -53,10 +53,7 @@ def estimate_message(message: Mapping[str, Any], model: str | None = None) -> in
 
 def estimate_messages(messages: Iterable[Mapping[str, Any]], model: str | None = None) -> int:
     """Return the sum of `estimate_message` over messages."""
-    if model and is_openai_family(model):
-        return counter_for(model).count_messages(messages)
-    count = partial(rough_tokens, model=model)
-    return sum(message_tokens(message, count, CALL_TOKENS) for message in messages)
+    return sum(estimate_message(message, model) for message in messages)
 
 
 def estimate_tools(tools: Sequence[ToolSchema], model: str | None = None) -> int:

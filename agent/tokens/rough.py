@@ -23,9 +23,6 @@ MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 1600
 """Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""
 
-CHUNK_CHARS = 32_768
-"""Long texts are counted in pieces, so that the memory needed does not grow with them."""
-
 
 def message_tokens(message: Mapping[str, Any], count: Count, call_tokens: int) -> int:
     """Return the tokens of a message: its text, its calls, images at a flat cost, the overhead.
@@ -88,17 +85,7 @@ def rough_tokens(text: str, model: str | None = None) -> int:
         model: Name of the model, a vendor prefix allowed; None or unknown: the newest weights,
             which are the larger ones.
     """
-    weights = _weights_for(model)
-    if len(text) <= CHUNK_CHARS:
-        return -(-_hundredths(text, weights) // 100)
-    hundredths = 0
-    inside_word = False
-    for start in range(0, len(text), CHUNK_CHARS):
-        chunk = text[start : start + CHUNK_CHARS]
-        hundredths += _hundredths(chunk, weights)
-        hundredths -= weights.word * (inside_word and not chunk[0].isspace())
-        inside_word = not chunk[-1].isspace()
-    return -(-hundredths // 100)
+    return -(-_hundredths(text, _weights_for(model)) // 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +104,9 @@ class _Weights:
     indent: int
 
 
-def _hundredths(chunk: str, weights: _Weights) -> int:
-    data = chunk.encode("utf-8", "replace")
-    total = sum(data.translate(weights.per_byte)) + weights.word * len(chunk.split())
+def _hundredths(text: str, weights: _Weights) -> int:
+    data = text.encode("utf-8", "replace")
+    total = sum(data.translate(weights.per_byte)) + weights.word * len(text.split())
     total += weights.emoji * (len(data) - len(data.translate(None, _FOUR_BYTE_LEADS)))
     return total - weights.indent * _indenting_tabs(data)
 

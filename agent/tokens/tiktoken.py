@@ -10,10 +10,9 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import structlog
@@ -45,34 +44,29 @@ class TokenCounter:
     def __init__(self, model: str = "gpt-4") -> None:
         """`model` may have a vendor prefix; any name is taken."""
         self.model = model
-        self._encoding: Encoding | None = None
-        self._loaded = False
-        self._loading = Lock()
         self._cache: dict[bytes, int] = {}
         self._hits = 0
 
+    @cached_property
+    def _encoding(self) -> Encoding | None:
+        return _load_encoding(self.model)
+
     @property
     def encoding_name(self) -> str | None:
-        """What counts once it is loaded; None for the estimate."""
+        """What counts; None for the estimate."""
         return self._encoding.name if self._encoding else None
 
     @property
     def is_loaded(self) -> bool:
         """Whether the encoding was loaded, or is known not to be here."""
-        return self._loaded
+        return "_encoding" in vars(self)
 
     def load(self) -> None:
         """Load the encoding; later calls do nothing. Raises nothing, opens no connection."""
-        # Compactions count in threads: two of them would load it twice.
-        with self._loading:
-            if not self._loaded:
-                self._encoding = _load_encoding(self.model)
-                self._loaded = True
+        _ = self._encoding
 
     def count_text(self, text: str) -> int:
         """Return the tokens of a text; what looks like a special token is plain text."""
-        if not self._loaded:
-            self.load()
         return sum(
             self._count_piece(text[start : start + PIECE_CHARS])
             for start in range(0, len(text), PIECE_CHARS)

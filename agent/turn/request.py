@@ -22,13 +22,12 @@ from agent.models.prefix import Prefix
 from agent.models.recovery import complete_with_recovery
 from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall
-from agent.prompt_caching import Landmarks, apply_cache_control, landmarks_of
+from agent.prompt_caching import apply_cache_control
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import CachingSettings
 from agent.tokens.tiktoken import load_beside
 from agent.turn.state import Agent, TurnPorts, partial_text
 from agent.usage import Usage
-from agent.view.folds import Folds
 from agent.view.view import View
 
 log = structlog.get_logger()
@@ -60,15 +59,14 @@ def marked(
     model: ChatModel,
     caching: CachingSettings,
     settled: Sequence[int] = (),
-    landmarks: Landmarks | None = None,
     *,
     moved: bool = False,
 ) -> list[ChatMessage]:
     """Return the messages with breakpoints for the model's prompt cache, where it takes any.
 
     `settled` are the places up to which older messages were rewritten; see `agent.view.view.View`.
-    `landmarks` are those of the messages, where they are known. A view that was `moved` is marked
-    where the compaction left it as it was: the end of the request before is no longer in it.
+    A view that was `moved` is marked where the compaction left it as it was: the end of the request
+    before is no longer in it.
     """
     if model.cache_layout is None:
         return list(messages)
@@ -78,7 +76,6 @@ def marked(
         strategy="anchored" if moved else caching.strategy,
         native=model.cache_layout == "native",
         settled=settled,
-        landmarks=landmarks,
     )
 
 
@@ -134,15 +131,17 @@ class LoopRequest:
             # Signed thinking behind them would be refused, and the new pictures be blamed for it.
             await self.repair()
         messages = sanitise(self.view.messages, self.view.folds)
-        tools, folds = self.agent.tools.schemas, self._folds(messages)
+        tools = self.agent.tools.schemas
+        # Nothing is known of a list that had to be fixed.
+        folds = self.view.folds if messages is self.view.messages else None
         sent = ports.planner.watch.take(messages, tools, model, folds)
         tokens = (await ports.planner.measured(self.view)).tokens
         expected = self._expected(model, tokens)
-        request = self._request(messages, folds, pictures, model, tokens)
+        request = self._request(messages, pictures, model, tokens)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
-        view, images = self.view, self.agent.images
-        images.note_taken(pictures, model, ports.conversation, view.messages, view.folds)
+        images = self.agent.images
+        images.note_taken(pictures, model, ports.conversation, self.view.messages)
         call = call_of(model, request, completion)
         # Booked all the same if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
@@ -176,33 +175,22 @@ class LoopRequest:
         return own >= LARGE_TOKENS and any(each["role"] == "assistant" for each in view.messages)
 
     async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:
-        conversation = self.ports.conversation
-        view = self.view
-        return await self.agent.images.shown(
-            view.messages, model, conversation, left_out, view.folds
-        )
+        images, conversation = self.agent.images, self.ports.conversation
+        return await images.shown(self.view.messages, model, conversation, left_out)
 
     def _have_changed(self, pictures: Mapping[int, str], model: ChatModel) -> bool:
-        view, images = self.view, self.agent.images
-        conversation = self.ports.conversation
-        return images.have_changed(pictures, model, conversation, view.messages, view.folds)
-
-    def _folds(self, messages: list[ChatMessage]) -> Folds | None:
-        """Return what is known of messages; nothing is of a list that had to be fixed."""
-        return self.view.folds if messages is self.view.messages else None
+        images, conversation = self.agent.images, self.ports.conversation
+        return images.have_changed(pictures, model, conversation, self.view.messages)
 
     def _request(
         self,
         messages: list[ChatMessage],
-        folds: Folds | None,
         pictures: Mapping[int, str],
         model: ChatModel,
         tokens: int,
     ) -> ModelRequest:
         # Places of the view: in a list that had to be fixed other messages stand there.
-        settled = self.view.settled if folds else ()
-        shown = with_pictures(messages, pictures, folds)
-        landmarks = landmarks_of(messages, folds)
+        is_whole = messages is self.view.messages
         output = self.agent.max_output_tokens
         if (room := model.context_length - int(tokens * COUNT_MARGIN)) < output:
             # A server that refused the request may count more tokens than Parley.
@@ -210,12 +198,11 @@ class LoopRequest:
             output = max(room, LEAST_OUTPUT_TOKENS)
         return ModelRequest(
             messages=marked(
-                shown,
+                with_pictures(messages, pictures),
                 model,
                 self.agent.caching,
-                settled,
-                landmarks,
-                moved=folds is not None and self.view.moved,
+                self.view.settled if is_whole else (),
+                moved=is_whole and self.view.moved,
             ),
             tools=self.agent.tools.schemas,
             max_output_tokens=output,
@@ -283,26 +270,12 @@ def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
     Fields for the provider alone are signed or opaque, so they cannot be changed: they go as a
     whole where a secret stands in them.
     """
-    if not _holds(message, redactor):
+    masked = _masked(message, redactor)
+    if masked == message:
         return message
-    kept = {
-        key: _masked(value, redactor)
-        for key, value in message.items()
-        if key != "opaque" or not _holds(value, redactor)
-    }
-    return cast("ChatMessage", kept)
-
-
-def _holds(value: Any, redactor: Redactor) -> bool:
-    match value:
-        case str():
-            return redactor.holds_configured(value)
-        case dict():
-            return any(_holds(item, redactor) for item in value.values())
-        case list():
-            return any(_holds(item, redactor) for item in value)
-        case _:
-            return False
+    if masked.get("opaque") != message.get("opaque"):
+        del masked["opaque"]
+    return cast("ChatMessage", masked)
 
 
 def _masked(value: Any, redactor: Redactor) -> Any:

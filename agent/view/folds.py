@@ -1,7 +1,7 @@
 """Folds over the messages of a view: each goes on where it stopped, so a turn costs what is new.
 
-A view mostly grows at its end alone. What is worked out of all of its messages (its size, the
-digest of what goes out, which of them have pictures) is a fold: from what it is for the first
+A view mostly grows at its end alone. What is costly to work out of all of its messages (its size,
+the digests of what goes out, whether they are in order) is a fold: from what it is for the first
 messages follows what it is for one more. A fold starts anew where the messages before are not what
 they were, so whatever happened to a view, it is as if it had been worked out from nothing.
 """

@@ -47,40 +47,23 @@ ONE_AT_A_TIME = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long people have, and how long what they said for a conversation counts; seconds.
-
-    Source of the defaults: `tools` in agent/settings.py.
-    """
-
-    approval_s: float = 3_600
-    clarify_s: float = 86_400
-    valid_s: float = 86_400
-
-    @classmethod
-    def from_settings(cls, tools: ToolSettings) -> "Timeouts":
-        """Return those that the settings have."""
-        return cls(tools.approval_timeout_s, tools.clarify_timeout_s, tools.approval_valid_s)
-
-    def of(self, kind: InquiryKind) -> float:
-        """Return the time limit of one kind of inquiry, in seconds."""
-        return self.approval_s if kind == "approval" else self.clarify_s
-
-
 class Inquiries:
-    """Asks the people of conversations, and gives up on them when their time is over."""
+    """Asks the people of conversations, and gives up on them when their time is over.
+
+    Attributes:
+        settings: How long people have, and how long what they said for a conversation counts.
+    """
 
     def __init__(
         self,
         database: Database,
         adapters: Mapping[tuple[str, str], Adapter],
-        timeouts: Timeouts,
+        settings: ToolSettings,
         wakeups: Wakeups,
         access: Access,
     ) -> None:
         self.database = database
-        self.timeouts = timeouts
+        self.settings = settings
         self.wakeups = wakeups
         self._adapters = adapters
         self._access = access
@@ -89,6 +72,11 @@ class Inquiries:
     def people(self, turn: Turn) -> "TurnPeople":
         """Return the people that a turn may ask; a delegated child asks its parent's people."""
         return TurnPeople(self, turn)
+
+    def timeout_s(self, kind: InquiryKind) -> float:
+        """Return the time limit of one kind of inquiry, in seconds."""
+        settings = self.settings
+        return settings.approval_timeout_s if kind == "approval" else settings.clarify_timeout_s
 
     async def run(self) -> None:
         """Give up on what nobody has answered in time, until cancelled."""
@@ -176,7 +164,7 @@ class Inquiries:
         return {chat.id for chat in others}
 
     def _text(self, found: Question, question: str, turn: Turn) -> str:
-        return _for_whom(turn) + _question_text(found, question, self.timeouts.of(found.kind))
+        return _for_whom(turn) + _question_text(found, question, self.timeout_s(found.kind))
 
 
 def _asked(
@@ -249,7 +237,7 @@ class TurnPeople:
         # A child has no chat: its parent's people are asked, where the parent's chat is.
         place = (lease.parent or lease.conversation, self.turn.id, call)
         if inquiry.kind == "approval":
-            valid_s = self.inquiries.timeouts.valid_s
+            valid_s = self.inquiries.settings.approval_valid_s
             by = questions.approver(conn, place[0], inquiry, valid_s)
             if by is not None and self.inquiries.still_may_approve(conn, by, inquiry):
                 return questions.enter_approved(conn, *place, inquiry, by), set()
@@ -257,7 +245,7 @@ class TurnPeople:
                 raise ToolError(TOO_LONG)
         elif questions.is_asked(conn, place[0]):
             raise ToolError(ONE_AT_A_TIME)
-        timeout_s = self.inquiries.timeouts.of(inquiry.kind)
+        timeout_s = self.inquiries.timeout_s(inquiry.kind)
         entered = questions.enter(conn, *place, inquiry, timeout_s)
         parts = self.inquiries.rendered(entered, inquiry.question, self.turn)
         turn_journal.notify(conn, self.turn, parts)

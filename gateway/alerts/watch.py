@@ -194,7 +194,13 @@ class AlertWatch:
                 each.name: (each, self._connecting_s(each)) for each in sources.health.adapters
             },
             accounts=accounts,
-            models=Models(labels, rests.failing, rests.answered, rests.accepted, answering),
+            models=Models(
+                labels,
+                dict(rests.failing),
+                frozenset(rests.answered),
+                frozenset(rests.accepted),
+                answering,
+            ),
             room=await self._room(),
             database=self.memory.outage,
             stored=stored,

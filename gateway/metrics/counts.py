@@ -21,6 +21,8 @@ NONE = "none"
 _WORD = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
 
 Labels = tuple[str, ...]
+Count = Callable[[Mapping[str, Any], float], None]
+"""Counts what an event or a span tells; the number is what it adds where no field says so."""
 
 # No second series for each, with the time of its first event.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -66,7 +68,7 @@ class Counts:
         self.registry = CollectorRegistry(auto_describe=False)
         moved = {rule.series.name: rule.series for rule in (*EVENTS, *SPANS)}
         self._moved = {name: _registered(series, self.registry) for name, series in moved.items()}
-        self._events, self._spans = _by_source(EVENTS), _by_source(SPANS)
+        self._events, self._spans = self._by_source(EVENTS), self._by_source(SPANS)
 
     @property
     def heard(self) -> Iterable[str]:
@@ -75,39 +77,52 @@ class Counts:
 
     def event(self, source: str, event: Mapping[str, Any]) -> None:
         """Count an event of the log."""
-        for rule in self._events[source]:
-            self._apply(rule, event, 1.0)
+        for count in self._events[source]:
+            count(event, 1.0)
 
     def span(self, span: Span) -> None:
         """Count a span that is over."""
         told = {**span.attributes, "error": span.error} if span.error else span.attributes
-        for rule in self._spans.get(span.name, ()):
-            self._apply(rule, told, span.duration_s)
+        for count in self._spans.get(span.name, ()):
+            count(told, span.duration_s)
 
     def counters(self, series: Series) -> list[tuple[Labels, float]]:
         """Return the values of a counter."""
         [family] = self._moved[series.name].collect()
         return [(tuple(each.labels.values()), each.value) for each in family.samples]
 
-    def _apply(self, rule: Mover, told: Mapping[str, Any], usual: float) -> None:
-        if rule.only is not None and told.get(rule.only[0]) != rule.only[1]:
-            return
-        moved, labels = self._moved[rule.series.name], self._labels(rule, told)
-        # With labels a series is there from its first event on, without them from the start.
-        child = moved.labels(*labels) if labels else moved
-        amount = _amount(rule, told, usual)
-        if isinstance(child, Histogram):
-            if amount is not None:
-                child.observe(amount)
-        elif amount is not None and amount > 0:
-            child.inc(amount)
+    def _by_source(self, rules: Iterable[Mover]) -> dict[str, list[Count]]:
+        found: defaultdict[str, list[Count]] = defaultdict(list)
+        for rule in rules:
+            found[rule.source].append(self._counting(rule))
+        return dict(found)
 
-    def _labels(self, rule: Mover, told: Mapping[str, Any]) -> Labels:
-        sources = ((label, rule.fields.get(label, label)) for label in rule.series.labels)
-        return tuple(
-            source[1:] if source[0] == "=" else self._vocabulary.folded(label, told.get(source))
-            for label, source in sources
-        )
+    def _counting(self, rule: Mover) -> Count:
+        """Return what counts by a rule; some run several times for each message."""
+        moved, folded = self._moved[rule.series.name], self._vocabulary.folded
+        sources = [(label, rule.fields.get(label, label)) for label in rule.series.labels]
+        # With labels a series is there from its first event on, without them from the start.
+        children: dict[Labels, Counter | Histogram] = {} if sources else {(): moved}
+
+        def count(told: Mapping[str, Any], usual: float) -> None:
+            if rule.only is not None and told.get(rule.only[0]) != rule.only[1]:
+                return
+            labels = tuple([
+                source[1:] if source[0] == "=" else folded(label, told.get(source))
+                for label, source in sources
+            ])
+            child = children.get(labels)
+            if child is None:
+                child = children[labels] = moved.labels(*labels)
+            amount = _amount(rule, told, usual)
+            if amount is None:
+                return
+            if isinstance(child, Histogram):
+                child.observe(amount)
+            elif amount > 0:
+                child.inc(amount)
+
+        return count
 
 
 def _amount(rule: Mover, told: Mapping[str, Any], usual: float) -> float | None:
@@ -124,10 +139,3 @@ def _registered(series: Series, registry: CollectorRegistry) -> Counter | Histog
     if series.kind == "counter":
         return Counter(series.name, series.about, series.labels, registry=registry)
     return Histogram(series.name, series.about, series.labels, registry=registry, buckets=SECONDS)
-
-
-def _by_source(rules: Iterable[Mover]) -> dict[str, list[Mover]]:
-    found: defaultdict[str, list[Mover]] = defaultdict(list)
-    for rule in rules:
-        found[rule.source].append(rule)
-    return dict(found)

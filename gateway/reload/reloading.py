@@ -27,7 +27,6 @@ from agent.settings import ReferencedSecret
 from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
 from agent.turn.state import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
-from gateway.agent_ports.questions import Timeouts
 from gateway.errors import NotFound, SettingsError, StorageError
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.accounts import ReplaceableAdapter
@@ -384,7 +383,7 @@ class Reloading:
         shared.access.settings = new.access
         shared.budgets.take(new.budget, new.sessions.timezone)
         shared.beside.files.take(new.attachments)
-        shared.beside.inquiries.timeouts = Timeouts.from_settings(new.tools)
+        shared.beside.inquiries.settings = new.tools
         shared.beside.pruner.take(new.retention, new.storage.raw_days)
         shared.beside.preparations.take(mind.agent, mind.context)
         parts.rotation.take(new, mind.models)

@@ -11,7 +11,7 @@ from functools import partial
 from agent.errors import ContextOverflow, RecordingMismatch
 from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
 from agent.models.anthropic.wire import request_body
-from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason, TextSink
+from agent.models.base import Completion, ModelRequest, StopReason, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.money.cache_simulator import Cache, CacheRules, Minimum, Tally, cache_for
 from agent.money.prompt_blocks import blocks_of
@@ -107,7 +107,7 @@ class RecordedModel:
         reason: StopReason = "tool_calls" if message.get("tool_calls") else "stop"
         return Completion(message.copy(), reason, usage, self.name)
 
-    async def look_up(self) -> ModelInfo | None:
+    async def look_up(self) -> int | None:
         """Return None: there is no provider to ask."""
         return None
 

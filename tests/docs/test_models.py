@@ -15,15 +15,7 @@ from agent import errors
 from agent.errors import BadRequest, ModelError
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_model
-from agent.models.recovery import (
-    RenewKey,
-    Repair,
-    RetryPolicy,
-    Shrink,
-    Situation,
-    SuspectSize,
-    decide,
-)
+from agent.models.recovery import RetryPolicy, Situation, decide
 from agent.settings import ModelSettings
 from agent.turn.state import Outcome
 from gateway.commands import compress
@@ -67,10 +59,9 @@ def action(failure: ModelError, others: list[Any], failures: int) -> Iterator[st
     for is_done in (False, True):
         model: Any = Model()
         policy = RetryPolicy()
-        untried = () if is_done else (Repair, SuspectSize, RenewKey)
+        untried: Any = () if is_done else ("repair", "suspect_size", "renew_key")
         found = decide(Situation(failure, model, others, failures, 1.0, policy, untried))
-        plain = re.sub(r"(?<!^)([A-Z])", r"_\1", type(found).__name__).lower()
-        yield "compress" if isinstance(found, Shrink) else plain
+        yield found if isinstance(found, str) else found.name
 
 
 def model_errors() -> list[type[ModelError]]:

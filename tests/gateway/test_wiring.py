@@ -24,8 +24,9 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.base import ChatModel, ModelInfo
-from agent.models.openai.mode import ModeFile, Negotiating
+from agent.models.api import ApiModel
+from agent.models.base import ChatModel
+from agent.models.openai.mode import ModeFile
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
 from gateway.commands.registry import menu
@@ -134,8 +135,8 @@ def test_a_server_without_tools_is_told_of_at_the_start(tmp_path: Path) -> None:
     assert toolless_warnings(line) == ()
     [block] = line
     first, second = block.models
-    assert isinstance(first, Negotiating)
-    assert isinstance(second, Negotiating)
+    assert isinstance(first, ApiModel)
+    assert isinstance(second, ApiModel)
     first.mode.keep_to(["no_tools"])
     [warning] = toolless_warnings(line)
     assert warning.startswith(f"{first.name}: its server takes no tools")
@@ -216,13 +217,13 @@ TABLE_TOKENS = 200_000
 class Told(ScriptedModel):
     """A model whose provider is asked: it answers, fails, or never answers (None)."""
 
-    def __init__(self, answer: ModelInfo | ModelError | None, name: str = "told") -> None:
+    def __init__(self, answer: int | ModelError | None, name: str = "told") -> None:
         super().__init__([], name=name, context_length=TABLE_TOKENS)
         self.answer = answer
         self.looked_up = 0
 
     @override
-    async def look_up(self) -> ModelInfo | None:
+    async def look_up(self) -> int | None:
         self.looked_up += 1
         if self.answer is None:
             await asyncio.get_running_loop().create_future()
@@ -314,7 +315,7 @@ def test_caching_can_be_switched_off(tmp_path: Path, enabled: bool, layout: str 
 
 async def test_what_the_provider_says_holds_for_all_keys() -> None:
     """The first key that gets an answer decides, in place of the table's guess."""
-    first, second = Told(CredentialsRefused("401")), Told(ModelInfo(900_000))
+    first, second = Told(CredentialsRefused("401")), Told(900_000)
     await learn_windows([block_of(first, second)])
     assert (first.context_length, second.context_length) == (900_000, 900_000)
     assert (first.looked_up, second.looked_up) == (1, 1)
@@ -323,7 +324,7 @@ async def test_what_the_provider_says_holds_for_all_keys() -> None:
 @pytest.mark.parametrize(
     ("answer", "outcome", "said"),
     [
-        (ModelInfo(), "accepted", "its server answers"),
+        (0, "accepted", "its server answers"),
         (CredentialsRefused("401"), "refused", "correct model.api_key"),
         (CreditUsedUp("402"), "no_credit", "no credit left"),
         (ModelUnreachable("down"), "unreachable", "does not answer now"),
@@ -331,7 +332,7 @@ async def test_what_the_provider_says_holds_for_all_keys() -> None:
     ],
 )
 async def test_each_key_is_checked(
-    answer: ModelInfo | ModelError, outcome: str, said: str, logs: list[Any]
+    answer: int | ModelError, outcome: str, said: str, logs: list[Any]
 ) -> None:
     """Before anybody has written a message; the event says no more than the page."""
     [finding] = await learn_windows([block_of(Told(answer))])
@@ -343,7 +344,7 @@ async def test_each_key_is_checked(
 async def test_the_setting_of_a_refused_key_is_named() -> None:
     """Which block, and which of its keys."""
     refused = CredentialsRefused("401")
-    block = block_of(Told(ModelInfo()), Told(refused))._replace(place="fallbacks.0")
+    block = block_of(Told(0), Told(refused))._replace(place="fallbacks.0")
     _, second = await learn_windows([block])
     assert second.text == "the provider refuses the key; correct fallbacks.0.api_keys"
 
@@ -355,14 +356,14 @@ async def test_a_model_inside_parley_is_not_checked(tmp_path: Path) -> None:
 
 async def test_a_window_that_the_settings_name_stays(logs: list[Any]) -> None:
     """Where the provider's is larger: somebody wants shorter requests."""
-    model = Told(ModelInfo(900_000))
+    model = Told(900_000)
     await learn_windows([block_of(model, setting=50_000)])
     assert (model.context_length, told(logs)) == (50_000, [])
 
 
 async def test_a_window_that_is_too_large_is_capped(logs: list[Any]) -> None:
     """With a warning that names both figures; for all keys."""
-    models = Told(ModelInfo(128_000)), Told(ModelUnreachable("down"))
+    models = Told(128_000), Told(ModelUnreachable("down"))
     await learn_windows([block_of(*models, setting=500_000)])
     assert [model.context_length for model in models] == [128_000, 128_000]
     assert told(logs) == [
@@ -378,7 +379,7 @@ async def test_a_window_that_is_too_large_is_capped(logs: list[Any]) -> None:
 
 async def test_each_block_learns_its_own() -> None:
     """A fallback's window is its own provider's."""
-    main, spare = Told(ModelInfo(300_000)), Told(ModelInfo(64_000), "spare")
+    main, spare = Told(300_000), Told(64_000, "spare")
     await learn_windows([block_of(main), block_of(spare)])
     assert (main.context_length, spare.context_length) == (300_000, 64_000)
 
@@ -397,7 +398,7 @@ async def test_a_provider_that_cannot_be_asked_leaves_the_table(
 ) -> None:
     """One warning for the block, and the start goes on; the other blocks still learn theirs."""
     monkeypatch.setattr("gateway.wiring.LOOK_UP_S", 0.01)
-    keys, spare = (Told(failure), Told(failure)), Told(ModelInfo(64_000), "spare")
+    keys, spare = (Told(failure), Told(failure)), Told(64_000, "spare")
     await learn_windows([block_of(*keys), block_of(spare)])
     assert [model.context_length for model in keys] == [TABLE_TOKENS] * 2
     assert spare.context_length == 64_000
@@ -417,7 +418,7 @@ async def test_a_provider_that_tells_nothing_changes_nothing(
     setting: int | None, logs: list[Any]
 ) -> None:
     """It knows the model and not its window; so does one that has nothing to tell at all."""
-    silent, vague = ScriptedModel([]), Told(ModelInfo(None))
+    silent, vague = ScriptedModel([]), Told(0)
     await learn_windows([block_of(silent, setting=setting), block_of(vague, setting=setting)])
     expected = setting or TABLE_TOKENS
     assert (silent.context_length, vague.context_length) == (expected, expected)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall, assistant_message, text_of
-from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
+from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.usage import FREE, CacheLayout
 
@@ -93,7 +93,7 @@ class ScriptedModel:
         await self._stream(text_of(completion.message), sink)
         return completion
 
-    async def look_up(self) -> ModelInfo | None:
+    async def look_up(self) -> int | None:
         """Return None: there is nobody to ask."""
         return None
 

@@ -5,7 +5,7 @@ What the SDK raises becomes a ModelError (agent/models/refusals.py).
 
 import functools
 from collections import OrderedDict
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,11 +28,10 @@ from agent.models.api import (
     ApiModel,
     StreamClock,
     StreamedAnswer,
-    model_info,
     required_key,
     sent,
 )
-from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
+from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
     AnswerDraft,
@@ -46,7 +45,7 @@ from agent.models.draft import (
     usage_so_far,
 )
 from agent.models.openai.mode import ModeFile
-from agent.models.openai.transport import DONE, ServerError, Unreadable, events_of
+from agent.models.openai.transport import ServerError, Unreadable, events_of
 from agent.models.refusals import read
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
@@ -71,6 +70,8 @@ class AnthropicAnswer(StreamedAnswer):
         id: The provider's id of the message; "" before it began.
     """
 
+    lost = httpx2.TransportError
+
     def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
         """`draft` collects what is said; `clock` is told of every event."""
         super().__init__(draft, clock)
@@ -81,24 +82,6 @@ class AnthropicAnswer(StreamedAnswer):
         self._finished = False
         self._calls: dict[object, CallDraft] = {}
         self._thinking: dict[object, tuple[Block, Place]] = {}
-
-    @override
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take every event; what happens to the connection after the last one does not matter.
-
-        An answer that is larger than it may be is left.
-        """
-        try:
-            async for event in stream:
-                if event == DONE and self.has_begun and self._draft.may_be_whole:
-                    self._finished = True
-                if isinstance(event, dict):  # not `data: null`
-                    self._take(event)
-                if self._draft.is_full:
-                    break
-        except httpx2.TransportError:
-            if not self._is_over:
-                raise
 
     @override
     def completion(self, name: str) -> Completion:
@@ -117,11 +100,13 @@ class AnthropicAnswer(StreamedAnswer):
         return usage_so_far(self._usage, streamed, name)
 
     @property
-    def _is_over(self) -> bool:
-        """Whether the end came; some proxies leave out one of its two signs."""
+    @override
+    def _has_ended(self) -> bool:
+        # Some proxies leave out one of its two signs.
         return self._finished or self._stop_reason is not None
 
-    def _take(self, event: Any) -> None:
+    @override
+    def _take(self, event: Block) -> None:
         kind = event.get("type")
         if kind != "ping":
             self._clock.note()
@@ -293,11 +278,11 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         return await self._client.get(f"/v1/models/{quote(self.name, safe='')}", cast_to=object)
 
     @override
-    def _info(self, found: object) -> ModelInfo | None:
+    def _window_in(self, found: object) -> int | None:
         # A page of HTML: the SDK returns it as a text.
         if isinstance(found, str):
             return None
-        return model_info(field_in(found, "max_input_tokens")) or ModelInfo()
+        return tokens_in(found, "max_input_tokens")
 
     def _diagnostics(self, request: ModelRequest) -> dict[str, Any]:
         """Return the field that asks why the cache was missed, compared with the answer before."""

@@ -24,13 +24,12 @@ from agent.models.wire import (
     Part,
     canonical_schema,
     content_parts,
-    drop_surplus,
     settled,
     spoken,
     spoken_text,
     wire_name,
 )
-from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
+from agent.prompt_caching import KEY, marker_of
 
 Block = dict[str, Any]
 Place = tuple[int, int]
@@ -83,9 +82,7 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
     system: list[Block] = []
     turns: list[dict[str, Any]] = []
     newest = system
-    marked = 0
     for message in messages:
-        marked += is_marked(message)
         blocks, homeless = settled(_blocks(message))
         # A message without blocks hands its marker to the newest block there is.
         if homeless and newest:
@@ -103,8 +100,6 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
         if answered["role"] == "user" and len(answered["content"]) > 1:
             # The API wants results first; their order is free, but must not change: the prefix.
             answered["content"] = _in_call_order(asked["content"], answered["content"])
-    if marked > MAX_BREAKPOINTS:
-        drop_surplus([*system, *(block for turn in turns for block in turn["content"])])
     return system, turns
 
 

@@ -4,7 +4,7 @@ What goes wrong becomes a ModelError (agent/models/refusals.py).
 """
 
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
@@ -21,12 +21,11 @@ from agent.models.api import (
     StreamClock,
     StreamedAnswer,
     api_key,
-    model_info,
     required_key,
     sent,
 )
 from agent.models.arguments import parse_object
-from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
+from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
     AnswerDraft,
@@ -46,7 +45,7 @@ from agent.models.openai.mode import (
     Quirks,
     is_official,
 )
-from agent.models.openai.transport import DONE, Disconnected, JsonServer, ServerError, Unreadable
+from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, WireForm, origin_of, request_body
 from agent.network import in_words
 from agent.settings import ModelSettings
@@ -73,17 +72,23 @@ _PRESETS = {
 # In order: what is loaded before what could be. A model's training window says nothing about the
 # server's. Source: the servers' own answers, as their projects document them.
 _WINDOW_KEYS = (
-    ("loaded_context_length",),  # LM Studio
-    ("max_model_len",),  # vLLM, SGLang
-    ("meta", "n_ctx"),  # llama.cpp
-    ("context_length",),  # OpenRouter, Together, Moonshot
-    ("context_window",),  # Groq
-    ("max_context_length",),  # Mistral, LM Studio
+    "loaded_context_length",  # LM Studio
+    "max_model_len",  # vLLM, SGLang
+    "n_ctx",  # llama.cpp, in `meta`
+    "context_length",  # OpenRouter, Together, Moonshot
+    "context_window",  # Groq
+    "max_context_length",  # Mistral, LM Studio
 )
 
 
 class OpenAIAnswer(StreamedAnswer):
-    """Grows with the chunks of one stream."""
+    """Grows with the chunks of one stream.
+
+    Some servers leave out the reason of the end. A `[DONE]` behind what was said is one, and so is
+    the end of the body behind the report of usage.
+    """
+
+    lost = Disconnected
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
         """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
@@ -91,40 +96,17 @@ class OpenAIAnswer(StreamedAnswer):
         self._opaque = OpaqueParts(origin)
         self._cost_usd: float | None = None
         self._finish_reason: str | None = None
-        self._is_done = False
         self._refused = False
         self._slots: dict[object, CallDraft] = {}
 
+    @property
     @override
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take every chunk; what happens to the connection after the last one does not matter.
-
-        A chunk without choices says as little as a comment. An answer that is larger than it may
-        be is left.
-
-        Some servers leave out the reason of the end. A `[DONE]` behind what was said is one, and
-        so is the end of the body behind the report of usage.
-        """
-        try:
-            async for chunk in stream:
-                if chunk is None:
-                    continue  # `data: null`
-                if chunk == DONE:
-                    self._is_done = True
-                    continue
-                if chunk.get("choices"):
-                    self._clock.note()
-                self._take(chunk)
-                if self._draft.is_full:
-                    break
-        except Disconnected:
-            if self._finish_reason is None:
-                raise
+    def _has_ended(self) -> bool:
+        return self._finish_reason is not None
 
     @override
     def completion(self, name: str) -> Completion:
-        is_over = self._is_done and self.has_begun and self._draft.may_be_whole
-        ended = self._finish_reason or ("stop" if is_over else "error")
+        ended = self._finish_reason or ("stop" if self._is_over else "error")
         if ended == "error" and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
         if ended.startswith(_BROKEN_CALL):
@@ -136,13 +118,17 @@ class OpenAIAnswer(StreamedAnswer):
             self._opaque.add_to(done.message, self._draft.opaque_calls)
         return storable(replace(done, cost_usd=self._cost_usd))
 
-    def _take(self, chunk: Fields) -> None:
-        self._model = text_in(chunk.get("model")) or self._model
-        if usage := chunk.get("usage"):
-            self._usage = _usage(usage)
-            self._cost_usd = _cost_usd(usage)
+    @override
+    def _take(self, event: Fields) -> None:
+        # A chunk without choices says as little as a comment.
+        if event.get("choices"):
+            self._clock.note()
+        self._model = text_in(event.get("model")) or self._model
+        if usage := event.get("usage"):
+            self._usage = usage_in(usage, "prompt", "completion")
+            self._cost_usd = cost_in(usage)
             self._is_done = True
-        for choice in chunk.get("choices") or []:
+        for choice in event.get("choices") or []:
             self._is_done = False
             # A server that does not stream sends the message whole.
             if delta := choice.get("delta") or choice.get("message"):
@@ -201,8 +187,9 @@ def _is_another(slot: CallDraft, call_id: str, function: object) -> bool:
     return is_whole and bool(text_in(field_in(function, "name")))
 
 
-def _usage(reported: object) -> Usage:
-    details = field_in(reported, "prompt_tokens_details")
+def usage_in(reported: object, asked: str, answered: str) -> Usage:
+    """Return the usage in a report; `asked` and `answered` are the API's words in its fields."""
+    details = field_in(reported, f"{asked}_tokens_details")
     written = tokens_in(details, "cache_write_tokens")
     # DeepSeek and Moonshot report what was cached in places of their own.
     cached = (
@@ -210,18 +197,18 @@ def _usage(reported: object) -> Usage:
         or tokens_in(reported, "prompt_cache_hit_tokens")
         or tokens_in(reported, "cached_tokens")
     )
-    prompt = tokens_in(reported, "prompt_tokens")
+    prompt = tokens_in(reported, f"{asked}_tokens")
     # Gemini counts what the model thought in the sum alone, and bills it as output.
     thought = tokens_in(reported, "total_tokens") - prompt
     return Usage(
         input_tokens=max(prompt - cached - written, 0),
-        output_tokens=max(tokens_in(reported, "completion_tokens"), thought),
+        output_tokens=max(tokens_in(reported, f"{answered}_tokens"), thought),
         cache_read_tokens=cached,
         cache_write_5m_tokens=written,
     )
 
 
-def _cost_usd(reported: object) -> float | None:
+def cost_in(reported: object) -> float | None:
     """Return what OpenRouter says the call cost.
 
     With a key of the operator's own behind it, `cost` is OpenRouter's fee alone.
@@ -317,11 +304,11 @@ class OpenAIServerModel(ApiModel[B]):
         return await self._server.get("/models")
 
     @override
-    def _info(self, found: object) -> ModelInfo | None:
+    def _window_in(self, found: object) -> int | None:
         # OpenAI's own list has no sizes.
         if not isinstance(found, dict | list):
             return None
-        return info_from_list(found, self.name) or ModelInfo()
+        return window_in_list(found, self.name)
 
 
 class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
@@ -356,8 +343,8 @@ def _key(settings: ModelSettings, *, official: bool) -> str:
     return required_key(settings) if settings.provider in _PRESETS else api_key(settings)
 
 
-def info_from_list(listing: object, name: str) -> ModelInfo | None:
-    """Return what a list says about a model, None where it says nothing.
+def window_in_list(listing: object, name: str) -> int:
+    """Return the window that a list tells of a model, 0 where it tells none.
 
     A server with a single model answers with that one, whatever it is called in the request
     (llama.cpp).
@@ -367,23 +354,16 @@ def info_from_list(listing: object, name: str) -> ModelInfo | None:
     """
     entries = _entries(listing)
     named = [entry for entry in entries if entry.get("id") == name]
-    entry = next(iter(named or (entries if len(entries) == 1 else [])), None)
-    if entry is None:
-        return None
-    found = (_at(entry, path) for path in _WINDOW_KEYS)
-    return model_info(next((value for value in found if value), None))
+    entry = next(iter(named or (entries if len(entries) == 1 else [])), {})
+    places = (entry, field_in(entry, "meta"))
+    found = (tokens_in(place, key) for key in _WINDOW_KEYS for place in places)
+    return next(filter(None, found), 0)
 
 
 def _entries(listing: object) -> list[dict[str, Any]]:
     # Together sends the list without an envelope.
     models = listing.get("data") if isinstance(listing, dict) else listing
     return [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
-
-
-def _at(entry: object, path: tuple[str, ...]) -> object:
-    for key in path:
-        entry = entry.get(key) if isinstance(entry, dict) else None
-    return entry
 
 
 @contextmanager

@@ -9,18 +9,18 @@ What was learned holds for a server and a model, and for a day: then a request g
 form, and a refusal teaches it again. It is kept in a file. `roles.py` and `wire.py` apply it.
 """
 
-import json
 import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import structlog
+from pydantic import TypeAdapter
 
 from agent.models.refusals import Refusal
 
@@ -84,7 +84,6 @@ REFUSALS = frozenset({400, 422, 500})
 LOOK_AGAIN_S = 24 * 3600.0
 """So long a quirk is kept to after it was learned. To learn it again costs one refusal."""
 FILE_NAME = "server_modes.json"
-VERSION = 1
 
 _UNKNOWN = (
     r"(?:un(?:supported|known|recognized|expected)|not (?:supported|permitted|allowed|recognized)"
@@ -179,12 +178,23 @@ _SENT_WITH: dict[Quirk, Quirks] = {
     "blank_reasoning": frozenset({"reasoned"}),
 }
 """What can only be learned where something else was kept to."""
-_KNOWN: Mapping[str, Quirk] = {quirk: quirk for quirk in get_args(Quirk)}
 
 
 def is_official(base_url: str) -> bool:
     """Return whether a URL is OpenAI's own."""
     return (urlsplit(base_url).hostname or "").endswith("api.openai.com")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What the file holds, by server and model: when a quirk was seen last, and told sizes."""
+
+    version: Literal[1] = 1
+    modes: dict[str, dict[Quirk, float]] = field(default_factory=dict)
+    limits: dict[str, dict[Limit, tuple[int, float, int]]] = field(default_factory=dict)
+
+
+_KEPT = TypeAdapter(_Kept)
 
 
 class ModeFile:
@@ -197,80 +207,56 @@ class ModeFile:
     def __init__(self, path: Path | None = None) -> None:
         """`path` is read when the first server is asked about; None keeps nothing."""
         self._path = path
-        self._modes: dict[str, dict[Quirk, float]] | None = None
-        self._limits: dict[str, dict[Limit, tuple[int, float, int]]] = {}
+
+    @cached_property
+    def _kept(self) -> _Kept:
+        try:
+            return _KEPT.validate_json(self._path.read_bytes()) if self._path else _Kept()
+        except FileNotFoundError:
+            return _Kept()
+        except (OSError, ValueError) as exc:
+            log.warning("server_modes_not_read", error=type(exc).__name__)
+            return _Kept()
 
     def of(self, server: str) -> dict[Quirk, float]:
         """Return what is known of a server and model, with when it was seen last; may be changed.
 
         The same object for each of the keys of a model.
         """
-        if self._modes is None:
-            self._modes = self._read()
-        return self._modes.setdefault(server, {})
+        return self._kept.modes.setdefault(server, {})
 
     def limits(self, server: str) -> dict[Limit, tuple[int, float, int]]:
         """Return the sizes in tokens that refusals have told, likewise."""
-        self.of(server)
-        return self._limits.setdefault(server, {})
+        return self._kept.limits.setdefault(server, {})
 
     def known(self) -> Mapping[str, Quirks]:
         """Return what is known of each server and model of which something is."""
-        self.of("")
         now = time.time()
-        fresh = {server: _fresh(found, now) for server, found in (self._modes or {}).items()}
+        fresh = {server: _fresh(found, now) for server, found in self._kept.modes.items()}
         return {server: quirks for server, quirks in fresh.items() if quirks}
 
     def windows(self) -> Mapping[str, int]:
         """Return the windows that refusals of the last day have shown, by server and model."""
-        self.of("")
         since = time.time() - LOOK_AGAIN_S
-        found = {server: sizes.get("window") for server, sizes in self._limits.items()}
+        found = {server: sizes.get("window") for server, sizes in self._kept.limits.items()}
         return {server: size[0] for server, size in found.items() if size and size[1] > since}
 
     def keep(self) -> None:
         """Write all of it down, where there is a file."""
         if self._path is None:
             return
-        modes = {server: known for server, known in (self._modes or {}).items() if known}
-        limits = {server: known for server, known in self._limits.items() if known}
-        kept = {"version": VERSION, "modes": modes, "limits": limits}
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_text(json.dumps(kept, indent=1) + "\n")
+            draft.write_bytes(_KEPT.dump_json(self._kept, indent=1) + b"\n")
             draft.replace(self._path)
         except OSError as exc:
             log.warning("server_modes_not_kept", error=type(exc).__name__)
-
-    def _read(self) -> dict[str, dict[Quirk, float]]:
-        try:
-            found = json.loads(self._path.read_text()) if self._path else {}
-            found = found if found.get("version") == VERSION else {}
-            limits = found.get("limits", {}).items()
-            self._limits = {server: _sizes(told) for server, told in limits}
-            return {server: _known(quirks) for server, quirks in found.get("modes", {}).items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError, TypeError) as exc:
-            log.warning("server_modes_not_read", error=type(exc).__name__)
-            return {}
 
 
 @cache
 def modes_in(home: Path) -> ModeFile:
     """Return the file of a home; the same object for everybody in this process."""
     return ModeFile(home / FILE_NAME)
-
-
-def _known(quirks: Mapping[str, float]) -> dict[Quirk, float]:
-    """Return the quirks that this version knows."""
-    return {_KNOWN[name]: float(seen) for name, seen in quirks.items() if name in _KNOWN}
-
-
-def _sizes(told: Mapping[str, tuple[int, float, int]]) -> dict[Limit, tuple[int, float, int]]:
-    sizes: tuple[Limit, ...] = get_args(Limit)
-    found = {each: told[each] for each in sizes if each in told}
-    return {each: (int(size), float(at), int(of)) for each, (size, at, of) in found.items()}
 
 
 @dataclass(slots=True)
@@ -327,13 +313,6 @@ class ServerMode:
             log.info("server_mode_forgotten", server=self.server, quirk=PARSER_OFF)
         elif not called and not is_known and has_call(text, names):
             self.keep_to([PARSER_OFF])
-
-
-@runtime_checkable
-class Negotiating(Protocol):
-    """A model whose server is learned about."""
-
-    mode: ServerMode
 
 
 def has_call(text: str, names: Iterable[str]) -> bool:

@@ -12,7 +12,7 @@ comes back to it encrypted. `message["opaque"]["openai"]` holds
 - `reasoning_tokens`: how many tokens the thoughts have, as reported; they cannot be read.
 """
 
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,19 +32,23 @@ from agent.models.draft import (
     storable,
     text_in,
     tokens_in,
-    usd_in,
 )
-from agent.models.openai.client import OpenAIServerModel
+from agent.models.openai.client import OpenAIServerModel, cost_in, usage_in
 from agent.models.openai.mode import Quirks, is_official
-from agent.models.openai.transport import DONE, Disconnected, ServerError
-from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
+from agent.models.openai.transport import Disconnected, ServerError
+from agent.models.openai.wire import (
+    PROVIDER,
+    Fields,
+    offered,
+    schema_of,
+    sound_arguments,
+    text_or_images,
+)
 from agent.models.wire import (
     content_parts,
-    spoken,
     spoken_text,
     wire_name,
 )
-from agent.usage import Usage
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 _THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
@@ -58,6 +62,8 @@ _INCOMPLETE: dict[str | None, StopReason] = {
 class ResponsesAnswer(StreamedAnswer):
     """Grows with the events of one stream."""
 
+    lost = Disconnected
+
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
         """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
         super().__init__(draft, clock)
@@ -69,29 +75,14 @@ class ResponsesAnswer(StreamedAnswer):
         self._stop: StopReason | None = None
         self._cost_usd: float | None = None
 
+    @property
     @override
-    async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take every event; what happens to the connection after the last one does not matter.
-
-        An answer that is larger than it may be is left.
-        """
-        try:
-            async for event in stream:
-                if event == DONE and self.has_begun and self._draft.may_be_whole:
-                    self._stop = self._stop or "stop"
-                if not isinstance(event, dict):
-                    continue  # `data: null`
-                self._clock.note()
-                self._take(event)
-                if self._draft.is_full:
-                    break
-        except Disconnected:
-            if self._stop is None:
-                raise
+    def _has_ended(self) -> bool:
+        return self._stop is not None
 
     @override
     def completion(self, name: str) -> Completion:
-        if self._stop is None and not self._draft.is_full:
+        if not self._is_over and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
         stop = "refused" if self._refused else self._stop or "stop"
         usage = self._usage if self._usage.prompt_tokens else None
@@ -100,7 +91,9 @@ class ResponsesAnswer(StreamedAnswer):
             self._items.add_to(done.message)
         return storable(replace(done, cost_usd=self._cost_usd))
 
+    @override
     def _take(self, event: Fields) -> None:
+        self._clock.note()
         kind = event.get("type")
         if event.get("object") == "response" or (kind is None and "output" in event):
             self._take_whole(event)
@@ -182,22 +175,10 @@ class ResponsesAnswer(StreamedAnswer):
         self._stop = _INCOMPLETE.get(reason, "length") if incomplete else "stop"
 
     def _note_usage(self, reported: object) -> None:
-        self._usage = _usage(reported)
-        self._cost_usd = usd_in(field_in(reported, "cost"))
+        self._usage = usage_in(reported, "input", "output")
+        self._cost_usd = cost_in(reported)
         details = field_in(reported, "output_tokens_details")
         self._items.reasoning_tokens = tokens_in(details, "reasoning_tokens")
-
-
-def _usage(reported: object) -> Usage:
-    details = field_in(reported, "input_tokens_details")
-    cached = tokens_in(details, "cached_tokens")
-    written = tokens_in(details, "cache_write_tokens")
-    return Usage(
-        input_tokens=max(tokens_in(reported, "input_tokens") - cached - written, 0),
-        output_tokens=tokens_in(reported, "output_tokens"),
-        cache_read_tokens=cached,
-        cache_write_5m_tokens=written,
-    )
 
 
 class ResponsesModel(OpenAIServerModel[ResponsesAnswer]):
@@ -242,12 +223,7 @@ def responses_body(
         body["instructions"] = system
     if "no_encrypted_reasoning" not in quirks:
         body["include"] = [ENCRYPTED]
-    if request.tools and "no_tools" not in quirks:
-        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
-        if not request.allow_tools and "no_tool_choice" not in quirks:
-            # The tools stay: without them the prefix would be another one.
-            body["tool_choice"] = "none"
-    return body
+    return body | offered(request, quirks, [_tool(tool, quirks) for tool in request.tools])
 
 
 def _apart(messages: list[ChatMessage]) -> tuple[str, list[ChatMessage]]:
@@ -272,7 +248,7 @@ def _plain_items(message: ChatMessage) -> list[Fields]:
         call_id = message["tool_call_id"]
         return [{"type": "function_call_output", "call_id": call_id, "output": text}]
     if message["role"] != "assistant":
-        content = _content(message)
+        content = text_or_images(message, map(_part, content_parts(message)))
         said = {"type": "message", "role": message["role"], "content": content}
         return [said] if content else []
     calls = [_call(call) for call in message.get("tool_calls") or ()]
@@ -318,15 +294,6 @@ def _said(text: str, phase: str | None = None) -> list[Fields]:
         return []
     said: Fields = {"type": "message", "role": "assistant", "content": text}
     return [said | {"phase": phase} if phase else said]
-
-
-def _content(message: ChatMessage) -> str | list[Fields]:
-    """Return the text; a list of parts only where there are images among it."""
-    if isinstance(message.get("content"), list):
-        parts = spoken(part for each in content_parts(message) if (part := _part(each)))
-        if any(part["type"] == "input_image" for part in parts):
-            return parts
-    return spoken_text(text_of(message))
 
 
 def _part(part: Fields) -> Fields:

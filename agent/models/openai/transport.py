@@ -6,7 +6,6 @@ retries) costs more than the request itself, and nothing of it is used (decision
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -15,15 +14,12 @@ import aiohttp
 import orjson
 
 from agent.models import refusals
-from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES
+from agent.models.api import CONNECT_TIMEOUT_S, DONE, HEADERS, MAX_BYTES
 from agent.models.refusals import Refusal
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 
-DONE = "[DONE]"
-"""Stands behind the last event of a stream, for whoever reads it too."""
 _DRAIN_S = 1.0
 """How long the end of a body may take behind the last event; then the connection is given up."""
-_LINE_END = re.compile(rb"\r\n|\n|\r")
 _FIRST_ERROR = 400
 _JSON = frozenset({b"{", b"["})
 """How a body begins that is no stream of events."""
@@ -257,15 +253,20 @@ async def _drain(pieces: AsyncIterable[bytes]) -> None:
 async def data_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """Yield the data of each event of a body that comes in pieces, however they are cut.
 
+    Lines end in LF or CRLF, as those of every known server do.
+
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 
     Raises:
         Unreadable: An event has more than `MAX_BYTES`.
     """
-    lines, data, size = _Lines(), list[bytes](), 0
+    begun, data, size = bytearray(), list[bytes](), 0
     async for piece in pieces:
         size += len(piece)
-        for line in lines.ended_by(piece):
+        begun += piece
+        *lines, begun = begun.split(b"\n") if b"\n" in piece else [begun]
+        for each in lines:
+            line = bytes(each.removesuffix(b"\r"))
             name, _, value = line.partition(b":")
             if name == b"data":
                 data.append(value.removeprefix(b" "))
@@ -277,24 +278,3 @@ async def data_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             data.clear()
         if size > MAX_BYTES:
             raise Unreadable(f"an event has more than {MAX_BYTES:,} bytes")
-
-
-class _Lines:
-    """Cuts pieces of a body into lines, which end in CR, LF, or both."""
-
-    def __init__(self) -> None:
-        self._begun: list[bytes] = []
-        self._after_cr = False
-
-    def ended_by(self, piece: bytes) -> list[bytes]:
-        """Return the lines that end in the next piece."""
-        # CR and LF of one line end may come in two pieces.
-        piece = piece[1:] if self._after_cr and piece.startswith(b"\n") else piece
-        self._after_cr = piece.endswith(b"\r")
-        first, *more = _LINE_END.split(piece)
-        self._begun.append(first)
-        if not more:
-            return []
-        *ended, begun = b"".join(self._begun), *more
-        self._begun = [begun]
-        return ended

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
+from agent.messages import ChatMessage, ToolCall, ToolSchema, is_image, text_of
 from agent.models.arguments import parse_object
 from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
@@ -34,13 +34,12 @@ from agent.models.wire import (
     Part,
     canonical_schema,
     content_parts,
-    drop_surplus,
     settled,
     spoken,
     spoken_text,
     wire_name,
 )
-from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
+from agent.prompt_caching import KEY
 from agent.usage import CacheLayout
 
 Fields = dict[str, Any]
@@ -84,12 +83,18 @@ def request_body(request: ModelRequest, model: str, form: WireForm = _USUAL) -> 
     if "no_stream_options" not in quirks:
         # Without it a stream ends with no report of what was used.
         body["stream_options"] = {"include_usage": True}
-    if request.tools and "no_tools" not in quirks:
-        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
-        if not request.allow_tools and "no_tool_choice" not in quirks:
-            # The tools stay: without them the prefix would be another one.
-            body["tool_choice"] = "none"
-    return body
+    return body | offered(request, quirks, [_tool(tool, quirks) for tool in request.tools])
+
+
+def offered(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Fields:
+    """Return the fields of a body that offer tools, `wired` as the API has them."""
+    if not wired or "no_tools" in quirks:
+        return {}
+    fields: Fields = {"tools": wired}
+    if not request.allow_tools and "no_tool_choice" not in quirks:
+        # The tools stay: without them the prefix would be another one.
+        fields["tool_choice"] = "none"
+    return fields
 
 
 def _limit_key(quirks: Quirks) -> str:
@@ -108,15 +113,11 @@ def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
 def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any] | None]:
     """Return the messages with lists of parts for contents, and the markers on parts."""
     wired: list[dict[str, Any] | None] = []
-    marked = 0
     for message in messages:
-        marked += is_marked(message)
         parts, homeless = settled(_parts(message))
         if homeless:
             _mark_last(wired, homeless)
         wired.append(_wire(message, parts))
-    if marked > MAX_BREAKPOINTS:
-        drop_surplus(part for wire in wired for part in _parts_of(wire))
     return wired
 
 
@@ -145,10 +146,17 @@ def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | N
 
 
 def _text_or_images(message: ChatMessage) -> str | list[Part]:
-    """Return the text; a list of parts only where there are images among it."""
+    return text_or_images(message, (_part(each, message) for each in content_parts(message)))
+
+
+def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Part]:
+    """Return the text; its parts, `wired` as the API has them, only if there are images among it.
+
+    Empty parts are those that cannot go out.
+    """
     if isinstance(message.get("content"), list):
-        parts = spoken(part for each in content_parts(message) if (part := _part(each, message)))
-        if any(part["type"] != "text" for part in parts):
+        parts = spoken(part for part in wired if part)
+        if any(map(is_image, parts)):
             return parts
     return spoken_text(text_of(message))
 

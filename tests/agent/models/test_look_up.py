@@ -3,9 +3,8 @@
 import pytest
 
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, ModelUnreachable, RateLimited
-from agent.models.base import ModelInfo
 from agent.models.offline import OfflineModel
-from agent.models.openai.client import OpenAIModel, info_from_list
+from agent.models.openai.client import OpenAIModel, window_in_list
 from agent.settings import ModelSettings
 from tests.agent.models.clients import BOTH, Double, connected
 from tests.support.anthropic_server import AnthropicServer
@@ -14,7 +13,7 @@ from tests.support.openai_server import OpenAIServer
 from tests.support.scripted_model import ScriptedModel
 
 
-async def look_up(server: ModelServer) -> ModelInfo | None:
+async def look_up(server: ModelServer) -> int | None:
     async with connected(server) as model:
         return await model.look_up()
 
@@ -23,7 +22,7 @@ async def test_anthropic_says_how_large_the_window_is() -> None:
     """It is that of the model's entry."""
     async with AnthropicServer() as server:
         server.infos = {"claude-sonnet-5-5": {"max_input_tokens": 900_000, "max_tokens": 64_000}}
-        assert await look_up(server) == ModelInfo(900_000)
+        assert await look_up(server) == 900_000
         assert server.look_ups == ["/v1/models/claude-sonnet-5-5"]
 
 
@@ -32,49 +31,47 @@ async def test_an_entry_without_sizes_says_nothing(info: dict[str, object]) -> N
     """Proxies answer with less than the API does; that they answer is known all the same."""
     async with AnthropicServer() as server:
         server.infos = {"claude-sonnet-5-5": info}
-        assert await look_up(server) == ModelInfo()
+        assert await look_up(server) == 0
 
 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"context_length": 200_000}, ModelInfo(200_000)),
-        ({"max_model_len": 32_768}, ModelInfo(32_768)),
-        ({"meta": {"n_ctx": 16_384, "n_ctx_train": 131_072}}, ModelInfo(16_384)),
-        ({"meta": {"n_ctx_train": 131_072}}, None),
-        ({"loaded_context_length": 4096, "max_context_length": 131_072}, ModelInfo(4096)),
-        ({"context_window": 131_072}, ModelInfo(131_072)),
-        ({"owned_by": "library"}, None),
-        ({"context_length": 0}, None),
-        ({"context_length": True}, None),
-        ({"context_length": "8192"}, None),
+        ({"context_length": 200_000}, 200_000),
+        ({"max_model_len": 32_768}, 32_768),
+        ({"meta": {"n_ctx": 16_384, "n_ctx_train": 131_072}}, 16_384),
+        ({"meta": {"n_ctx_train": 131_072}}, 0),
+        ({"loaded_context_length": 4096, "max_context_length": 131_072}, 4096),
+        ({"context_window": 131_072}, 131_072),
+        ({"owned_by": "library"}, 0),
+        ({"context_length": 0}, 0),
+        ({"context_length": True}, 0),
+        ({"context_length": "8192"}, 0),
     ],
 )
-async def test_each_server_names_it_otherwise(
-    entry: dict[str, object], expected: ModelInfo | None
-) -> None:
+async def test_each_server_names_it_otherwise(entry: dict[str, object], expected: int) -> None:
     """The entry of the model in the list is read, whatever the server calls the sizes."""
     async with OpenAIServer() as server:
         server.infos = {"other": {"max_model_len": 1}, "local-1": entry}
-        assert await look_up(server) == (expected or ModelInfo())
+        assert await look_up(server) == expected
         assert server.look_ups == ["/v1/models"]
 
 
 @pytest.mark.parametrize(
     ("listing", "expected"),
     [
-        ({"data": [{"id": "/models/x.gguf", "max_model_len": 5}]}, ModelInfo(5)),
-        ([{"id": "m", "max_model_len": 5}, {"id": "n"}], ModelInfo(5)),
-        ({"data": [{"id": "a", "max_model_len": 5}, {"id": "b", "max_model_len": 6}]}, None),
-        ({"data": None}, None),
-        ({"data": [None, "m"]}, None),
-        ("<html>", None),
-        (None, None),
+        ({"data": [{"id": "/models/x.gguf", "max_model_len": 5}]}, 5),
+        ([{"id": "m", "max_model_len": 5}, {"id": "n"}], 5),
+        ({"data": [{"id": "a", "max_model_len": 5}, {"id": "b", "max_model_len": 6}]}, 0),
+        ({"data": None}, 0),
+        ({"data": [None, "m"]}, 0),
+        ("<html>", 0),
+        (None, 0),
     ],
 )
-def test_lists(listing: object, expected: ModelInfo | None) -> None:
+def test_lists(listing: object, expected: int) -> None:
     """A single model is the one that answers; among several the name decides."""
-    assert info_from_list(listing, "m") == expected
+    assert window_in_list(listing, "m") == expected
 
 
 @pytest.mark.parametrize("double", BOTH)
@@ -142,7 +139,7 @@ async def test_openrouter_is_asked_about_the_key(key: str) -> None:
         block = {"provider": "openrouter", "name": "m", "api_key": key, "base_url": server.url}
         model = OpenAIModel(ModelSettings.model_validate(block))
         if key == "right":
-            assert await model.look_up() == ModelInfo()
+            assert await model.look_up() == 0
         else:
             with pytest.raises(CredentialsRefused):
                 await model.look_up()

@@ -1,4 +1,4 @@
-"""What both wires share: markers on parts, surplus markers."""
+"""What both wires share: schemas, notes, blank texts."""
 
 from typing import Any, cast
 

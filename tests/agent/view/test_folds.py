@@ -16,9 +16,8 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.images import image_part, with_pictures
+from agent.models.images import image_part
 from agent.models.prefix import PrefixWatch
-from agent.prompt_caching import apply_cache_control, landmarks_of
 from agent.view.folds import MOST_FOLDS, Fold, Folds
 from agent.view.view import MARKER, View, ViewPlan
 from tests.support.scripted_model import ScriptedModel, tool_call
@@ -77,7 +76,7 @@ def changed(messages: list[ChatMessage], what: str, where: int) -> list[ChatMess
 
 @given(changes)
 def test_what_is_known_is_what_working_it_out_would_give(life: list[tuple[str, int]]) -> None:
-    """After any growth, edit, compaction and restart: order, digests, pictures, marks and sizes."""
+    """After any growth, edit, compaction and restart: order, digests and sizes."""
     messages, folds = [SYSTEM], Folds()
     for what, where in life:
         messages = changed(messages, what, where)
@@ -94,20 +93,17 @@ def made(messages: list[ChatMessage], folds: Folds | None) -> list[object]:
     watch = PrefixWatch()
     watch.note(watch.take(fixed[: len(fixed) // 2], (), MODEL), None)
     taken = watch.take(fixed, (), MODEL, own)
-    places = landmarks_of(fixed, own)
     view = View("", ViewPlan(), [], own or Folds(), fixed)
     return [
         fixed,
         taken.digest,
-        with_pictures(fixed, {3: "data:"}, own),
-        apply_cache_control(fixed, strategy="anchored", landmarks=places),
         TokenMeter("m").measure(view),
     ]
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 300))
 def test_the_digest_of_any_beginning_is_known(first: int, more: int, of: int) -> None:
-    """Also of one that is further back than what is at hand."""
+    """However far it is back."""
     messages, folds = [user_message(str(n)) for n in range(first)], Folds()
     watch = PrefixWatch()
     watch.take(messages, (), MODEL, folds)
@@ -179,6 +175,8 @@ def test_folds_that_nobody_asks_for_any_more_are_let_go() -> None:
 def test_what_is_known_holds_as_long_as_the_view_begins_as_it_did() -> None:
     """A message that is shown in another way is looked at, and all that follows."""
     folds = Folds()
-    assert landmarks_of([*KINDS], folds).summaries == (5,)
-    assert landmarks_of([SYSTEM, *KINDS], folds).summaries == (6,)
-    assert landmarks_of(KINDS[:3], folds).summaries == ()
+    contents: Fold[tuple[ChatMessage, ...]] = Fold(
+        "contents", (), lambda known, messages, first: (*known, *messages[first:])
+    )
+    for messages in ([*KINDS], [SYSTEM, *KINDS], KINDS[:3]):
+        assert contents.of(messages, folds) == tuple(messages)

@@ -17,7 +17,7 @@ from adapters.errors import SendDelayed
 from adapters.messages import Attachment
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
-from agent.settings import AgentSettings
+from agent.settings import AgentSettings, ToolSettings
 from agent.tools import gate, policy
 from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, NOBODY_ANSWERED
 from agent.tools.context import ToolContext
@@ -27,7 +27,7 @@ from agent.tools.registry import Arguments, Tool
 from agent.turn.state import Agent
 from agent.usage import Usage
 from gateway.access.policy import Access
-from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, Timeouts, TurnPeople
+from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, TurnPeople
 from gateway.commands import approvals
 from gateway.commands.new import NEW_TEXT
 from gateway.errors import StorageUnavailable
@@ -219,7 +219,8 @@ async def sweeping(chat: Running, *, is_due: bool = True) -> AsyncIterator[None]
     wakeups.ready.listen(gateway.worker.wake)
     wakeups.outbox.listen(gateway.delivery.notify)
     access = Access(AccessSettings())
-    waiting = Inquiries(gateway.database, gateway.platforms.adapters, Timeouts(), wakeups, access)
+    adapters, tools = gateway.platforms.adapters, ToolSettings()
+    waiting = Inquiries(gateway.database, adapters, tools, wakeups, access)
     async with asyncio.TaskGroup() as tasks:
         sweep = tasks.create_task(waiting.run())
         yield

@@ -449,7 +449,7 @@ def _refuses_tools(patient: Patient, _: pytest.MonkeyPatch) -> None:
     modes = {"http://127.0.0.1:8000/v1 llama": {"no_tools": LONG_AGO, "strict_roles": LONG_AGO}}
     modes |= {"http://127.0.0.1:8001/v1 qwen": {mode.PARSER_OFF: LONG_AGO}}
     limits = {"openai/small": {"window": (900, time.time(), 128_000)}}
-    kept = json.dumps({"version": mode.VERSION, "modes": modes, "limits": limits})
+    kept = json.dumps({"version": 1, "modes": modes, "limits": limits})
     (patient.home / mode.FILE_NAME).write_text(kept)
 
 

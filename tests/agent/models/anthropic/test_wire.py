@@ -153,13 +153,6 @@ def test_the_marker_of_a_message_that_is_left_out_moves_before_it(message: ChatM
     assert marked_blocks(body_of([message])) == []
 
 
-def test_never_more_than_four_markers() -> None:
-    """Of more the first and the last three go out: five would be refused."""
-    marked = [{**user_message(str(n)), KEY: MARK} for n in range(7)]
-    texts = [block["text"] for block in marked_blocks(body_of([SYSTEM, *marked]))]  # type: ignore[list-item]
-    assert texts == ["0", "4", "5", "6"]
-
-
 def test_the_messages_are_not_changed() -> None:
     """Markers move on the wire alone."""
     messages = [HELLO, thinking([text("", cache_control=MARK)]), thinking("a", cache_control=MARK)]

@@ -16,7 +16,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.messages import ChatMessage, ToolSchema, tool_message, user_message
-from agent.models.base import Completion, ModelInfo, ModelRequest
+from agent.models.base import Completion, ModelRequest
 from agent.models.openai.client import OpenAIModel
 from agent.settings import ModelSettings
 from agent.view.edits import with_short_arguments, without_thinking
@@ -189,7 +189,7 @@ async def test_its_list_of_models_has_no_sizes(server: GeminiServer) -> None:
     """The key was good all the same."""
     server.infos = {"gemini-3.8-flash": {}, "gemini-3.8-pro": {}}
     async with connect(server) as model:
-        assert await model.look_up() == ModelInfo()
+        assert await model.look_up() == 0
 
 
 async def test_a_prompt_that_is_too_large_tells_the_window(server: GeminiServer) -> None:

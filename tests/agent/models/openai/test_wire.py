@@ -115,13 +115,6 @@ def test_what_is_empty_stays_a_message() -> None:
     assert [message["content"] for message in messages] == [[text("hello")], None, ""]
 
 
-def test_never_more_than_four_markers() -> None:
-    """Of more the first and the last three go out."""
-    marked = [{**user_message(str(n)), KEY: MARK} for n in range(7)]
-    texts = [part["text"] for part in parts(wired([SYSTEM, *marked])) if KEY in part]  # type: ignore[list-item]
-    assert texts == ["0", "4", "5", "6"]
-
-
 def test_the_note_of_a_compacted_view_is_a_part_of_its_own() -> None:
     """The prompt before it keeps its bytes."""
     view = View("You help.", ViewPlan(summaries=(Summary("s", 1, 2),)), [])

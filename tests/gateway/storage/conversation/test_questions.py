@@ -12,9 +12,10 @@ from sqlalchemy import Connection, update
 
 from adapters.messages import Address
 from agent.messages import assistant_message, tool_message
+from agent.settings import ToolSettings
 from agent.tools.context import Inquiry
 from gateway.access.policy import Access
-from gateway.agent_ports.questions import Inquiries, Timeouts
+from gateway.agent_ports.questions import Inquiries
 from gateway.commands import approvals
 from gateway.errors import TurnCancelled
 from gateway.replay.player import NullAdapter
@@ -47,7 +48,7 @@ ADAPTERS: Any = {("telegram", "default"): NullAdapter(lambda _: None)}
 def asking(current: Turn) -> Any:
     """Return the people of a turn; the database is the test's own connection."""
     database: Any = None
-    return Inquiries(database, ADAPTERS, Timeouts(), Wakeups(), OWNED).people(current)
+    return Inquiries(database, ADAPTERS, ToolSettings(), Wakeups(), OWNED).people(current)
 
 
 def ask(conn: Connection, current: Turn, asked: Inquiry = APPROVAL) -> Question:
