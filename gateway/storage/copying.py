@@ -34,19 +34,16 @@ from gateway.storage.migrations import schema_revision
 from gateway.storage.postgres import driver_of, reason, text_of
 from gateway.storage.schema import (
     REVISION,
-    ledger,
     message,
     metadata,
     replica,
     search_row,
-    slots_sql,
 )
 from gateway.storage.search import index
 from gateway.storage.search.terms import terms_of
 
-LEFT_OUT = frozenset({"identity", "spent_slot", "adapter_lease", "chat_watch", "chat_preview"})
-"""Which file it is; sums that each engine spreads over rows in its own way (`slots_sql`); what
-matters while replicas run. Nor the search index, which is made anew, too."""
+LEFT_OUT = frozenset({"identity", "adapter_lease", "chat_watch", "chat_preview"})
+"""Which file it is; what matters while replicas run. Nor the search index, which is made anew."""
 FETCHED_ROWS = 64
 """Rows of one answer of PostgreSQL; a row may have a megabyte."""
 TOLD_EVERY = 500
@@ -134,7 +131,6 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
         _require_empty(target, shown(server))
         digests = [_copied(source, target, table, tell) for table in tables()]
         _index(source, target, tell)
-        target.execute(text(slots_sql("postgresql")))
         _count_on(source, target)
         # Until it knows its tables it plans as if they were empty.
         target.exec_driver_sql("ANALYZE")
@@ -211,8 +207,7 @@ def _copied(source: Connection, target: Connection, table: Table, tell: Tell) ->
         StorageUnavailable: They differ.
     """
     with _told(table.name):
-        with _untriggered(target, table):
-            _enter(source, target, table, tell)
+        _enter(source, target, table, tell)
         here, there = _digest(source, table), _digest(target, table)
     if here != there:
         raise StorageUnavailable(
@@ -230,17 +225,6 @@ def _enter(source: Connection, target: Connection, table: Table, tell: Tell) -> 
             copied.write_row(row)
             if n % TOLD_EVERY == 0:
                 tell(table.name, n, total)
-
-
-@contextmanager
-def _untriggered(target: Connection, table: Table) -> Iterator[None]:
-    """Keep the triggers of the ledger, whose sums are copied, from summing up once more."""
-    if table is not ledger:
-        yield
-        return
-    target.exec_driver_sql("ALTER TABLE ledger DISABLE TRIGGER USER")
-    yield
-    target.exec_driver_sql("ALTER TABLE ledger ENABLE TRIGGER USER")
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[list[Any]]:

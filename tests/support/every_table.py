@@ -21,7 +21,7 @@ from gateway.storage.copying import LEFT_OUT
 from gateway.storage.schema import conversation, message, metadata, spent_slot
 from gateway.storage.search import index
 
-SEEDED = {"identity", "spent_slot", "spent_by", "search_row"}
+SEEDED = {"identity", "search_row"}
 """Of which something is there already, or which fill themselves."""
 SENTENCES = ("the cat sat on the mat", "naïve 漢字 % \\ ' \"\t\n", "a nul: \0 .", "")
 BIG = 2**62
