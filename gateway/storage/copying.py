@@ -2,8 +2,8 @@
 
 All of it is one transaction of the target: a copy that ends early, even by a kill, leaves nothing
 there. Tables are copied in the order of their references; then all tables of both are read in the
-order of their keys, and the digests compared. The search index is made of the messages that the
-source's index holds, and ids go on where the source's were.
+order of their keys, and the digests compared. The search index is empty: the indexer feeds it. Ids
+go on where the source's were.
 
 What a row is does not depend on the engine: texts, whole numbers, fractions, booleans and bytes as
 Python has them; a NUL in a text is U+FFFD, since PostgreSQL has no text with one. Keys that are
@@ -11,11 +11,10 @@ texts are ordered by their bytes.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -25,31 +24,21 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, Table, Text, collate, delete, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from agent.messages import decode
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import maintenance, migrations, postgres, presence
 from gateway.storage.database import DatabaseServer
 from gateway.storage.engine import lock_database
 from gateway.storage.migrations import schema_revision
 from gateway.storage.postgres import driver_of, reason, text_of
-from gateway.storage.schema import (
-    REVISION,
-    message,
-    metadata,
-    replica,
-    search_row,
-)
+from gateway.storage.schema import REVISION, metadata, replica
 from gateway.storage.search import index
-from gateway.storage.search.terms import terms_of
 
-LEFT_OUT = frozenset({"identity", "adapter_lease", "chat_watch", "chat_preview"})
-"""Which file it is; what matters while replicas run. Nor the search index, which is made anew."""
+LEFT_OUT = frozenset({"identity", "adapter_lease", "chat_watch", "chat_preview", "search_row"})
+"""Which file it is; what matters while replicas run; what the search index holds."""
 FETCHED_ROWS = 64
 """Rows of one answer of PostgreSQL; a row may have a megabyte."""
 TOLD_EVERY = 500
 """Rows between two reports of how far the copy is."""
-INDEXED_ROWS = 200
-"""Messages whose terms are entered by one statement."""
 
 
 class TableDigest(NamedTuple):
@@ -60,12 +49,8 @@ class TableDigest(NamedTuple):
     sha256: str
 
 
-class Tell(Protocol):
-    """Is told how far a copy is."""
-
-    def __call__(self, part: str, rows: int, total: int, /) -> object:
-        """Take what is copied of a part so far, and how much there is."""
-        ...
+Tell = Callable[[str, int, int], object]
+"""Is told how far a copy is: the part, its rows copied so far, and how many it has."""
 
 
 def file_of(url: str, home: Path) -> Path:
@@ -130,7 +115,7 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
         _require_source(source, file)
         _require_empty(target, shown(server))
         digests = [_copied(source, target, table, tell) for table in tables()]
-        _index(source, target, tell)
+        index.clear(target)
         _count_on(source, target)
         # Until it knows its tables it plans as if they were empty.
         target.exec_driver_sql("ANALYZE")
@@ -243,25 +228,6 @@ def _digest(conn: Connection, table: Table) -> TableDigest:
         digest.update(orjson.dumps(row, default=bytes.hex, option=orjson.OPT_APPEND_NEWLINE))
         count += 1
     return TableDigest(table.name, count, digest.hexdigest())
-
-
-def _index(source: Connection, target: Connection, tell: Tell) -> None:
-    """Make the search index from what the source's holds; one of other terms is fed anew."""
-    if not index.is_current(source):
-        index.clear(target)
-        return
-    index.empty(target)
-    total = int(source.scalar(select(func.count()).select_from(search_row)) or 0)
-    of = (message.c.conversation, message.c.seq)
-    same = (search_row.c.conversation == of[0]) & (search_row.c.seq == of[1])
-    indexed = select(*of, message.c.body).join(search_row, same).order_by(*of)
-    count = 0
-    for rows in source.execute(indexed).partitions(INDEXED_ROWS):
-        for conversation, of_one in groupby(rows, key=lambda row: row.conversation):
-            terms = {row.seq: terms_of(decode(row.body)) for row in of_one}
-            index.enter_terms(target, conversation, terms)
-        count += len(rows)
-        tell("search index", count, total)
 
 
 def _count_on(source: Connection, target: Connection) -> None:

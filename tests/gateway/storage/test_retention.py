@@ -150,7 +150,10 @@ def lived_file(database_template: Path, tmp_path_factory: pytest.TempPathFactory
 def lived_database(lived_file: Path, postgres_worker: PostgresServer) -> str:
     """The same on PostgreSQL, as `parley db copy` brings it there; to be copied, too."""
     name = postgres_worker.create()
-    copying.copy(lived_file, server_at(postgres_worker.url(name)), lambda *_: None)
+    server = server_at(postgres_worker.url(name))
+    copying.copy(lived_file, server, lambda *_: None)
+    with closing(postgres.connect(server)) as connection:
+        feed(PostgresStore(connection, is_emptied=False))
     return name
 
 
