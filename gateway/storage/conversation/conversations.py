@@ -109,8 +109,7 @@ def hold(conn: Connection, conversation_id: int, other: int | None = None) -> No
 
     For PostgreSQL. There a statement sees of other tables what was committed when it began, not
     when it got the lock on the row that it changes: what another transaction has entered meanwhile
-    would not count. SQLite has one writer: nothing is done. Nobody waits for the answer: it has no
-    columns, and so goes with what follows.
+    would not count. SQLite has one writer: nothing is done.
     """
     if conn.dialect.name == "sqlite":
         return
@@ -415,8 +414,7 @@ def take_seq_of_work(conn: Connection, place: Conversation) -> int:
     """Do the same for work, which makes the conversation ready if it waits for no person's answer.
 
     Args:
-        place: As this transaction has read it, locked; nothing was entered since. So the seq is
-            known, and nobody waits for the answer.
+        place: As this transaction has read it, locked; nothing was entered since.
     """
     conn.execute(_TAKE_SEQ_OF_WORK, {"p_conversation_id": place.id})
     return place.inbox_head + 1
@@ -441,32 +439,17 @@ _TAKE_OUTBOX_SEQ = (
 )
 
 
-def take_message_seqs(
-    conn: Connection, conversation_id: int, count: int, after_seq: int | None = None
-) -> int:
-    """Take so many seqs of the transcript; returns the newest one.
-
-    Nobody waits for the answer where the newest one before is known: `after_seq`, which this
-    transaction has read behind its lock.
-    """
-    if after_seq is not None:
-        conn.execute(_ADD_MESSAGES, {"p_conversation_id": conversation_id, "p_count": count})
-        return after_seq + count
-    return int(
-        conn.scalar(_TAKE_MESSAGE_SEQS, {"p_conversation_id": conversation_id, "p_count": count})
-        or 0
-    )
+def take_message_seqs(conn: Connection, conversation_id: int, count: int) -> int:
+    """Take so many seqs of the transcript; returns the newest one."""
+    wanted = {"p_conversation_id": conversation_id, "p_count": count}
+    return int(conn.scalar(_TAKE_MESSAGE_SEQS, wanted) or 0)
 
 
-def _adding(conversation_id: Any, count: Any) -> Any:
-    longer = update(conversation).where(conversation.c.id == conversation_id)
-    return longer.values(message_head=conversation.c.message_head + count)
-
-
-_ADD_MESSAGES = _adding(bindparam("p_conversation_id"), bindparam("p_count"))
-
-_TAKE_MESSAGE_SEQS = _adding(bindparam("p_conversation_id"), bindparam("p_count")).returning(
-    conversation.c.message_head
+_TAKE_MESSAGE_SEQS = (
+    update(conversation)
+    .where(conversation.c.id == bindparam("p_conversation_id"))
+    .values(message_head=conversation.c.message_head + bindparam("p_count"))
+    .returning(conversation.c.message_head)
 )
 
 

@@ -224,18 +224,16 @@ def begin(
             brought += _told_apart(session, question.origins)
         session = sessions.note_origins(conn, session, brought)
     # Only a root has none yet, and only a root begins with the examples.
-    newest = held.message_head if held.active else None
     if active.system_prompt is None:
-        examples = MessagePlace(lease.conversation, session.id, None)
-        newest = transcript.append(conn, examples, base.prefill, newest)
+        transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
     turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose, question.retries)
     if held.cancel_upto_seq >= entries[0].seq:
         conversations.outlive_stops(conn, lease.conversation, entries[0].seq)
     recorded: tuple[Message, ...] = ()
     if asked is not None:
-        place = MessagePlace(lease.conversation, session.id, transcript.RUNNING)
-        recorded = _record_question(conn, place, asked, base, newest)
-    inbox.take(conn, entries)
+        place = MessagePlace(lease.conversation, session.id, turn_id)
+        recorded = _record_question(conn, place, asked, base)
+    inbox.take(conn, turn_id, entries)
     return Turn(
         id=turn_id,
         lease=lease,
@@ -369,8 +367,9 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
         if not entries:
             return None
         whose = senders_of(lease, entries)
-        _enter(conn, lease, entries, sessions.active(conn, lease.conversation).id, whose)
-        inbox.take(conn, entries)
+        segment = sessions.active(conn, lease.conversation).id
+        turn_id, _ = _enter(conn, lease, entries, segment, whose)
+        inbox.take(conn, turn_id, entries)
     row = conn.execute(_RUNNING, {"conversation_id": lease.conversation}).one()
     taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
     # A `/stop` from before does not count for an entry that an operator queued again since.
@@ -424,12 +423,12 @@ _INSERT = (
 
 
 def _record_question(
-    conn: Connection, place: MessagePlace, asked: Content, base: PromptBase, newest: int | None
+    conn: Connection, place: MessagePlace, asked: Content, base: PromptBase
 ) -> tuple[Message, ...]:
     """Record what is told beside a question, if anything, and the question."""
     beside = [context_message(base.context)] if base.context else []
     rows = [*beside, user_message(asked)]
-    first = transcript.append(conn, place, rows, newest) - len(rows) + 1
+    first = transcript.append(conn, place, rows) - len(rows) + 1
     return tuple(Message(first + n, row) for n, row in enumerate(rows))
 
 

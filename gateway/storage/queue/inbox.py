@@ -18,7 +18,6 @@ from gateway.storage.schema import (
     inbox,
     is_pending,
     now_s,
-    running_in,
     session,
     turn,
 )
@@ -149,11 +148,12 @@ def _of_turn() -> Any:
     )
 
 
-def take(conn: Connection, entries: Sequence[InboxEntry]) -> None:
-    """Assign entries to the turn that runs; none else may wait between them."""
+def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
+    """Assign entries to a turn; none else may wait between them."""
     conn.execute(
         _TAKE,
         {
+            "p_turn_id": turn_id,
             "p_conversation_id": entries[0].conversation,
             "p_first_seq": entries[0].seq,
             "p_last_seq": entries[-1].seq,
@@ -170,7 +170,7 @@ _TAKE = (
         inbox.c.state == "queued",
         inbox.c.seq.between(bindparam("p_first_seq"), bindparam("p_last_seq")),
     )
-    .values(state="taken", turn_id=running_in(bindparam("p_conversation_id")))
+    .values(state="taken", turn_id=bindparam("p_turn_id"))
 )
 
 

@@ -158,7 +158,6 @@ class Held:
         waits: Whether something waits for a person's answer.
         runs: Whether a turn has begun and not ended.
         noted: Whether the next turn is to be told of anything beside what it answers.
-        message_head: Newest seq of its transcript.
         active: Its active segment, where that was read with what waits, and nothing was done since.
     """
 
@@ -168,7 +167,6 @@ class Held:
     waits: bool
     runs: bool
     noted: bool
-    message_head: int
     active: Session | None = None
 
 
@@ -343,7 +341,7 @@ _begun = select(turn.c.id).where(turn.c.conversation == ITS_ID, is_running)
 _told = select(inbox.c.seq).where(inbox.c.conversation == ITS_ID, is_noted)
 _PLACE = ("platform", "account", "chat", "thread", "user", "epoch", "cancel_upto_seq", "model")
 _OF_HELD = (
-    *(conversation.c[name] for name in (*_PLACE, "message_head")),
+    *(conversation.c[name] for name in _PLACE),
     WAITS,
     _begun.exists().label("runs"),
     _told.exists().label("noted"),
@@ -363,7 +361,7 @@ _TAKE = (
 
 def _held(lease: Lease, row: Any) -> Held:
     going_on = (bool(row.waits), bool(row.runs), bool(row.noted))
-    return Held(lease, row.cancel_upto_seq, row.model, *going_on, row.message_head)
+    return Held(lease, row.cancel_upto_seq, row.model, *going_on)
 
 
 def _address(row: Any) -> Address:

@@ -1,19 +1,15 @@
 """Turns, their steps, what they cost, and what a person is asked while one waits."""
 
-from typing import Any
-
 from sqlalchemy import (
     Boolean,
     Column,
     Double,
     ForeignKey,
     Index,
-    ScalarSelect,
     Table,
     Text,
     UniqueConstraint,
     false,
-    select,
 )
 
 from gateway.storage.tables.columns import (
@@ -64,16 +60,6 @@ turn = Table(
 )
 is_running = turn.c.state == "running"
 """Not finished; at most one per conversation."""
-
-
-def running_in(conversation_id: Any) -> ScalarSelect[Any]:
-    """Return the id of the turn that runs in a conversation, for statements about other tables."""
-    return (
-        select(turn.c.id)
-        .where(turn.c.conversation == conversation_id, is_running)
-        .scalar_subquery()
-    )
-
 
 still_runs = of_key(turn.c.state, "''") == "running"
 """The same of a turn that is found by its id."""
