@@ -23,7 +23,7 @@ from gateway.storage.conversation import conversations, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.transcript import END, MessagePlace
-from gateway.storage.queue import inbox, leases
+from gateway.storage.queue import inbox
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import (
@@ -448,42 +448,17 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
     return row
 
 
-def held_by(current: Turn) -> dict[str, int]:
-    """Return what a fence asks of a turn's lease, as `leases.fenced` has it."""
-    lease = current.lease
-    return {
-        "p_conversation_id": lease.parent or lease.conversation,
-        "p_replica_id": lease.replica,
-        "p_epoch": lease.epoch,
-    }
-
-
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
-    """Fence, and move the turn to the segment that it has begun, also for when it is resumed.
+    """Move the turn to the segment that it has begun, also for when it is resumed.
+
+    The caller has fenced it (`proceed`).
 
     Raises:
-        LeaseLost: The turn does not run any more, its lease is lost or its user has stopped it:
-            `proceed` tells. The caller's transaction must write nothing.
+        LeaseLost: The turn has ended; the caller's transaction must write nothing.
     """
-    values = {**held_by(current), "p_turn_id": current.id, "p_upto_seq": current.upto_seq}
-    if conn.execute(_MOVE_ON, {**values, "p_session_id": session.id}).rowcount == 0:
+    moved = update(turn).where(turn.c.id == current.id, still_runs).values(session_id=session.id)
+    if conn.execute(moved).rowcount == 0:
         raise LeaseLost(f"turn {current.id} has ended")
-
-
-_MOVE_ON = (
-    update(turn)
-    .where(
-        turn.c.id == bindparam("p_turn_id"),
-        still_runs,
-        leases.fenced(
-            bindparam("p_conversation_id"),
-            bindparam("p_replica_id"),
-            bindparam("p_epoch"),
-            bindparam("p_upto_seq"),
-        ),
-    )
-    .values(session_id=bindparam("p_session_id"))
-)
 
 
 def forgive_attempt(conn: Connection, current: Turn) -> None:

@@ -378,43 +378,26 @@ def fence(conn: Connection, lease: Lease) -> Conversation:
     """
     # A child has no lease of its own (decision 092).
     held = lease.parent or lease.conversation
-    row = conn.execute(
-        _LEASED, {"conversation_id": held, "replica_id": lease.replica, "epoch": lease.epoch}
-    ).one_or_none()
+    row = conn.execute(_LEASED, _token(lease, held)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return Conversation(*row)
 
 
-def _is_leased(
-    conversation_id: Any, replica_id: Any, epoch: Any
-) -> tuple[ColumnElement[bool], ...]:
-    return (
-        conversation.c.id == conversation_id,
-        of_key(conversation.c.owner, "0") == replica_id,
-        conversation.c.epoch == epoch,
-    )
-
-
-_LEASED = locking(
-    select(*COLUMNS).where(
-        *_is_leased(bindparam("conversation_id"), bindparam("replica_id"), bindparam("epoch"))
-    )
+_is_leased = (
+    conversation.c.id == bindparam("p_conversation_id"),
+    of_key(conversation.c.owner, "0") == bindparam("p_replica_id"),
+    conversation.c.epoch == bindparam("p_epoch"),
 )
+_LEASED = locking(select(*COLUMNS).where(*_is_leased))
 
 
-def fenced(
-    conversation_id: Any, replica_id: Any, epoch: Any, upto_seq: Any = None
-) -> ColumnElement[bool]:
-    """Return the condition that a lease holds to the commit, for statements about other tables.
-
-    With `upto_seq` also that no `/stop` is about the turn that answers up to there.
-    """
-    held = select(conversation.c.id).where(*_is_leased(conversation_id, replica_id, epoch))
-    if upto_seq is not None:
-        held = held.where(conversation.c.cancel_upto_seq < upto_seq)
-    # Locked: else another replica could take the lease away before this is committed.
-    return locking(held).exists()
+def _token(lease: Lease, conversation_id: int) -> dict[str, int]:
+    return {
+        "p_conversation_id": conversation_id,
+        "p_replica_id": lease.replica,
+        "p_epoch": lease.epoch,
+    }
 
 
 def look(conn: Connection, lease: Lease) -> Held:
@@ -423,20 +406,13 @@ def look(conn: Connection, lease: Lease) -> Held:
     Raises:
         LeaseLost: As for `fence`.
     """
-    row = conn.execute(
-        _LOOK,
-        {"conversation_id": lease.conversation, "replica_id": lease.replica, "epoch": lease.epoch},
-    ).one_or_none()
+    row = conn.execute(_LOOK, _token(lease, lease.conversation)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return _held(replace(lease, address=_address(row)), row)
 
 
-_LOOK = locking(
-    select(*_OF_HELD).where(
-        *_is_leased(bindparam("conversation_id"), bindparam("replica_id"), bindparam("epoch"))
-    )
-)
+_LOOK = locking(select(*_OF_HELD).where(*_is_leased))
 
 
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
@@ -449,14 +425,7 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
         LeaseLost: Another worker has the conversation; it is left as it is.
     """
     conversations.hold(conn, lease.conversation)
-    released = conn.execute(
-        _RELEASE,
-        {
-            "p_conversation_id": lease.conversation,
-            "p_replica_id": lease.replica,
-            "p_epoch": lease.epoch,
-        },
-    ).one_or_none()
+    released = conn.execute(_RELEASE, _token(lease, lease.conversation)).one_or_none()
     if released is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     # Behind the release, which has taken back an earlier back-off.
@@ -605,9 +574,7 @@ def _first_work(conversation_id: Any) -> Select[Any]:
 
 _RELEASE = (
     update(conversation)
-    .where(
-        *_is_leased(bindparam("p_conversation_id"), bindparam("p_replica_id"), bindparam("p_epoch"))
-    )
+    .where(*_is_leased)
     .values(
         owner=None,
         ready_no=case((
