@@ -22,7 +22,6 @@ from sqlalchemy import (
     delete,
     func,
     literal_column,
-    or_,
     select,
     update,
 )
@@ -101,26 +100,20 @@ _pending = (
     .label("pending")
 )
 
-_NOTHING: Select[Any] = select().select_from(conversation)
 
-
-def hold(conn: Connection, conversation_id: int, other: int | None = None) -> None:
-    """Lock a conversation, or two, before a statement that decides by rows of other tables.
+def hold(conn: Connection, conversation_id: int) -> None:
+    """Lock a conversation before a statement that decides by rows of other tables.
 
     For PostgreSQL. There a statement sees of other tables what was committed when it began, not
     when it got the lock on the row that it changes: what another transaction has entered meanwhile
     would not count. SQLite has one writer: nothing is done.
     """
-    if conn.dialect.name == "sqlite":
-        return
-    if other is None:
+    if conn.dialect.name != "sqlite":
         conn.execute(_HOLD, {"conversation_id": conversation_id})
-    else:
-        conn.execute(_HOLD_BOTH, {"one": conversation_id, "other": other})
 
 
 def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
-    """Lock the conversations of session keys as `hold` does."""
+    """Lock the conversations of session keys as `hold` does, in the order of ids."""
     if conn.dialect.name != "sqlite" and len(session_keys) > 1:
         keyed = select(conversation.c.id).join(alias, alias.c.conversation == conversation.c.id)
         found = keyed.where(alias.c.session_key.in_(session_keys)).order_by(conversation.c.id)
@@ -136,16 +129,7 @@ def locking(found: Select[Any], *also: Table) -> Select[Any]:
     return found.with_for_update(of=(conversation, *also), key_share=True)
 
 
-# Everybody takes several locks in the order of ids: else two could wait for each other.
-_HOLD_BOTH = locking(
-    _NOTHING.where(
-        or_(conversation.c.id == bindparam("one"), conversation.c.id == bindparam("other"))
-    ).order_by(conversation.c.id)
-)
-
-# Not by way of `_hold_both`: PostgreSQL would plan that anew each time, as it expects less of
-# a plan for two equal ids than of one for any two.
-_HOLD = locking(_NOTHING.where(conversation.c.id == bindparam("conversation_id")))
+_HOLD = locking(select(conversation.c.id).where(conversation.c.id == bindparam("conversation_id")))
 
 
 def get(conn: Connection, conversation_id: int) -> Conversation:

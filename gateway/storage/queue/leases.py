@@ -512,7 +512,9 @@ def take_seqs(
         "rows": wanted[1],
         "releases": int(releases),
     }
-    conversations.hold(conn, lease.conversation, lease.parent)
+    # In the order of ids: else two could wait for each other.
+    for each in sorted({values["own_id"], values["held_id"]}):
+        conversations.hold(conn, each)
     row = conn.execute(_TAKE_SEQS, values).one_or_none()
     if row is None:
         return None
