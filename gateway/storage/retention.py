@@ -422,7 +422,7 @@ def take_words(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
     return Pruned(len(rows)) if is_done else Pruned()
 
 
-def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Row[Any]]) -> bool:
+def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Any]) -> bool:
     """Take messages out of the search index; False if it cannot tell which words they have."""
     is_fed = conversations.search_progress(conn, conversation_id)[0] >= rows[-1].seq
     if not is_fed or not index.is_current(conn):
