@@ -211,8 +211,8 @@ def turn_of_ready(conn: Connection, before: Lease) -> Lease:
     held = leases.take(conn, before.replica, before.conversation, ACCOUNTS)
     assert held is not None
     entries = inbox.queued(conn, before.conversation)
-    turns._enter(conn, held.lease, entries, 1, ["telegram:42"])
-    inbox.take(conn, entries)
+    turn_id, _ = turns._enter(conn, held.lease, entries, 1, ["telegram:42"])
+    inbox.take(conn, turn_id, entries)
     return held.lease
 
 

@@ -84,10 +84,10 @@ def test_starting_a_call_twice_changes_nothing(store: Store, current: Turn) -> N
     assert store.rows(step) == before
 
 
-def test_noting_an_intent_takes_two_statements(store: Store, current: Turn) -> None:
+def test_noting_an_intent_takes_three_statements(store: Store, current: Turn) -> None:
     """One more puts on record what was decided about it."""
     start = turn_journal.start_tool
-    intent = ["UPDATE turn", "INSERT step"]
+    intent = ["SELECT conversation", "UPDATE turn", "INSERT step"]
     call = tool_call("look", {}, "a")
     assert store.statements(start, current, call, "read") == intent
     decided = Decision("allow", "default.talk", "digest", ("owner",), tainted=False)
