@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
     Table,
     and_,
+    bindparam,
     delete,
     exists,
     false,
@@ -24,7 +24,6 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    tuple_,
     update,
 )
 
@@ -231,22 +230,12 @@ def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
 
 def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
     """Erase the given rows, but not those that must stay by now."""
-    key = tuple_(*sweep.table.primary_key.columns)
-    gone = delete(sweep.table).where(
-        key.in_(_listed(conn, keys)), _old(sweep.table, age_s), sweep.may_go
-    )
-    sizes = conn.scalars(gone.returning(sweep.size)).all()
+    keyed = [column == bindparam(column.name) for column in sweep.table.primary_key]
+    gone = delete(sweep.table).where(*keyed, _old(sweep.table, age_s), sweep.may_go)
+    names = [column.name for column in sweep.table.primary_key]
+    one = gone.returning(sweep.size)
+    sizes = [size for key in keys for size in conn.scalars(one, dict(zip(names, key, strict=True)))]
     return Pruned(len(sizes), sum(sizes))
-
-
-def _listed(conn: Connection, keys: Sequence[Key]) -> Any:
-    """Return keys as a condition takes them."""
-    if conn.dialect.name != "sqlite":
-        return keys
-    # By a list of pairs as it is, `IN (VALUES …)`, SQLite would read the whole table.
-    listed = func.json_each(orjson.dumps(keys).decode()).table_valued("value")
-    places = range(len(keys[0]))
-    return select(*(func.json_extract(listed.c.value, f"$[{n}]") for n in places))
 
 
 def count_raw(conn: Connection, age_s: float) -> Pruned:
