@@ -49,7 +49,7 @@ class TableDigest(NamedTuple):
     sha256: str
 
 
-Tell = Callable[[str, int, int], object]
+Tell = Callable[..., object]
 """Is told how far a copy is: the part, its rows copied so far, and how many it has."""
 
 

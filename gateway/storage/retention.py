@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     Table,
     and_,
     bindparam,
@@ -386,9 +385,9 @@ def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
 
 def _old_messages(
     conn: Connection, conversation_id: int, plan: ViewPlan, age_s: float
-) -> list[Row[Any]]:
+) -> list[Any]:
     """Return the next messages of a conversation that may go, in order."""
-    found: list[Row[Any]] = []
+    found: list[Any] = []
     for first, last in _removable(plan):
         here = _OLD.where(*_may_go(conversation_id, first, last, age_s))
         found += conn.execute(here.limit(STEP_MESSAGES - len(found)))

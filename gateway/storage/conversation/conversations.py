@@ -6,8 +6,7 @@ run inside of their caller's transaction. What asks for rows of another table by
 place or key joins the table where that saves a statement.
 """
 
-import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -41,7 +40,6 @@ from gateway.storage.schema import (
 )
 
 TITLE_CHARS = 60
-_PAGE = 50
 
 
 class Conversation(NamedTuple):
@@ -200,23 +198,16 @@ def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
     return None if row is None else _with_key(row)
 
 
-def all_of_user(conn: Connection, platform: str, user: str) -> Iterator[Conversation]:
-    """Yield somebody's conversations with their keys; where they wrote last comes first.
-
-    They are read in pages: who wants the first one does not read thousands.
-    """
+def all_of_user(conn: Connection, platform: str, user: str) -> list[Conversation]:
+    """Return somebody's conversations with their keys; where they wrote last comes first."""
     written_at = (
         select(inbox.c.at)
         .where(inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head)
         .scalar_subquery()
     )
     theirs = (conversation.c.platform == platform, conversation.c.user == user)
-    query = _keyed().where(*theirs).order_by(written_at.desc(), alias.c.session_key).limit(_PAGE)
-    for first in itertools.count(0, _PAGE):
-        rows = conn.execute(query.offset(first)).all()
-        yield from map(_with_key, rows)
-        if len(rows) < _PAGE:
-            return
+    query = _keyed().where(*theirs).order_by(written_at.desc(), alias.c.session_key)
+    return [_with_key(row) for row in conn.execute(query)]
 
 
 def _keyed() -> Select[Any]:
