@@ -98,7 +98,8 @@ def test_a_conversation_is_found_as_it_was_entered(store: Store) -> None:
     assert (here.address, here.user, here.title) == (place, "u1", "Plan a trip")
     assert store.run(conversations.locked_by_key, "key") == here
     assert store.run(conversations.find, "key") == made
-    assert all_of_u1(store) == [here._replace(session_key="key")]
+    theirs = store.run(conversations.all_of_user, "telegram", "u1")
+    assert theirs == [here._replace(session_key="key")]
     assert store.run(conversations.locked_by_key, "other") is None
     assert store.run(conversations.find, "other") is None
 
