@@ -372,9 +372,15 @@ def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> Non
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=first_seq - 1))
 
 
-def take_inbox_seq(conn: Connection, conversation_id: int) -> int:
-    """Return the next seq of the inbox, which is taken by this."""
-    return int(conn.scalar(_TAKE_INBOX_SEQ, {"p_conversation_id": conversation_id}) or 0)
+def take_inbox_seq(conn: Connection, conversation_id: int, *, is_work: bool) -> int:
+    """Return the next seq of the inbox, which is taken by this.
+
+    Args:
+        is_work: Makes the conversation, which the caller has locked, ready if it waits for no
+            person's answer.
+    """
+    taken = _TAKE_SEQ_OF_WORK if is_work else _TAKE_INBOX_SEQ
+    return int(conn.scalar(taken, {"p_conversation_id": conversation_id}) or 0)
 
 
 _TAKE_INBOX_SEQ = (
@@ -383,16 +389,6 @@ _TAKE_INBOX_SEQ = (
     .values(inbox_head=conversation.c.inbox_head + 1)
     .returning(conversation.c.inbox_head)
 )
-
-
-def take_seq_of_work(conn: Connection, place: Conversation) -> int:
-    """Do the same for work, which makes the conversation ready if it waits for no person's answer.
-
-    Args:
-        place: As this transaction has read it, locked; nothing was entered since.
-    """
-    conn.execute(_TAKE_SEQ_OF_WORK, {"p_conversation_id": place.id})
-    return place.inbox_head + 1
 
 
 def take_outbox_seq(conn: Connection, conversation_id: int, source_key: str) -> int | None:
@@ -517,15 +513,8 @@ _MAKE_READY = (
     .values(ready_no=next_ready_no())
 )
 
-_TAKE_SEQ_OF_WORK = (
-    update(conversation)
-    .where(conversation.c.id == bindparam("p_conversation_id"))
-    .values(
-        inbox_head=conversation.c.inbox_head + 1,
-        ready_no=case(
-            (and_(*_is_idle, ~_is_asking), next_ready_no()), else_=conversation.c.ready_no
-        ),
-    )
+_TAKE_SEQ_OF_WORK = _TAKE_INBOX_SEQ.values(
+    ready_no=case((and_(*_is_idle, ~_is_asking), next_ready_no()), else_=conversation.c.ready_no)
 )
 
 # In the words of ix_conversation_unsearched.

@@ -9,7 +9,6 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from adapters.messages import InboundMessage
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.queue.arrivals import source_of
 from gateway.storage.schema import (
@@ -69,7 +68,7 @@ class InboxEntry:
 
 def append(
     conn: Connection,
-    place: int | Conversation,
+    conversation_id: int,
     message: InboundMessage,
     *,
     kind: InboxKind,
@@ -79,13 +78,10 @@ def append(
     """Insert one update with the conversation's next seq; returns the seq.
 
     Args:
-        place: A `Conversation` for what is queued: see `conversations.take_seq_of_work`.
+        state: What is queued makes the conversation, which the caller has locked, ready.
         command: The name of the command that it is; None for a message.
     """
-    if isinstance(place, int):
-        conversation_id, seq = place, conversations.take_inbox_seq(conn, place)
-    else:
-        conversation_id, seq = place.id, conversations.take_seq_of_work(conn, place)
+    seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
     conn.execute(
         _INSERT,
         {
