@@ -12,24 +12,22 @@ texts are ordered by their bytes.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
-from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 from sqlalchemy import Connection, Table, Text, collate, delete, func, inspect, select, text
-from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import maintenance, migrations, postgres, presence
 from gateway.storage.database import DatabaseServer
 from gateway.storage.engine import lock_database
 from gateway.storage.migrations import schema_revision
-from gateway.storage.postgres import driver_of, reason, text_of
+from gateway.storage.postgres import driver_of, text_of
 from gateway.storage.schema import REVISION, metadata, replica
 from gateway.storage.search import index
 
@@ -106,13 +104,13 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
     # Before the lock, which would make a file beside one that is not there.
     migrations.require_database(file)
     with (
-        _unused(file),
+        lock_database(file),
         maintenance.reading(file) as source,
-        _told("the database"),
+        postgres.told_as_unavailable("copy the database"),
         closing(_alone(server)) as target,
         target.begin(),
     ):
-        _require_source(source, file)
+        _require_revision(source, str(file))
         _require_empty(target, shown(server))
         digests = [_copied(source, target, table, tell) for table in tables()]
         index.clear(target)
@@ -120,19 +118,6 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
         # Until it knows its tables it plans as if they were empty.
         target.exec_driver_sql("ANALYZE")
     return digests
-
-
-@contextmanager
-def _unused(file: Path) -> Iterator[None]:
-    """Keep a gateway away from a file."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(lock_database(file))
-        except DatabaseLocked:
-            raise DatabaseLocked(
-                f"{file} is in use: stop the gateway that runs on it, and copy again"
-            ) from None
-        yield
 
 
 def _alone(server: DatabaseServer) -> Connection:
@@ -153,28 +138,22 @@ def _alone(server: DatabaseServer) -> Connection:
     return conn
 
 
-def _require_source(source: Connection, file: Path) -> None:
-    migrations.refuse_newer(source)
-    if (found := schema_revision(source)) != REVISION:
+def _require_revision(conn: Connection, name: str) -> None:
+    migrations.refuse_newer(conn)
+    if (found := schema_revision(conn)) != REVISION:
         raise StorageUnavailable(
-            f"{file} has schema revision {found}, this version of Parley has {REVISION}: migrate it"
+            f"{name} has schema revision {found}, this version of Parley has {REVISION}: migrate it"
             " first (`parley db migrate`)"
         )
 
 
 def _require_empty(target: Connection, name: str) -> None:
     """Migrate a target in which there is nothing yet."""
-    found = schema_revision(target)
-    if found is None:
+    if schema_revision(target) is None:
         if inspect(target).get_table_names():
             raise StorageUnavailable(f"{name} belongs to another program")
         migrations.upgrade(target)
-    migrations.refuse_newer(target)
-    if found not in {None, REVISION}:
-        raise StorageUnavailable(
-            f"{name} has schema revision {found}, this version of Parley has {REVISION}: migrate it"
-            " first (`parley db migrate`), or name an empty database"
-        )
+    _require_revision(target, name)
     for table in tables():
         one = target.execute(select(*table.primary_key.columns).limit(1)).first()
         # Replicas enter themselves where nothing was stored yet.
@@ -191,7 +170,7 @@ def _copied(source: Connection, target: Connection, table: Table, tell: Tell) ->
     Raises:
         StorageUnavailable: They differ.
     """
-    with _told(table.name):
+    with postgres.told_as_unavailable(f"copy {table.name}"):
         _enter(source, target, table, tell)
         here, there = _digest(source, table), _digest(target, table)
     if here != there:
@@ -242,12 +221,3 @@ def _count_on(source: Connection, target: Connection) -> None:
                 "SELECT setval(%s, greatest(%s, 1), %s > 0)",
                 (f"{table.name}_id_seq", newest, newest),
             )
-
-
-@contextmanager
-def _told(part: str) -> Iterator[None]:
-    """Have errors of a driver name what was copied, and not what people wrote."""
-    try:
-        yield
-    except (DBAPIError, Error) as exc:
-        raise StorageUnavailable(f"cannot copy {part}: {reason(exc)}") from None

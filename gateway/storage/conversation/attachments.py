@@ -211,14 +211,10 @@ def attempt(conn: Connection, attachment_id: int) -> int:
     It is counted first, so that one which kills the process is not made again and again. Where
     nobody waits for the file any more the answer is 0.
     """
-    if (
-        conn.execute(_awaited(attachment.c.id).where(attachment.c.id == attachment_id)).first()
-        is None
-    ):
-        return 0
-    _change(conn, attachment_id, failures=attachment.c.failures + 1)
-    query = select(attachment.c.failures).where(attachment.c.id == attachment_id)
-    return int(conn.scalar(query) or 0)
+    awaited = _awaited(attachment.c.id).correlate(None)
+    this = (attachment.c.id == attachment_id, attachment.c.id.in_(awaited))
+    counted = update(attachment).where(*this).values(failures=attachment.c.failures + 1)
+    return conn.scalar(counted.returning(attachment.c.failures)) or 0
 
 
 def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:

@@ -196,7 +196,7 @@ def test_a_database_of_another_program_is_refused(source: str, empty_url: str) -
 
 def test_a_source_in_use_is_refused(source: str, empty_url: str) -> None:
     """A gateway that runs holds its lock; so does a copy."""
-    refused = pytest.raises(DatabaseLocked, match="in use: stop the gateway")
+    refused = pytest.raises(DatabaseLocked, match="is in use by another Parley process")
     with lock_database(Path(source.removeprefix("sqlite:///"))), refused:
         copied(source, empty_url)
 
