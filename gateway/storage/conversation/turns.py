@@ -226,7 +226,8 @@ def begin(
     # Only a root has none yet, and only a root begins with the examples.
     if active.system_prompt is None:
         transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
-    turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose, question.retries)
+    seqs = (entries[0].seq, entries[-1].seq)
+    turn_id, upto_seq = enter(conn, lease, seqs, session.id, whose, question.retries)
     if held.cancel_upto_seq >= entries[0].seq:
         conversations.outlive_stops(conn, lease.conversation, entries[0].seq)
     recorded: tuple[Message, ...] = ()
@@ -368,7 +369,8 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
             return None
         whose = senders_of(lease, entries)
         segment = sessions.active(conn, lease.conversation).id
-        turn_id, _ = _enter(conn, lease, entries, segment, whose)
+        seqs = (entries[0].seq, entries[-1].seq)
+        turn_id, _ = enter(conn, lease, seqs, segment, whose)
         inbox.take(conn, turn_id, entries)
     row = conn.execute(_RUNNING, {"conversation_id": lease.conversation}).one()
     taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
@@ -376,21 +378,25 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
     return replace(taken_up, stopped=held.runs and held.cancel_upto_seq >= row.upto_seq)
 
 
-def _enter(
+def enter(
     conn: Connection,
     lease: Lease,
-    entries: Sequence[InboxEntry],
+    seqs: tuple[int, int],
     session_id: int,
     whose: Sequence[str],
     retries: int | None = None,
 ) -> tuple[int, int]:
-    """Enter the running turn of these entries; return its id and `upto_seq`."""
+    """Enter a running turn; return its id and `upto_seq`.
+
+    Args:
+        seqs: Of the first and the last entry of the inbox that it answers.
+    """
     values = {
         "conversation": lease.conversation,
         "session_id": session_id,
-        "first_seq": entries[0].seq,
+        "first_seq": seqs[0],
         "here": lease.conversation,
-        "newest_seq": entries[-1].seq,
+        "newest_seq": seqs[1],
         "epoch": lease.epoch,
         "senders": orjson.dumps(whose).decode(),
         "retries": retries,
