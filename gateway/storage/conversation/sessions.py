@@ -336,16 +336,10 @@ def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[P
         _store_prompt(conn, replace(segment, moved=NOTES_LAYER), prompt)
 
 
-def end(conn: Connection, session_id: int, reason: str) -> bool:
-    """Mark a segment as ended; what was prepared for it is dropped.
-
-    Returns:
-        False where it had ended before, and nothing was done.
-    """
-    if conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none() is None:
-        return False
+def end(conn: Connection, session_id: int, reason: str) -> None:
+    """Mark a segment as ended, if it has not ended before; what was prepared for it is dropped."""
+    conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none()
     conn.execute(_DROP_CANDIDATE, {"p_session_id": session_id})
-    return True
 
 
 _END = (

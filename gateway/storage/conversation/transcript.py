@@ -34,14 +34,13 @@ is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
 """Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
 
 
-def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> int:
-    """Insert messages with the next seqs; returns the newest seq.
+def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> list[Entry]:
+    """Insert messages with the next seqs; returns them with these.
 
     The caller holds the conversation's fence (or its admission lock).
     """
     head = conversations.take_message_seqs(conn, place.conversation, len(messages))
-    insert(conn, place, messages, head)
-    return head
+    return insert(conn, place, messages, head)
 
 
 def insert(
