@@ -539,23 +539,16 @@ def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
     return None if question is None else question["content"]
 
 
-def newest_senders(conn: Connection, lease: Lease) -> tuple[str, ...]:
-    """Return the senders of the question that `hide_newest` would give back."""
-    newest = _newest_ended(conn, lease.conversation)
-    if newest is None:
-        return ()
-    return senders_of_row(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
-
-
-def newest_given_up(conn: Connection, conversation_id: int) -> int | None:
-    """Return the dead turn that `hide_newest` would have asked again; None where it is none.
+def asked_newest(conn: Connection, lease: Lease) -> tuple[tuple[str, ...], int | None]:
+    """Return the senders of the question that `hide_newest` gives back, and its dead turn, if any.
 
     Who asks a second time for what failed is about the first one, too.
     """
-    newest = _newest_ended(conn, conversation_id)
+    newest = _newest_ended(conn, lease.conversation)
     if newest is None:
-        return None
-    return int(newest.id) if newest.state == "dead" else newest.retries
+        return (), None
+    senders = senders_of_row(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
+    return senders, newest.id if newest.state == "dead" else newest.retries
 
 
 def _newest_ended(conn: Connection, conversation_id: int) -> Row[Any] | None:
