@@ -256,8 +256,8 @@ def by_key(
 def _dearest(
     conn: Connection, named: ColumnElement[Any], since: float, page: GroupPage
 ) -> Select[Any]:
-    pico_usd = cast(func.round(ledger.c.usd * PICO), Whole)
-    cost, text = func.coalesce(func.sum(pico_usd), 0), cast(named, String)
+    pico_usd = func.coalesce(cast(func.round(ledger.c.usd * PICO), Whole), 0)
+    cost, text = func.sum(pico_usd), cast(named, String)
     recent = ledger.c.at >= since
     query = select(named).where(recent).group_by(named)
     if page.after is not None:
