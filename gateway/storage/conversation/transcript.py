@@ -34,13 +34,14 @@ is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
 """Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
 
 
-def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> list[Entry]:
-    """Insert messages with the next seqs; returns them with these.
+def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> int:
+    """Insert messages with the next seqs; returns the newest seq.
 
     The caller holds the conversation's fence (or its admission lock).
     """
     head = conversations.take_message_seqs(conn, place.conversation, len(messages))
-    return insert(conn, place, messages, head)
+    insert(conn, place, messages, head)
+    return head
 
 
 def insert(

@@ -433,7 +433,9 @@ def _record_question(
 ) -> tuple[Message, ...]:
     """Record what is told beside a question, if anything, and the question."""
     beside = [context_message(base.context)] if base.context else []
-    return tuple(transcript.append(conn, place, [*beside, user_message(asked)]))
+    rows = [*beside, user_message(asked)]
+    first = transcript.append(conn, place, rows) - len(rows) + 1
+    return tuple(Message(first + n, row) for n, row in enumerate(rows))
 
 
 def proceed(conn: Connection, current: Turn) -> Conversation:
