@@ -23,7 +23,8 @@ from gateway.access.policy import Access, Answerer, Owners, answer_refusal
 from gateway.errors import StorageError
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, questions, turn_journal, turns
-from gateway.storage.conversation.questions import Question, QuestionPlace
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.conversation.questions import Question
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
@@ -103,9 +104,10 @@ class Inquiries:
                 self.wakeups.outbox(place)
             self.wakeups.ready(found.conversation)
 
-    def _due(self, conn: Connection) -> list[tuple[Question, QuestionPlace]]:
+    def _due(self, conn: Connection) -> list[tuple[Question, Conversation]]:
         """Return due questions with their places; those of accounts that are switched off stay."""
-        places = [(found, questions.place(conn, found)) for found in questions.due(conn)]
+        due = questions.due(conn)
+        places = [(found, conversations.get(conn, found.conversation)) for found in due]
         return [(found, place) for found, place in places if place.account_key in self._adapters]
 
     def _expire(self, conn: Connection) -> list[tuple[Question, set[int]]]:
@@ -123,7 +125,7 @@ class Inquiries:
             expired.append((found, {found.conversation, *questions.shown_in(conn, found.id)}))
             render, key = self._adapters[place.account_key].render, f"inquiry:{found.id}:expired"
             parts = parts_of(render, key, _expired_text(found))
-            outbox.append(conn, found.conversation, parts, inbox_seq=place.upto_seq)
+            outbox.append(conn, place.id, parts, inbox_seq=questions.upto_seq(conn, place.id))
             conversations.make_ready(conn, found.conversation)
         return expired
 
@@ -182,7 +184,7 @@ def _asked(
 
 def _who_asks(conn: Connection, found: Question, turn: Turn) -> str:
     """Return who asks for what owners decide, and where, before the question."""
-    place = questions.place(conn, found)
+    place = conversations.get(conn, found.conversation)
     name = shown_name(inbox.name_of(conn, found.conversation, turn.sender.partition(":")[2]))
     who = f"{quoted(name)} ({quoted(turn.sender)})" if name else quoted(turn.sender)
     is_shared = notebook.is_shared(notebook.scope_of(conn, found.conversation))

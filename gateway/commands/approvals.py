@@ -20,7 +20,7 @@ from agent.tools.policy import taints
 from gateway.access.policy import Answerer, AnswerRefusal, answer_refusal
 from gateway.commands.registry import REPLY, Command, CommandContext, CommandResult
 from gateway.storage.conversation import conversations, questions
-from gateway.storage.conversation.questions import ENDED, Question, QuestionPlace
+from gateway.storage.conversation.questions import ENDED, Question
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import parts_of
 
@@ -183,13 +183,13 @@ def by_owner(
 def tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion) -> set[int]:
     """Say where a question was asked that an owner has answered it elsewhere; returns where."""
     question = settled.question
-    place = questions.place(conn, question)
+    place = conversations.get(conn, question.conversation)
     render = renderers.get(place.account_key)
     if render is None:
         return set()
     parts = parts_of(render, f"inquiry:{question.id}:answered", news_of(settled))
-    outbox.append(conn, question.conversation, parts, inbox_seq=place.upto_seq)
-    return {question.conversation}
+    outbox.append(conn, place.id, parts, inbox_seq=questions.upto_seq(conn, place.id))
+    return {place.id}
 
 
 def again(
@@ -206,9 +206,10 @@ def again(
 def asked_in(conn: Connection, message: InboundMessage, argument: str) -> int | None:
     """Return the conversation of the question that a reply names, asked where it was given."""
     question = _by_its_number(conn, argument)
-    if question is None or not _is_here(questions.place(conn, question), message):
+    if question is None:
         return None
-    return question.conversation
+    place = conversations.get(conn, question.conversation)
+    return place.id if place.address == message.address else None
 
 
 def in_words(reply: Reply) -> tuple[SettledQuestion, ...]:
@@ -306,12 +307,6 @@ def _number(argument: str) -> int | None:
     return int(first) if is_id else None
 
 
-def _is_here(place: QuestionPlace, message: InboundMessage) -> bool:
-    address = message.address
-    there = (place.platform, place.account, place.chat, place.thread)
-    return there == (address.platform, address.account, address.chat, address.thread)
-
-
 def _waiting(reply: Reply, kind: InquiryKind) -> list[Question]:
     waiting = questions.pending(reply.conn, reply.conversation)
     return [question for question in waiting if question.kind == kind and not question.is_due]
@@ -345,8 +340,8 @@ def _which(waiting: list[Question]) -> str:
 
 def _refusal(reply: Reply, question: Question) -> AnswerRefusal | None:
     is_owner, may_act, message = reply.is_owner, reply.may_act, reply.message
-    place = questions.place(reply.conn, question)
-    is_here = question.conversation == reply.conversation or _is_here(place, message)
+    place = conversations.get(reply.conn, question.conversation)
+    is_here = place.id == reply.conversation or place.address == message.address
     elsewhere: Literal["direct", "elsewhere"] = (
         "direct" if message.chat_kind == "dm" else "elsewhere"
     )

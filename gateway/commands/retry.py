@@ -27,8 +27,7 @@ def ask_again(context: QueuedContext) -> AskedQuestion | str:
         origins = origins_of(conn, here, [edited])
         return AskedQuestion(asked, others, origins=origins) if asked else NOTHING_TO_RETRY
     # Both are read before the turn is hidden: afterwards it is not the newest any more.
-    others = turns.newest_senders(conn, lease)
-    retries = turns.newest_given_up(conn, lease.conversation)
+    others, retries = turns.asked_newest(conn, lease)
     question = turns.hide_newest(conn, lease.conversation)
     return AskedQuestion(question, others, retries) if question else NOTHING_TO_RETRY
 

@@ -163,28 +163,18 @@ class Pruner:
         old_s = days * DAY_S
         async for conversation in self._each(retention.conversations_with_old, old_s):
             await self._step(retention.begin_anew, conversation, old_s)
-            while gone := await self._take_out(conversation, old_s):
+            async for gone in self._repeated(retention.take_out, conversation, old_s):
                 yield gone
 
-    async def _take_out(self, conversation: int, old_s: float) -> Pruned | None:
-        session, rows = await self._database.read(
-            retention.old_messages, conversation, old_s, retention.STEP_MESSAGES
-        )
-        if not rows:
-            return None
-        batch = await asyncio.to_thread(retention.prepared, conversation, session, rows)
-        gone: Pruned = await self._step(retention.take_out, batch, old_s)
-        # Where nothing could go, the next look would find the same messages.
-        return gone if gone.rows else None
-
     async def _words(self, days: int) -> AsyncIterator[Pruned]:
-        old_s, most = days * DAY_S, retention.STEP_MESSAGES
+        old_s = days * DAY_S
         async for conversation in self._each(retention.conversations_with_old_words, old_s):
-            while rows := await self._database.read(retention.old_words, conversation, old_s, most):
-                batch = await asyncio.to_thread(retention.prepared, conversation, None, rows)
-                if not await self._step(retention.forget_words, batch):
-                    break
-                yield Pruned(len(rows))
+            async for gone in self._repeated(retention.take_words, conversation, old_s):
+                yield gone
+
+    async def _repeated(self, fn: Callable[..., Pruned], *args: Any) -> AsyncIterator[Pruned]:
+        while (gone := await self._step(fn, *args)).rows:
+            yield gone
 
     async def _each(self, find: Callable[..., list[int]], old_s: float) -> AsyncIterator[int]:
         after = 0

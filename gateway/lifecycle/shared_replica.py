@@ -250,11 +250,13 @@ class SharedReplica(Replica):
         pause_s = TRY_AGAIN_S
         while True:
             try:
-                return await Presence.enter_anew(
-                    self._server, self._name, former, self._give_up_after_s
+                presence, _ = await Presence.enter(
+                    self._server, self._name, replicas.LEFT, self._give_up_after_s, former
                 )
             except StorageError as exc:
                 log.warning("join_failed", former=former, error=str(exc))
+            else:
+                return presence
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

@@ -235,7 +235,7 @@ class AdmissionBatch:
         begins_anew = command is not None and command.route is NEW_BEGINNING
         kind: InboxKind = "command" if command else "message"
         told = _with_unread(message)
-        seq = inbox.append(self._tx.conn, row, told, kind=kind, state="queued", command=name)
+        seq = inbox.append(self._tx.conn, row.id, told, kind=kind, state="queued", command=name)
         if command is None or begins_anew:
             limit_bytes = self._tx.rules.attachments.max_bytes
             strangers = self._strangers_among(message)

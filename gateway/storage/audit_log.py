@@ -177,14 +177,8 @@ def listed(
 
 def records(conn: Connection) -> Iterator[AuditRecord]:
     """Yield all rows in order."""
-    after = 0
-    while True:
-        query = select(audit_rows).where(audit_rows.c.id > after).order_by(audit_rows.c.id)
-        rows = conn.execute(query.limit(_READ_ROWS)).all()
-        yield from map(_record, rows)
-        if len(rows) < _READ_ROWS:
-            return
-        after = rows[-1].seq
+    query = select(audit_rows).order_by(audit_rows.c.id)
+    yield from map(_record, conn.execute(query.execution_options(yield_per=_READ_ROWS)))
 
 
 def _record(row: Any) -> AuditRecord:

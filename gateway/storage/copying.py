@@ -2,8 +2,8 @@
 
 All of it is one transaction of the target: a copy that ends early, even by a kill, leaves nothing
 there. Tables are copied in the order of their references; then all tables of both are read in the
-order of their keys, and the digests compared. The search index is made of the messages that the
-source's index holds, and ids go on where the source's were.
+order of their keys, and the digests compared. The search index is empty: the indexer feeds it. Ids
+go on where the source's were.
 
 What a row is does not depend on the engine: texts, whole numbers, fractions, booleans and bytes as
 Python has them; a NUL in a text is U+FFFD, since PostgreSQL has no text with one. Keys that are
@@ -11,48 +11,32 @@ texts are ordered by their bytes.
 """
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from itertools import groupby
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
-from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 from sqlalchemy import Connection, Table, Text, collate, delete, func, inspect, select, text
-from sqlalchemy.exc import DBAPIError
 
-from agent.messages import decode
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import maintenance, migrations, postgres, presence
 from gateway.storage.database import DatabaseServer
 from gateway.storage.engine import lock_database
 from gateway.storage.migrations import schema_revision
-from gateway.storage.postgres import driver_of, reason, text_of
-from gateway.storage.schema import (
-    REVISION,
-    ledger,
-    message,
-    metadata,
-    replica,
-    search_row,
-    slots_sql,
-)
+from gateway.storage.postgres import driver_of, text_of
+from gateway.storage.schema import REVISION, metadata, replica
 from gateway.storage.search import index
-from gateway.storage.search.terms import terms_of
 
-LEFT_OUT = frozenset({"identity", "spent_slot", "adapter_lease", "chat_watch", "chat_preview"})
-"""Which file it is; sums that each engine spreads over rows in its own way (`slots_sql`); what
-matters while replicas run. Nor the search index, which is made anew, too."""
+LEFT_OUT = frozenset({"identity", "adapter_lease", "chat_watch", "chat_preview", "search_row"})
+"""Which file it is; what matters while replicas run; what the search index holds."""
 FETCHED_ROWS = 64
 """Rows of one answer of PostgreSQL; a row may have a megabyte."""
 TOLD_EVERY = 500
 """Rows between two reports of how far the copy is."""
-INDEXED_ROWS = 200
-"""Messages whose terms are entered by one statement."""
 
 
 class TableDigest(NamedTuple):
@@ -63,12 +47,8 @@ class TableDigest(NamedTuple):
     sha256: str
 
 
-class Tell(Protocol):
-    """Is told how far a copy is."""
-
-    def __call__(self, part: str, rows: int, total: int, /) -> object:
-        """Take what is copied of a part so far, and how much there is."""
-        ...
+Tell = Callable[..., object]
+"""Is told how far a copy is: the part, its rows copied so far, and how many it has."""
 
 
 def file_of(url: str, home: Path) -> Path:
@@ -124,34 +104,20 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
     # Before the lock, which would make a file beside one that is not there.
     migrations.require_database(file)
     with (
-        _unused(file),
+        lock_database(file),
         maintenance.reading(file) as source,
-        _told("the database"),
+        postgres.told_as_unavailable("copy the database"),
         closing(_alone(server)) as target,
         target.begin(),
     ):
-        _require_source(source, file)
+        _require_revision(source, str(file))
         _require_empty(target, shown(server))
         digests = [_copied(source, target, table, tell) for table in tables()]
-        _index(source, target, tell)
-        target.execute(text(slots_sql("postgresql")))
+        index.clear(target)
         _count_on(source, target)
         # Until it knows its tables it plans as if they were empty.
         target.exec_driver_sql("ANALYZE")
     return digests
-
-
-@contextmanager
-def _unused(file: Path) -> Iterator[None]:
-    """Keep a gateway away from a file."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(lock_database(file))
-        except DatabaseLocked:
-            raise DatabaseLocked(
-                f"{file} is in use: stop the gateway that runs on it, and copy again"
-            ) from None
-        yield
 
 
 def _alone(server: DatabaseServer) -> Connection:
@@ -172,28 +138,22 @@ def _alone(server: DatabaseServer) -> Connection:
     return conn
 
 
-def _require_source(source: Connection, file: Path) -> None:
-    migrations.refuse_newer(source)
-    if (found := schema_revision(source)) != REVISION:
+def _require_revision(conn: Connection, name: str) -> None:
+    migrations.refuse_newer(conn)
+    if (found := schema_revision(conn)) != REVISION:
         raise StorageUnavailable(
-            f"{file} has schema revision {found}, this version of Parley has {REVISION}: migrate it"
+            f"{name} has schema revision {found}, this version of Parley has {REVISION}: migrate it"
             " first (`parley db migrate`)"
         )
 
 
 def _require_empty(target: Connection, name: str) -> None:
     """Migrate a target in which there is nothing yet."""
-    found = schema_revision(target)
-    if found is None:
+    if schema_revision(target) is None:
         if inspect(target).get_table_names():
             raise StorageUnavailable(f"{name} belongs to another program")
         migrations.upgrade(target)
-    migrations.refuse_newer(target)
-    if found not in {None, REVISION}:
-        raise StorageUnavailable(
-            f"{name} has schema revision {found}, this version of Parley has {REVISION}: migrate it"
-            " first (`parley db migrate`), or name an empty database"
-        )
+    _require_revision(target, name)
     for table in tables():
         one = target.execute(select(*table.primary_key.columns).limit(1)).first()
         # Replicas enter themselves where nothing was stored yet.
@@ -210,9 +170,8 @@ def _copied(source: Connection, target: Connection, table: Table, tell: Tell) ->
     Raises:
         StorageUnavailable: They differ.
     """
-    with _told(table.name):
-        with _untriggered(target, table):
-            _enter(source, target, table, tell)
+    with postgres.told_as_unavailable(f"copy {table.name}"):
+        _enter(source, target, table, tell)
         here, there = _digest(source, table), _digest(target, table)
     if here != there:
         raise StorageUnavailable(
@@ -230,17 +189,6 @@ def _enter(source: Connection, target: Connection, table: Table, tell: Tell) -> 
             copied.write_row(row)
             if n % TOLD_EVERY == 0:
                 tell(table.name, n, total)
-
-
-@contextmanager
-def _untriggered(target: Connection, table: Table) -> Iterator[None]:
-    """Keep the triggers of the ledger, whose sums are copied, from summing up once more."""
-    if table is not ledger:
-        yield
-        return
-    target.exec_driver_sql("ALTER TABLE ledger DISABLE TRIGGER USER")
-    yield
-    target.exec_driver_sql("ALTER TABLE ledger ENABLE TRIGGER USER")
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[list[Any]]:
@@ -261,25 +209,6 @@ def _digest(conn: Connection, table: Table) -> TableDigest:
     return TableDigest(table.name, count, digest.hexdigest())
 
 
-def _index(source: Connection, target: Connection, tell: Tell) -> None:
-    """Make the search index from what the source's holds; one of other terms is fed anew."""
-    if not index.is_current(source):
-        index.clear(target)
-        return
-    index.empty(target)
-    total = int(source.scalar(select(func.count()).select_from(search_row)) or 0)
-    of = (message.c.conversation, message.c.seq)
-    same = (search_row.c.conversation == of[0]) & (search_row.c.seq == of[1])
-    indexed = select(*of, message.c.body).join(search_row, same).order_by(*of)
-    count = 0
-    for rows in source.execute(indexed).partitions(INDEXED_ROWS):
-        for conversation, of_one in groupby(rows, key=lambda row: row.conversation):
-            terms = {row.seq: terms_of(decode(row.body)) for row in of_one}
-            index.enter_terms(target, conversation, terms)
-        count += len(rows)
-        tell("search index", count, total)
-
-
 def _count_on(source: Connection, target: Connection) -> None:
     """Have each table give ids behind the highest that the source's has ever given."""
     rows = source.execute(text("SELECT name, seq FROM sqlite_sequence"))
@@ -292,12 +221,3 @@ def _count_on(source: Connection, target: Connection) -> None:
                 "SELECT setval(%s, greatest(%s, 1), %s > 0)",
                 (f"{table.name}_id_seq", newest, newest),
             )
-
-
-@contextmanager
-def _told(part: str) -> Iterator[None]:
-    """Have errors of a driver name what was copied, and not what people wrote."""
-    try:
-        yield
-    except (DBAPIError, Error) as exc:
-        raise StorageUnavailable(f"cannot copy {part}: {reason(exc)}") from None

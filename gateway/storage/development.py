@@ -48,6 +48,10 @@ def _converted(conn: Connection) -> list[str]:
     done = _notes_of_rules(conn)
     # Its rows have no space; they are made anew.
     conn.exec_driver_sql("DROP TABLE vector")
+    # They keep sums of the ledger, whose tables go.
+    for name in ("ledger_insert", "ledger_delete", "ledger_update"):
+        trigger = f"TRIGGER {name}" if conn.dialect.name == "sqlite" else f"FUNCTION {name} CASCADE"
+        conn.exec_driver_sql(f"DROP {trigger}")
     context = migrations.comparison(conn)
     steps: Any = produce_migrations(context, metadata)
     operations = Operations(context)

@@ -248,12 +248,8 @@ class SqliteDatabase:
                 self._watch.count(self._raw)
             # Before any caller is told: what a lost file took is not acknowledged (decision 025).
             self._watch.after()
-        except DBAPIError as exc:
-            lost = StorageUnavailable(str(exc.orig))
-        except sqlite3.Error as exc:
-            lost = StorageUnavailable(str(exc))
-        except StorageUnavailable as exc:
-            lost = exc
+        except (DBAPIError, sqlite3.Error, StorageUnavailable) as exc:
+            lost = _unavailable(exc)
         else:
             return done
         # A COMMIT that failed leaves the transaction open.
@@ -266,10 +262,8 @@ class SqliteDatabase:
             self._watch.before(self._raw)
             value = job.fn(self._raw)
             self._watch.after()
-        except (sqlite3.Error, OSError) as exc:
-            return JobResult(job, None, StorageUnavailable(str(exc)))
-        except StorageUnavailable as exc:
-            return JobResult(job, None, exc)
+        except (sqlite3.Error, OSError, StorageUnavailable) as exc:
+            return JobResult(job, None, _unavailable(exc))
         return JobResult(job, value, None)
 
     def _run(self, job: Job) -> JobResult:
@@ -295,10 +289,16 @@ class SqliteDatabase:
 def _storage_error(exc: Exception) -> Exception:
     """Return StorageUnavailable for trouble with the file, anything else as it is."""
     if isinstance(exc, DBAPIError) and type(exc.orig) in _FILE_TROUBLE:
-        error = StorageUnavailable(str(exc.orig))
-        error.__cause__ = exc
-        return error
+        return _unavailable(exc)
     return exc
+
+
+def _unavailable(exc: Exception) -> StorageUnavailable:
+    if isinstance(exc, StorageUnavailable):
+        return exc
+    error = StorageUnavailable(str(exc.orig if isinstance(exc, DBAPIError) else exc))
+    error.__cause__ = exc
+    return error
 
 
 @contextlib.contextmanager
@@ -403,12 +403,9 @@ def connect(path: Path) -> Connection:
     try:
         connection = engine.connect()
         _set_pragmas(connection)
-    except DBAPIError as exc:
+    except (DBAPIError, sqlite3.Error) as exc:
         engine.dispose()
-        raise StorageUnavailable(f"cannot open {path}: {exc.orig}") from exc
-    except sqlite3.Error as exc:
-        engine.dispose()
-        raise StorageUnavailable(f"cannot open {path}: {exc}") from exc
+        raise StorageUnavailable(f"cannot open {path}: {_unavailable(exc)}") from exc
     return connection
 
 

@@ -2,27 +2,23 @@
 
 SQLite goes on writing into a file that was unlinked or replaced, and into a log that was cut: a
 message would be acknowledged into nowhere. So the writer looks at both files around each commit.
-What happens while nobody runs shows itself at the next start: the database counts its commits, and
-a small file outside of it, the mark, holds the newest count that anybody was told of. A database is
-never behind its mark, unless it is an older copy or its log is gone.
+What happens while nobody runs shows at the next start: the database counts its commits, and a file
+outside of it, the mark, has the newest count. Only an older copy, or a cut log, is behind that.
 """
 
 import os
-import re
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
-from sqlalchemy import Connection, func, insert, inspect, select
+from sqlalchemy import Connection, insert, inspect, select
 
 from gateway.errors import DatabaseReplaced
 from gateway.storage.schema import identity
 
 log = structlog.get_logger()
-
-_LINE = re.compile(r"([0-9a-f]{32}) ([0-9]{20})\n")
 
 
 class Seen(NamedTuple):
@@ -39,9 +35,9 @@ def mark_of(database: Path, home: Path | None = None) -> Path:
 
 def read_mark(mark: Path) -> Seen | None:
     """Return the content of a mark, or None if there is none that can be read."""
-    with suppress(OSError):
-        if found := _LINE.fullmatch(mark.read_text(encoding="ascii", errors="replace")):
-            return Seen(found[1], int(found[2]))
+    with suppress(OSError, ValueError):
+        name, commits = mark.read_text(encoding="ascii").split()
+        return Seen(name, int(commits))
     return None
 
 
@@ -72,18 +68,17 @@ def require_newest(conn: Connection, database: Path, mark: Path) -> None:
 
 def seen_in(conn: Connection) -> Seen | None:
     """Return which database this is, or None if it has no name yet."""
-    if not inspect(conn).has_table(identity.name):
-        return None
-    row = conn.execute(select(identity.c.name, identity.c.commits)).one_or_none()
+    is_named = inspect(conn).has_table(identity.name)
+    row = conn.execute(select(identity)).one_or_none() if is_named else None
     return None if row is None else Seen(row.name, row.commits)
 
 
 def settle(conn: Connection) -> Seen:
     """Return which database this is; one that has no name yet is given one."""
-    if (here := seen_in(conn)) is not None:
-        return here
-    conn.execute(insert(identity).values(name=func.lower(func.hex(func.randomblob(16))), commits=0))
-    return settle(conn)
+    if (here := seen_in(conn)) is None:
+        here = Seen(os.urandom(16).hex(), 0)
+        conn.execute(insert(identity).values(here._asdict()))
+    return here
 
 
 class FileWatch:
@@ -93,17 +88,15 @@ class FileWatch:
         """Take the files as they are for the right ones, and write the mark, or raise OSError."""
         self._files = (database, database.with_name(f"{database.name}-wal"))
         self._known = [_found(each)[:2] for each in self._files]
-        self._log_bytes = _found(self._files[1])[2]
+        self._log_bytes = 0
         self._here = self._counted = here
-        self._changes = 0
         self._lost: str | None = None
         self._mark = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        self._write_mark()
+        self.after()
 
     def before(self, raw: sqlite3.Connection) -> None:
-        """Raise DatabaseReplaced before a commit that would go into nowhere."""
-        self._look(self._gone() or self._cut())
-        # What was counted in a transaction that failed is not in the database.
+        """Raise DatabaseReplaced before a commit into nowhere; drop the count of a failed one."""
+        self._look()
         self._counted, self._changes = self._here, raw.total_changes
 
     def count(self, raw: sqlite3.Connection) -> None:
@@ -114,17 +107,17 @@ class FileWatch:
 
     def after(self) -> None:
         """Raise DatabaseReplaced behind a commit that went into nowhere, before anybody is told."""
-        self._look(self._gone())
-        if self._counted != self._here:
-            self._here = self._counted
-            self._write_mark()
+        self._look()
+        self._here = self._counted
+        os.pwrite(self._mark, f"{self._here.name} {self._here.commits:020d}\n".encode(), 0)
 
     def close(self) -> None:
         """Leave the mark on the disk."""
         os.fsync(self._mark)
         os.close(self._mark)
 
-    def _look(self, found: str | None) -> None:
+    def _look(self) -> None:
+        found = self._harm()
         if found is None and self._lost is not None:
             log.info("database_found_again", path=str(self._files[0]))
         elif found is not None and found != self._lost:
@@ -134,16 +127,13 @@ class FileWatch:
             raise DatabaseReplaced(f"{found} while Parley runs: nothing is stored until it is back")
         self._log_bytes = _found(self._files[1])[2]
 
-    def _gone(self) -> str | None:
+    def _harm(self) -> str | None:
         for path, known in zip(self._files, self._known, strict=True):
-            if (now := _found(path)[:2]) != known or now == _NOWHERE[:2]:
-                return f"{path} was {'removed' if now == _NOWHERE[:2] else 'replaced'}"
-        return None
-
-    def _cut(self) -> str | None:
-        """Tell a log that has lost commits from one that another program has emptied."""
+            if (now := _found(path)[:2]) != known or not any(now):
+                return f"{path} was {'replaced' if any(now) else 'removed'}"
         if _found(self._files[1])[2] >= self._log_bytes:
             return None
+        # Another program may have emptied the log: then the file has all commits.
         uri = f"{self._files[0].absolute().as_uri()}?mode=ro"
         with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as reader:
             (newest,) = reader.execute("SELECT commits FROM identity").fetchone()
@@ -151,16 +141,10 @@ class FileWatch:
                 return None
         return f"{self._files[1]} was cut"
 
-    def _write_mark(self) -> None:
-        os.pwrite(self._mark, f"{self._here.name} {self._here.commits:020d}\n".encode(), 0)
-
-
-_NOWHERE = (0, 0, 0)
-
 
 def _found(path: Path) -> tuple[int, int, int]:
-    """Return the device, number and size of a file."""
+    """Return the device, number and size of a file; zeros if there is none."""
     with suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino, found.st_size
-    return _NOWHERE
+    return 0, 0, 0

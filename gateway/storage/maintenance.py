@@ -433,7 +433,7 @@ def _server_read(server: DatabaseServer) -> Iterator[Connection]:
 
     with (
         closing(postgres.connect(server)) as conn,
-        postgres.told_as_unavailable("read"),
+        postgres.told_as_unavailable("read the database"),
         conn.begin(),
     ):
         # A command may read all there is, and think for long about it; it holds up nobody.

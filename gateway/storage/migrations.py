@@ -150,12 +150,12 @@ def prepare_server(server: DatabaseServer) -> None:
     from gateway.storage import postgres  # noqa: PLC0415
 
     with closing(postgres.connect(server, direct=True)) as connection:
-        with postgres.told_as_unavailable("open"), connection.begin():
+        with postgres.told_as_unavailable("open the database"), connection.begin():
             connection.exec_driver_sql(_PATIENT)
             revision = schema_revision(connection)
         if revision == REVISION:
             return
-        with postgres.told_as_unavailable("migrate"), connection.begin():
+        with postgres.told_as_unavailable("migrate the database"), connection.begin():
             for statement in _ALONE:
                 connection.exec_driver_sql(statement)
             revision = _migrated(connection)

@@ -234,12 +234,12 @@ def told_as_unavailable(what: str) -> Iterator[None]:
     """Raise StorageUnavailable where the server refuses what is done meanwhile.
 
     Args:
-        what: That, as in "cannot read the database".
+        what: That, as in "cannot read the database": "read the database".
     """
     try:
         yield
-    except DBAPIError as exc:
-        raise StorageUnavailable(f"cannot {what} the database: {reason(exc)}") from exc
+    except (DBAPIError, psycopg.Error) as exc:
+        raise StorageUnavailable(f"cannot {what}: {reason(exc)}") from None
 
 
 def reason(exc: DBAPIError | psycopg.Error) -> str:

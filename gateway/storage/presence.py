@@ -62,30 +62,23 @@ class Presence:
 
     @classmethod
     async def enter(
-        cls, server: DatabaseServer, name: str, death: Death, give_up_after_s: float
+        cls,
+        server: DatabaseServer,
+        name: str,
+        death: Death,
+        give_up_after_s: float,
+        former: int | None = None,
     ) -> tuple["Presence", Inheritance]:
-        """Enter a new replica; see `replicas.enter`.
+        """Enter a new replica, or the same process as a new one; see `replicas.enter`.
 
         Raises:
             StorageUnavailable: The server cannot be reached, or the database is being copied.
         """
-        enter = partial(replicas.enter, name=name, death=death, give_up_after_s=give_up_after_s)
+        enter = partial(
+            replicas.enter, name=name, death=death, give_up_after_s=give_up_after_s, former=former
+        )
         conn, (replica_id, inherited) = await asyncio.to_thread(_entered, server, enter)
         return cls(conn, replica_id), inherited
-
-    @classmethod
-    async def enter_anew(
-        cls, server: DatabaseServer, name: str, former: int, give_up_after_s: float
-    ) -> "Presence":
-        """Enter the same process as a new replica; see `replicas.enter_anew`.
-
-        Raises:
-            StorageUnavailable: As for `enter`.
-        """
-        enter = partial(
-            replicas.enter_anew, name=name, former=former, give_up_after_s=give_up_after_s
-        )
-        return cls(*await asyncio.to_thread(_entered, server, enter))
 
     async def run(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs

@@ -1,4 +1,4 @@
-"""What may be erased for its age: found by a reader, and taken out by the writer in small steps.
+"""What may be erased for its age, and how the writer takes it out in small steps.
 
 Most classes are rows of a table that nobody needs any more (`SWEEPS`). Of a transcript goes what
 the view of its conversation does not show; where nobody has written for so long, the conversation
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Table,
     and_,
+    bindparam,
     delete,
     exists,
     false,
@@ -23,7 +23,6 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    tuple_,
     update,
 )
 
@@ -212,9 +211,12 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
 
 def count(conn: Connection, sweep: Sweep, age_s: float) -> Pruned:
     """Return how much would go; looks at the whole table."""
-    sizes = select(func.count(), func.coalesce(func.sum(sweep.size), 0))
-    row = conn.execute(sizes.where(_old(sweep.table, age_s), sweep.may_go)).one()
-    return Pruned(*row)
+    return _counted(conn, sweep.size, _old(sweep.table, age_s), sweep.may_go)
+
+
+def _counted(conn: Connection, size: ColumnElement[Any], *its: ColumnElement[bool]) -> Pruned:
+    sizes = select(func.count(), func.coalesce(func.sum(size), 0)).where(*its)
+    return Pruned(*conn.execute(sizes).one())
 
 
 def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
@@ -227,52 +229,20 @@ def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
 
 def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
     """Erase the given rows, but not those that must stay by now."""
-    key = tuple_(*sweep.table.primary_key.columns)
-    gone = delete(sweep.table).where(
-        key.in_(_listed(conn, keys)), _old(sweep.table, age_s), sweep.may_go
-    )
-    sizes = conn.scalars(gone.returning(sweep.size)).all()
+    keyed = [column == bindparam(column.name) for column in sweep.table.primary_key]
+    gone = delete(sweep.table).where(*keyed, _old(sweep.table, age_s), sweep.may_go)
+    names = [column.name for column in sweep.table.primary_key]
+    one = gone.returning(sweep.size)
+    sizes = [size for key in keys for size in conn.scalars(one, dict(zip(names, key, strict=True)))]
     return Pruned(len(sizes), sum(sizes))
-
-
-def _listed(conn: Connection, keys: Sequence[Key]) -> Any:
-    """Return keys as a condition takes them."""
-    if conn.dialect.name != "sqlite":
-        return keys
-    # By a list of pairs as it is, `IN (VALUES …)`, SQLite would read the whole table.
-    listed = func.json_each(orjson.dumps(keys).decode()).table_valued("value")
-    places = range(len(keys[0]))
-    return select(*(func.json_extract(listed.c.value, f"$[{n}]") for n in places))
 
 
 def count_raw(conn: Connection, age_s: float) -> Pruned:
     """Return how many raw updates would go."""
     total = Pruned()
     for table, there in ((inbox, inbox.c.raw.is_not(None)), (quarantine, quarantine.c.raw != "")):
-        sizes = select(func.count(), func.coalesce(func.sum(_bytes_of(table.c.raw)), 0))
-        total = total.plus(Pruned(*conn.execute(sizes.where(_old(table, age_s), there)).one()))
+        total = total.plus(_counted(conn, _bytes_of(table.c.raw), _old(table, age_s), there))
     return total
-
-
-class OldMessage(NamedTuple):
-    """A message that may go, as it is stored."""
-
-    seq: int
-    turn_id: int | None
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovalBatch:
-    """Messages of one conversation that may go, with their words in the search index.
-
-    Attributes:
-        session_id: The segment whose view they are not in; None where only the index loses them.
-    """
-
-    conversation: int
-    session_id: int | None
-    rows: tuple[tuple[OldMessage, frozenset[str]], ...]
 
 
 def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
@@ -333,33 +303,10 @@ def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pr
     if _is_idle(conn, conversation_id, age_s):
         ranges = [(1, END)]
     total = Pruned()
-    sizes = select(func.count(), func.coalesce(func.sum(_bytes_of(message.c.body)), 0))
     for first, last in ranges:
         here = _may_go(conversation_id, first, last, age_s)
-        total = total.plus(Pruned(*conn.execute(sizes.where(*here)).one()))
+        total = total.plus(_counted(conn, _bytes_of(message.c.body), *here))
     return total
-
-
-def old_messages(
-    conn: Connection, conversation_id: int, age_s: float, most: int
-) -> tuple[int, list[OldMessage]]:
-    """Return the next messages of a conversation that may go, and the segment that says so.
-
-    There are none where it has been erased, or where the search index does not have them yet.
-    """
-    active = sessions.find_active(conn, conversation_id)
-    if active is None:
-        return 0, []
-    columns = (message.c.seq, message.c.turn_id, message.c.body)
-    found: list[OldMessage] = []
-    for first, last in _removable(active.plan):
-        here = select(*columns).where(*_may_go(conversation_id, first, last, age_s))
-        rows = conn.execute(here.order_by(message.c.seq).limit(most - len(found)))
-        found += [OldMessage(*row) for row in rows]
-        if len(found) == most:
-            break
-    is_fed = not found or conversations.search_progress(conn, conversation_id)[0] >= found[-1].seq
-    return active.id, found if is_fed else []
 
 
 def _may_go(
@@ -405,31 +352,20 @@ def _removable(plan: ViewPlan) -> list[Range]:
     return spans
 
 
-def prepared(
-    conversation_id: int, session_id: int | None, rows: Sequence[OldMessage]
-) -> RemovalBatch:
-    """Return what is to be taken out; takes milliseconds, not for the event loop."""
-    return RemovalBatch(
-        conversation_id, session_id, tuple((row, terms_of(decode(row.body))) for row in rows)
-    )
-
-
-def take_out(conn: Connection, batch: RemovalBatch, age_s: float) -> Pruned:
-    """Erase messages, their words in the index, and what belongs to them alone.
+def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
+    """Erase the next messages that may go, with their words in the index and what is theirs alone.
 
     Returns:
-        Nothing where the conversation has moved on to another view meanwhile; what somebody else
-            has erased is not counted.
+        Nothing for a conversation that has been erased, or has no such messages in its index.
     """
-    conversations.hold(conn, batch.conversation)
-    active = conn.scalar(select(conversations.active_session_id(batch.conversation)))
-    if active != batch.session_id or not forget_words(conn, batch):
+    conversations.hold(conn, conversation_id)
+    active = sessions.find_active(conn, conversation_id)
+    rows = [] if active is None else _old_messages(conn, conversation_id, active.plan, age_s)
+    if not rows or not _forget_words(conn, conversation_id, rows):
         return Pruned()
-    seqs = [row.seq for row, _ in batch.rows]
-    of_it = message.c.conversation == batch.conversation
-    erased = delete(message).where(of_it, message.c.seq.in_(seqs)).returning(message.c.seq)
-    there = set(conn.scalars(erased))
-    rows = [row for row, _ in batch.rows if row.seq in there]
+    seqs = [row.seq for row in rows]
+    of_it = message.c.conversation == conversation_id
+    conn.execute(delete(message).where(of_it, message.c.seq.in_(seqs)))
     turns = {row.turn_id for row in rows} - {None}
     # A turn's messages stand close together, and turns have no index here: near ones are enough.
     left = conn.scalars(
@@ -438,22 +374,48 @@ def take_out(conn: Connection, batch: RemovalBatch, age_s: float) -> Pruned:
         .distinct()
     )
     gone = turns - set(left)
-    told = (inbox.c.conversation == batch.conversation, inbox.c.turn_id.in_(gone), _is_finished)
+    told = (inbox.c.conversation == conversation_id, inbox.c.turn_id.in_(gone), _is_finished)
     conn.execute(delete(inbox).where(*told))
     conn.execute(
-        delete(blob).where(blob.c.conversation == batch.conversation, blob.c.turn_id.in_(gone))
+        delete(blob).where(blob.c.conversation == conversation_id, blob.c.turn_id.in_(gone))
     )
-    _forget_summaries(conn, batch.conversation, age_s)
+    _forget_summaries(conn, conversation_id, age_s)
     return Pruned(len(rows), sum(len(row.body.encode()) for row in rows))
 
 
-def forget_words(conn: Connection, batch: RemovalBatch) -> bool:
-    """Take messages out of the search index; False where it is not in a state for that."""
-    seqs = [row.seq for row, _ in batch.rows]
-    is_fed = bool(seqs) and conversations.search_progress(conn, batch.conversation)[0] >= seqs[-1]
+def _old_messages(
+    conn: Connection, conversation_id: int, plan: ViewPlan, age_s: float
+) -> list[Any]:
+    """Return the next messages of a conversation that may go, in order."""
+    found: list[Any] = []
+    for first, last in _removable(plan):
+        here = _OLD.where(*_may_go(conversation_id, first, last, age_s))
+        found += conn.execute(here.limit(STEP_MESSAGES - len(found)))
+    return found
+
+
+_OLD = select(message.c.seq, message.c.turn_id, message.c.body).order_by(message.c.seq)
+
+
+def take_words(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
+    """Take the next old messages of a conversation out of the search index; they stay."""
+    known = and_(
+        search_row.c.conversation == message.c.conversation, search_row.c.seq == message.c.seq
+    )
+    found = _OLD.join(search_row, known).where(
+        message.c.conversation == conversation_id, _old(search_row, age_s)
+    )
+    rows = conn.execute(found.limit(STEP_MESSAGES)).all()
+    is_done = bool(rows) and _forget_words(conn, conversation_id, rows)
+    return Pruned(len(rows)) if is_done else Pruned()
+
+
+def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Any]) -> bool:
+    """Take messages out of the search index; False if it cannot tell which words they have."""
+    is_fed = conversations.search_progress(conn, conversation_id)[0] >= rows[-1].seq
     if not is_fed or not index.is_current(conn):
         return False
-    index.take_out(conn, batch.conversation, {row.seq: terms for row, terms in batch.rows})
+    index.take_out(conn, conversation_id, {row.seq: terms_of(decode(row.body)) for row in rows})
     return True
 
 
@@ -477,25 +439,9 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
     conn.execute(delete(node).where(*over, or_(_old(node, age_s), is_last)))
 
 
-def old_words(conn: Connection, conversation_id: int, age_s: float, most: int) -> list[OldMessage]:
-    """Return the next messages of a conversation that are to leave the search index."""
-    known = and_(
-        search_row.c.conversation == message.c.conversation, search_row.c.seq == message.c.seq
-    )
-    found = (
-        select(message.c.seq, message.c.turn_id, message.c.body)
-        .join(search_row, known)
-        .where(message.c.conversation == conversation_id, _old(search_row, age_s))
-        .order_by(message.c.seq)
-        .limit(most)
-    )
-    return [OldMessage(*row) for row in conn.execute(found)]
-
-
 def count_words(conn: Connection, age_s: float) -> Pruned:
     """Return how many messages would leave the search index."""
-    rows = conn.scalar(select(func.count()).select_from(search_row).where(_old(search_row, age_s)))
-    return Pruned(int(rows or 0), 0)
+    return _counted(conn, literal_column("0"), _old(search_row, age_s))
 
 
 class DueFile(NamedTuple):

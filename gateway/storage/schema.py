@@ -15,7 +15,6 @@ from sqlalchemy.sql.functions import FunctionElement
 # All that these name is the schema's; a list of them would be the same names a second time.
 from gateway.storage.tables.columns import *  # noqa: F403
 from gateway.storage.tables.conversations import *  # noqa: F403
-from gateway.storage.tables.costs import *  # noqa: F403
 from gateway.storage.tables.people import *  # noqa: F403
 from gateway.storage.tables.queue import *  # noqa: F403
 from gateway.storage.tables.turns import *  # noqa: F403

@@ -66,17 +66,10 @@ _IS_WATCHED = (
 def watch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:
     """Note that somebody looks at these chats at a replica; what has expired goes."""
     conn.execute(delete(chat_watch).where(chat_watch.c.until < now_s()))
-    if not session_keys:
-        return
-    here = (chat_watch.c.replica == replica_id, chat_watch.c.session_key.in_(session_keys))
-    until = now_s() + WATCH_S
-    again = update(chat_watch).where(*here).values(until=until)
-    known = set(conn.scalars(again.returning(chat_watch.c.session_key)))
-    fresh = [
-        {"session_key": key, "replica": replica_id} for key in session_keys if key not in known
-    ]
-    if fresh:
-        conn.execute(chat_watch.insert().values(until=until), fresh)
+    unwatch(conn, replica_id, session_keys)
+    rows = [{"session_key": key, "replica": replica_id} for key in session_keys]
+    if rows:
+        conn.execute(chat_watch.insert().values(until=now_s() + WATCH_S), rows)
 
 
 def unwatch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:

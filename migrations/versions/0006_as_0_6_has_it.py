@@ -1,4 +1,4 @@
-"""What 0.6 stores: prompts once, sums of costs, people of the web chat, the audit log, alerts
+"""What 0.6 stores: prompts once, people of the web chat, the audit log, alerts
 
 Revision: 0006, follows 0005.
 """
@@ -11,7 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import context, op
 
-from gateway.storage.tables import costs
 from migrations import WHOLE
 
 revision = "0006"
@@ -50,7 +49,7 @@ def upgrade() -> None:
     _extend_memory()
     _create_audit_log()
     _create_alerts()
-    _create_sums(op.get_bind().dialect.name)
+    _note_prompts_before()
 
 
 def _id() -> sa.Column[int]:
@@ -391,36 +390,12 @@ def _create_alerts() -> None:
     op.create_index("ix_alert_at", "alert", ["at"])
 
 
-def _create_sums(dialect: str) -> None:
-    """Create what reports of costs read, filled from the ledger; triggers keep it from then on."""
-    op.drop_index("ix_ledger_at_usd", "ledger")
-    op.drop_index("ix_ledger_sender_at_usd", "ledger")
+def _note_prompts_before() -> None:
     op.add_column("ledger", _whole("before_tokens", "0"))
-    op.execute(_BEFORE)
-    _create_sum("spent_slot", "slot", "provider", "model", "size", "bucket")
-    _create_sum("spent_by", "sender", "slot", "conversation", "provider", "model", "size")
-    op.execute(costs.filled_sql(dialect))
-    op.execute(costs.slots_sql(dialect))
-    for trigger in costs.rollup_triggers(dialect).values():
-        op.execute(trigger)
-
-
-_PROMPT = costs.PROMPT.format(r="ledger")
-_ANSWER = costs.ANSWER.format(r="ledger")
-_BEFORE = (
-    "UPDATE ledger SET before_tokens = found.tokens FROM (SELECT id, lag("  # noqa: S608
-    f"{_PROMPT}, 1, 0) OVER (PARTITION BY conversation, provider, model"
-    f" ORDER BY id) AS tokens FROM ledger WHERE {_ANSWER}) AS found"
-    " WHERE found.id = ledger.id AND found.tokens > 0"
-)
-
-
-def _create_sum(name: str, *keys: str) -> None:
-    texts = {"sender", "provider", "model"}
-    kinds = {key: sa.Text() if key in texts else WHOLE for key in keys}
-    op.create_table(
-        name,
-        *(sa.Column(key, kind, primary_key=True) for key, kind in kinds.items()),
-        *(_whole(measure, "0") for measure in costs.MEASURES),
-        sqlite_with_rowid=False,
+    op.execute(
+        "UPDATE ledger SET before_tokens = found.tokens FROM (SELECT id, lag(input_tokens"
+        " + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens, 1, 0)"
+        " OVER (PARTITION BY conversation, provider, model ORDER BY id) AS tokens"
+        " FROM ledger WHERE purpose = 'answer' AND NOT estimated) AS found"
+        " WHERE found.id = ledger.id AND found.tokens > 0"
     )

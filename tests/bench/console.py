@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -22,10 +22,11 @@ from psycopg.errors import DuplicateDatabase
 
 from gateway.console import site
 from gateway.console.register import REGISTER
-from gateway.storage import copying, maintenance
+from gateway.storage import copying, maintenance, postgres
 from tests.bench.aged_database import Size, make
 from tests.bench.figures import Figure
 from tests.support.door import AUTHORIZED
+from tests.support.every_table import feed_all
 from tests.support.gateway import serving
 from tests.support.postgres import PostgresServer, postgres_server
 
@@ -80,6 +81,8 @@ def _copied(path: Path, server: PostgresServer) -> str:
         with suppress(DuplicateDatabase):
             server.run("CREATE DATABASE aged")
         copying.copy(path, copying.server_of(url), lambda *_: None)
+        with closing(postgres.connect(copying.server_of(url))) as conn, conn.begin():
+            feed_all(conn)
         with psycopg.connect(url, autocommit=True) as admin:
             # As autovacuum does in service; the tests' servers have none.
             admin.execute("VACUUM ANALYZE")

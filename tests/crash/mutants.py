@@ -14,7 +14,6 @@ from gateway.lifecycle.replica import AccountLease, AccountLeases
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.notices import TurnChats
 from gateway.storage.conversation import turn_journal, turns
-from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import SqliteDatabase
 from gateway.storage.queue import alerts, blame, leases, replicas
 from gateway.storage.queue.blame import Inheritance
@@ -96,20 +95,9 @@ def no_fence(_: Any) -> None:
         held = replace(lease, replica=owner.owner, epoch=owner.epoch)
         return take_seqs(conn, held, *args, **rest)
 
-    def by_anybody(write: Any) -> Any:
-        def written(conn: Connection, current: Turn, *args: Any) -> Any:
-            owner = unfenced(conn, current.lease)
-            held = replace(current.lease, replica=owner.owner, epoch=owner.epoch)
-            return write(conn, replace(current, lease=held), *args)
-
-        return written
-
     replace_in(leases, fence=unfenced, take_seqs=taken_by_anybody)
     for module in (turns, turn_journal):
         replace_in(module, fence=unfenced)
-    # Statements have their fences since they were imported.
-    for module, name in ((turns, "move_on"), (turn_journal, "_next_n")):
-        replace_in(module, **{name: by_anybody(getattr(module, name))})
     deaf()
 
 

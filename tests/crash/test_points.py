@@ -43,8 +43,6 @@ NOT_A_STEP = {
     "fn",
     "erase",
     "begin_anew",
-    "take_out",
-    "forget_words",
     "remove_file",
     "erase_part",
     "note_settings",

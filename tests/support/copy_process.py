@@ -18,7 +18,7 @@ WHOLE = "whole"
 
 def copy(source: str, target: str, tell: Connection) -> None:
     """Copy, and say the part of each report."""
-    copying.INDEXED_ROWS = copying.TOLD_EVERY = 3
+    copying.TOLD_EVERY = 3
     file, server = copying.file_of(source, Path()), copying.server_of(target)
     copying.copy(file, server, lambda part, *_: tell.send(part))
     tell.send(WHOLE)

@@ -10,7 +10,6 @@ from sqlalchemy import (
     Double,
     LargeBinary,
     Table,
-    func,
     insert,
     select,
     update,
@@ -18,10 +17,10 @@ from sqlalchemy import (
 
 from agent.messages import encode, user_message
 from gateway.storage.copying import LEFT_OUT
-from gateway.storage.schema import conversation, message, metadata, spent_slot
+from gateway.storage.schema import conversation, message, metadata
 from gateway.storage.search import index
 
-SEEDED = {"identity", "spent_slot", "spent_by", "search_row"}
+SEEDED = {"identity", "search_row"}
 """Of which something is there already, or which fill themselves."""
 SENTENCES = ("the cat sat on the mat", "naïve 漢字 % \\ ' \"\t\n", "a nul: \0 .", "")
 BIG = 2**62
@@ -36,7 +35,12 @@ def fill(conn: Connection, count: int = 12) -> None:
             conn.execute(insert(table), [_row(table, n) for n in range(1, count + 1)])
     conn.execute(update(conversation).values(message_head=count, searched_seq=0))
     index.clear(conn)
-    for conversation_id in range(1, count + 1):
+    feed_all(conn)
+
+
+def feed_all(conn: Connection) -> None:
+    """Feed the search index with all that it lacks."""
+    for conversation_id in conn.scalars(select(conversation.c.id)).all():
         while waiting := index.waiting(conn, conversation_id):
             index.feed(conn, index.prepared(waiting))
 
@@ -75,14 +79,6 @@ def everything(conn: Connection) -> dict[str, list[tuple[Any, ...]]]:
             rows = [tuple(map(_plain, row)) for row in conn.execute(select(table))]
             found[table.name] = sorted(rows, key=repr)
     return found
-
-
-def slots(conn: Connection) -> list[tuple[Any, ...]]:
-    """Return the sums by model, without the rows over which an engine spreads them."""
-    keys = [column for column in spent_slot.primary_key if column.name != "bucket"]
-    sums = [func.sum(column) for column in spent_slot.c if not column.primary_key]
-    found = conn.execute(select(*keys, *sums).group_by(*keys).order_by(*keys))
-    return [tuple(map(_plain, row)) for row in found]
 
 
 def _plain(value: Any) -> Any:

@@ -55,15 +55,29 @@ class AwaitedFile:
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file that is stored with its bytes."""
+class StoredFile(NamedTuple):
+    """A file that came with a message or that a tool made, whatever became of it.
+
+    Attributes:
+        inbox_seq: The message it came with; None for one that a tool made.
+        size_bytes: As the platform said; exact once it is stored.
+        state: pending, stored or failed.
+        error: Why it is not there, in words for the model.
+    """
 
     id: int
+    inbox_seq: int | None
     name: str
     kind: AttachmentKind
     mime: str
-    size_bytes: int
+    size_bytes: int | None
+    state: str
+    error: str | None
+
+    @property
+    def stored_bytes(self) -> int:
+        """How large it is, once it is stored."""
+        return self.size_bytes or 0
 
 
 def append(
@@ -197,14 +211,10 @@ def attempt(conn: Connection, attachment_id: int) -> int:
     It is counted first, so that one which kills the process is not made again and again. Where
     nobody waits for the file any more the answer is 0.
     """
-    if (
-        conn.execute(_awaited(attachment.c.id).where(attachment.c.id == attachment_id)).first()
-        is None
-    ):
-        return 0
-    _change(conn, attachment_id, failures=attachment.c.failures + 1)
-    query = select(attachment.c.failures).where(attachment.c.id == attachment_id)
-    return int(conn.scalar(query) or 0)
+    awaited = _awaited(attachment.c.id).correlate(None)
+    this = (attachment.c.id == attachment_id, attachment.c.id.in_(awaited))
+    counted = update(attachment).where(*this).values(failures=attachment.c.failures + 1)
+    return conn.scalar(counted.returning(attachment.c.failures)) or 0
 
 
 def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:
@@ -213,17 +223,13 @@ def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> boo
     Returns:
         False where nobody waits for the file any more: it is stored, failed or erased.
     """
-    if not _is_pending(conn, attachment_id):
+    awaited = select(attachment.c.id).where(attachment.c.id == attachment_id, file_is_awaited)
+    if conn.execute(awaited).first() is None:
         return False
     if n == 0:
         conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
     conn.execute(attachment_part.insert().values(attachment=attachment_id, n=n, body=body))
     return True
-
-
-def _is_pending(conn: Connection, attachment_id: int) -> bool:
-    query = select(attachment.c.id).where(attachment.c.id == attachment_id, file_is_awaited)
-    return conn.execute(query).first() is not None
 
 
 def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -> None:
@@ -288,7 +294,8 @@ def offer(
     given = Attachment(name=name, kind=kind, mime=mime)
     attachment_id = _insert(conn, turn.lease.conversation, given, turn_id=turn.id)
     _store(conn, attachment_id, content)
-    return StoredFile(attachment_id, name, kind, clean_mime(mime), len(content))
+    mime = clean_mime(mime)
+    return StoredFile(attachment_id, None, name, kind, mime, len(content), "stored", None)
 
 
 def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> int:
@@ -318,42 +325,17 @@ _OF_TURN = (
 )
 
 
-class MessageFile(NamedTuple):
-    """A file that came with a message, whatever became of it.
-
-    Attributes:
-        size_bytes: As the platform said; exact once it is stored.
-        state: pending, stored or failed.
-        error: Why it is not there, in words for the model.
-    """
-
-    id: int
-    inbox_seq: int
-    name: str
-    kind: AttachmentKind
-    mime: str
-    size_bytes: int | None
-    state: str
-    error: str | None
-
-    @property
-    def stored_bytes(self) -> int:
-        """How large it is, once it is stored."""
-        return self.size_bytes or 0
-
-
 def of_messages(
     conn: Connection, conversation_id: int, inbox_seqs: Sequence[int]
-) -> list[MessageFile]:
+) -> list[StoredFile]:
     """Return all files that came with these messages, in order."""
     if not inbox_seqs:
         return []
-    columns = (attachment.c[name] for name in MessageFile._fields)
-    query = select(*columns).where(
+    query = select(attachment).where(
         attachment.c.conversation == conversation_id, attachment.c.inbox_seq.in_(inbox_seqs)
     )
     rows = conn.execute(query.order_by(attachment.c.inbox_seq, attachment.c.id))
-    return [MessageFile(*row) for row in rows]
+    return [_stored(row) for row in rows]
 
 
 def of_conversation(
@@ -365,8 +347,7 @@ def of_conversation(
         attachment.c.state == "stored",
         attachment.c.conversation == conversation_id,
     )
-    found = conn.scalar(query)
-    return None if found is None else outgoing(conn, attachment_id)
+    return None if conn.scalar(query) is None else outgoing(conn, attachment_id)
 
 
 def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
@@ -393,15 +374,12 @@ def forget_some(conn: Connection, conversation_id: int, parts: int) -> int:
 
 
 def forget(conn: Connection, conversation_id: int) -> None:
-    """Erase all files of a conversation."""
-    here = attachment.c.conversation == conversation_id
-    ids = select(attachment.c.id).where(here)
-    conn.execute(delete(attachment_part).where(attachment_part.c.attachment.in_(ids)))
-    conn.execute(delete(attachment).where(here))
+    """Erase all files of a conversation, whose parts are gone."""
+    conn.execute(delete(attachment).where(attachment.c.conversation == conversation_id))
 
 
 def _stored(row: Row[Any]) -> StoredFile:
-    return StoredFile(row.id, row.name, row.kind, row.mime, row.size_bytes)
+    return StoredFile(*(getattr(row, name) for name in StoredFile._fields))
 
 
 def clean_name(name: str) -> str:

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, bindparam, delete, select
 from agent.context_engine import Node, Trigger
 from agent.ports import Compaction, ModelCall, PlannerState
 from agent.view.view import Summary
-from gateway.errors import LeaseLost
 from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import Turn
@@ -75,22 +74,12 @@ def compact(
             the turn has ended; the caller's transaction must write nothing.
         TurnCancelled: Its user stopped the turn; nothing was written.
     """
+    turns.proceed(conn, current)
     parent, plan = _with_notes(conn, current), compaction.plan
     # What was written ahead of a summary that is not written yet stays valid.
     only_pruned = plan.summaries == parent.plan.summaries
-    try:
-        child = sessions.split(
-            conn,
-            parent,
-            "compression",
-            plan,
-            state,
-            keeps_candidate=only_pruned,
-        )
-        turns.move_on(conn, current, child)
-    except LeaseLost:
-        turns.proceed(conn, current)
-        raise
+    child = sessions.split(conn, parent, "compression", plan, state, keeps_candidate=only_pruned)
+    turns.move_on(conn, current, child)
     conn.execute(_INSERT, _values(compaction, parent, child))
     store_nodes(conn, child.conversation, compaction.nodes)
     return child

@@ -6,8 +6,7 @@ run inside of their caller's transaction. What asks for rows of another table by
 place or key joins the table where that saves a statement.
 """
 
-import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -22,7 +21,6 @@ from sqlalchemy import (
     delete,
     func,
     literal_column,
-    or_,
     select,
     update,
 )
@@ -42,7 +40,6 @@ from gateway.storage.schema import (
 )
 
 TITLE_CHARS = 60
-_PAGE = 50
 
 
 class Conversation(NamedTuple):
@@ -101,27 +98,20 @@ _pending = (
     .label("pending")
 )
 
-_NOTHING: Select[Any] = select().select_from(conversation)
 
-
-def hold(conn: Connection, conversation_id: int, other: int | None = None) -> None:
-    """Lock a conversation, or two, before a statement that decides by rows of other tables.
+def hold(conn: Connection, conversation_id: int) -> None:
+    """Lock a conversation before a statement that decides by rows of other tables.
 
     For PostgreSQL. There a statement sees of other tables what was committed when it began, not
     when it got the lock on the row that it changes: what another transaction has entered meanwhile
-    would not count. SQLite has one writer: nothing is done. Nobody waits for the answer: it has no
-    columns, and so goes with what follows.
+    would not count. SQLite has one writer: nothing is done.
     """
-    if conn.dialect.name == "sqlite":
-        return
-    if other is None:
+    if conn.dialect.name != "sqlite":
         conn.execute(_HOLD, {"conversation_id": conversation_id})
-    else:
-        conn.execute(_HOLD_BOTH, {"one": conversation_id, "other": other})
 
 
 def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
-    """Lock the conversations of session keys as `hold` does."""
+    """Lock the conversations of session keys as `hold` does, in the order of ids."""
     if conn.dialect.name != "sqlite" and len(session_keys) > 1:
         keyed = select(conversation.c.id).join(alias, alias.c.conversation == conversation.c.id)
         found = keyed.where(alias.c.session_key.in_(session_keys)).order_by(conversation.c.id)
@@ -137,16 +127,7 @@ def locking(found: Select[Any], *also: Table) -> Select[Any]:
     return found.with_for_update(of=(conversation, *also), key_share=True)
 
 
-# Everybody takes several locks in the order of ids: else two could wait for each other.
-_HOLD_BOTH = locking(
-    _NOTHING.where(
-        or_(conversation.c.id == bindparam("one"), conversation.c.id == bindparam("other"))
-    ).order_by(conversation.c.id)
-)
-
-# Not by way of `_hold_both`: PostgreSQL would plan that anew each time, as it expects less of
-# a plan for two equal ids than of one for any two.
-_HOLD = locking(_NOTHING.where(conversation.c.id == bindparam("conversation_id")))
+_HOLD = locking(select(conversation.c.id).where(conversation.c.id == bindparam("conversation_id")))
 
 
 def get(conn: Connection, conversation_id: int) -> Conversation:
@@ -217,23 +198,16 @@ def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
     return None if row is None else _with_key(row)
 
 
-def all_of_user(conn: Connection, platform: str, user: str) -> Iterator[Conversation]:
-    """Yield somebody's conversations with their keys; where they wrote last comes first.
-
-    They are read in pages: who wants the first one does not read thousands.
-    """
+def all_of_user(conn: Connection, platform: str, user: str) -> list[Conversation]:
+    """Return somebody's conversations with their keys; where they wrote last comes first."""
     written_at = (
         select(inbox.c.at)
         .where(inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head)
         .scalar_subquery()
     )
     theirs = (conversation.c.platform == platform, conversation.c.user == user)
-    query = _keyed().where(*theirs).order_by(written_at.desc(), alias.c.session_key).limit(_PAGE)
-    for first in itertools.count(0, _PAGE):
-        rows = conn.execute(query.offset(first)).all()
-        yield from map(_with_key, rows)
-        if len(rows) < _PAGE:
-            return
+    query = _keyed().where(*theirs).order_by(written_at.desc(), alias.c.session_key)
+    return [_with_key(row) for row in conn.execute(query)]
 
 
 def _keyed() -> Select[Any]:
@@ -398,9 +372,15 @@ def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> Non
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=first_seq - 1))
 
 
-def take_inbox_seq(conn: Connection, conversation_id: int) -> int:
-    """Return the next seq of the inbox, which is taken by this."""
-    return int(conn.scalar(_TAKE_INBOX_SEQ, {"p_conversation_id": conversation_id}) or 0)
+def take_inbox_seq(conn: Connection, conversation_id: int, *, is_work: bool) -> int:
+    """Return the next seq of the inbox, which is taken by this.
+
+    Args:
+        is_work: Makes the conversation, which the caller has locked, ready if it waits for no
+            person's answer.
+    """
+    taken = _TAKE_SEQ_OF_WORK if is_work else _TAKE_INBOX_SEQ
+    return int(conn.scalar(taken, {"p_conversation_id": conversation_id}) or 0)
 
 
 _TAKE_INBOX_SEQ = (
@@ -409,17 +389,6 @@ _TAKE_INBOX_SEQ = (
     .values(inbox_head=conversation.c.inbox_head + 1)
     .returning(conversation.c.inbox_head)
 )
-
-
-def take_seq_of_work(conn: Connection, place: Conversation) -> int:
-    """Do the same for work, which makes the conversation ready if it waits for no person's answer.
-
-    Args:
-        place: As this transaction has read it, locked; nothing was entered since. So the seq is
-            known, and nobody waits for the answer.
-    """
-    conn.execute(_TAKE_SEQ_OF_WORK, {"p_conversation_id": place.id})
-    return place.inbox_head + 1
 
 
 def take_outbox_seq(conn: Connection, conversation_id: int, source_key: str) -> int | None:
@@ -441,32 +410,17 @@ _TAKE_OUTBOX_SEQ = (
 )
 
 
-def take_message_seqs(
-    conn: Connection, conversation_id: int, count: int, after_seq: int | None = None
-) -> int:
-    """Take so many seqs of the transcript; returns the newest one.
-
-    Nobody waits for the answer where the newest one before is known: `after_seq`, which this
-    transaction has read behind its lock.
-    """
-    if after_seq is not None:
-        conn.execute(_ADD_MESSAGES, {"p_conversation_id": conversation_id, "p_count": count})
-        return after_seq + count
-    return int(
-        conn.scalar(_TAKE_MESSAGE_SEQS, {"p_conversation_id": conversation_id, "p_count": count})
-        or 0
-    )
+def take_message_seqs(conn: Connection, conversation_id: int, count: int) -> int:
+    """Take so many seqs of the transcript; returns the newest one."""
+    wanted = {"p_conversation_id": conversation_id, "p_count": count}
+    return int(conn.scalar(_TAKE_MESSAGE_SEQS, wanted) or 0)
 
 
-def _adding(conversation_id: Any, count: Any) -> Any:
-    longer = update(conversation).where(conversation.c.id == conversation_id)
-    return longer.values(message_head=conversation.c.message_head + count)
-
-
-_ADD_MESSAGES = _adding(bindparam("p_conversation_id"), bindparam("p_count"))
-
-_TAKE_MESSAGE_SEQS = _adding(bindparam("p_conversation_id"), bindparam("p_count")).returning(
-    conversation.c.message_head
+_TAKE_MESSAGE_SEQS = (
+    update(conversation)
+    .where(conversation.c.id == bindparam("p_conversation_id"))
+    .values(message_head=conversation.c.message_head + bindparam("p_count"))
+    .returning(conversation.c.message_head)
 )
 
 
@@ -559,15 +513,8 @@ _MAKE_READY = (
     .values(ready_no=next_ready_no())
 )
 
-_TAKE_SEQ_OF_WORK = (
-    update(conversation)
-    .where(conversation.c.id == bindparam("p_conversation_id"))
-    .values(
-        inbox_head=conversation.c.inbox_head + 1,
-        ready_no=case(
-            (and_(*_is_idle, ~_is_asking), next_ready_no()), else_=conversation.c.ready_no
-        ),
-    )
+_TAKE_SEQ_OF_WORK = _TAKE_INBOX_SEQ.values(
+    ready_no=case((and_(*_is_idle, ~_is_asking), next_ready_no()), else_=conversation.c.ready_no)
 )
 
 # In the words of ix_conversation_unsearched.

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, Row, select, update
 
 from agent.messages import ChatMessage, text_of, user_message
@@ -22,7 +21,7 @@ from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.reports import ledger
-from gateway.storage.schema import is_running, now_s, turn
+from gateway.storage.schema import is_running, turn
 
 TIME_IS_UP = (
     "Error: the time of this task was used up while this ran, so its outcome is unknown. Say so."
@@ -60,24 +59,11 @@ def _begin(conn: Connection, parent: Turn, key: str, task: str, base: PromptBase
     here = conversations.get(conn, parent.lease.conversation)
     child = conversations.create_child(conn, here, parent.id, key, task)
     root = sessions.settle_base(conn, sessions.start_root(conn, child, "delegated"), base)
-    row = conn.execute(
-        turn
-        .insert()
-        .values(
-            conversation=child,
-            session_id=root.id,
-            # By these the parent's stop reaches it.
-            first_seq=parent.upto_seq,
-            upto_seq=parent.upto_seq,
-            state="running",
-            attempt=1,
-            epoch=parent.lease.epoch,
-            started_at=now_s(),
-            senders=orjson.dumps(parent.senders).decode(),
-        )
-        .returning(turn)
-    ).one()
-    transcript.append(conn, MessagePlace(child, root.id, row.id), [user_message(task)])
+    # By these the parent's stop reaches it.
+    seqs = (parent.upto_seq, parent.upto_seq)
+    turn_id, _ = turns.enter(conn, parent.lease.of_child(child), seqs, root.id, parent.senders)
+    transcript.append(conn, MessagePlace(child, root.id, turn_id), [user_message(task)])
+    row = conn.execute(select(turn).where(turn.c.id == turn_id)).one()
     return _turn(conn, parent, row, root)
 
 

@@ -23,7 +23,7 @@ from agent.ports import Origin
 from agent.safety.pasted import has_pasted
 from gateway.storage.conversation.attachments import (
     PART_BYTES,
-    MessageFile,
+    StoredFile,
     beginning,
     of_messages,
     size_text,
@@ -164,7 +164,7 @@ def content_of(
     told = [text] if text.strip() else []
     pictures: list[Part] = []
     for each in files:
-        label = _label(each.row, senders.get(each.row.inbox_seq, ""))
+        label = _label(each.row, senders.get(each.row.inbox_seq or 0, ""))
         words, is_shown = _told(conn, each, label, chars.get(each.row.id, 0))
         told.append(words)
         pictures += [image_part(each.row.id)] if is_shown else []
@@ -230,12 +230,12 @@ def _letters(text: str) -> str:
 class _File:
     """A row, and what the first bytes of its file show."""
 
-    row: MessageFile
+    row: StoredFile
     picture: Picture | None = None
     is_text: bool = False
 
 
-def _seen(conn: Connection, row: MessageFile) -> _File:
+def _seen(conn: Connection, row: StoredFile) -> _File:
     if row.state != "stored":
         return _File(row)
     # One byte less than a part has: `beginning` reads the first part alone then.
@@ -260,7 +260,7 @@ def shares_of(sizes: Sequence[int], total: int) -> list[int]:
     return shares
 
 
-def _label(row: MessageFile, sender: str) -> str:
+def _label(row: StoredFile, sender: str) -> str:
     """Return what a file is, without a bracket that would end the label early."""
     size = None if row.size_bytes is None else size_text(row.size_bytes)
     facts = ", ".join(fact for fact in (row.name, row.mime, size) if fact)

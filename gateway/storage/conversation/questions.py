@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import Connection, CursorResult, Row, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select, update
 
 from agent.ports import Decision, Origin
 from agent.tools.context import Inquiry, InquiryKind
@@ -64,28 +64,6 @@ class Question:
     rule: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionPlace:
-    """Where an inquiry was asked.
-
-    Attributes:
-        user: Whose conversation that is; None for one that several people share.
-        upto_seq: Newest entry of its inbox that the turn which waits there answers.
-    """
-
-    platform: str
-    account: str
-    chat: str
-    thread: str | None
-    user: str | None
-    upto_seq: int
-
-    @property
-    def account_key(self) -> tuple[str, str]:
-        """Platform and account, as adapters are found by."""
-        return self.platform, self.account
-
-
 def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
     """Return what was asked for a call."""
     row = conn.execute(_OF_CALL, {"turn_id": turn_id, "call": call}).one_or_none()
@@ -105,14 +83,8 @@ def find(conn: Connection, inquiry_id: int) -> Question | None:
     return None if row is None else _found(row)
 
 
-def place(conn: Connection, found: Question) -> QuestionPlace:
-    """Return where an inquiry was asked, as that is called now."""
-    here = conversations.get(conn, found.conversation)
-    upto_seq = _upto_seq(conn, found.conversation)
-    return QuestionPlace(here.platform, here.account, here.chat, here.thread, here.user, upto_seq)
-
-
-def _upto_seq(conn: Connection, conversation_id: int) -> int:
+def upto_seq(conn: Connection, conversation_id: int) -> int:
+    """Return the newest entry of the inbox that the turn which waits answers; 0 for no turn."""
     here = turn.c.conversation == conversation_id
     return conn.scalar(select(turn.c.upto_seq).where(here, is_running)) or 0
 
@@ -397,7 +369,22 @@ def expire(conn: Connection, found: Question) -> bool:
 
 def cancel(conn: Connection, conversation_id: int) -> int:
     """Have nothing wait in a conversation any more; returns how many answers were waited for."""
-    return _withdraw_all(conn, conn.execute(_CANCEL, {"p_conversation_id": conversation_id}))
+    return _cancel(conn, inquiry.c.conversation == conversation_id)
+
+
+def cancel_of_turn(conn: Connection, turn_id: int) -> None:
+    """Cancel all pending questions of a turn."""
+    _cancel(conn, inquiry.c.turn_id == turn_id)
+
+
+def _cancel(conn: Connection, its: ColumnElement[bool]) -> int:
+    cancelled = (
+        update(inquiry).where(its, is_unanswered).values(state="cancelled", answered_at=now_s())
+    )
+    ids = conn.scalars(cancelled.returning(inquiry.c.id)).all()
+    for inquiry_id in ids:
+        withdraw(conn, inquiry_id, ENDED["cancelled"])
+    return len(ids)
 
 
 def withdraw(
@@ -417,8 +404,7 @@ def withdraw(
     places = shown_in(conn, inquiry_id)
     for conversation_id, about in places.items():
         if conversation_id != but_in:
-            upto_seq = _upto_seq(conn, conversation_id)
-            outbox.withdraw(conn, conversation_id, about, note, upto_seq)
+            outbox.withdraw(conn, conversation_id, about, note, upto_seq(conn, conversation_id))
     return places.keys() - {but_in}
 
 
@@ -430,34 +416,6 @@ def told(inquiry_id: int, conversation_id: int) -> str:
 def shown_in(conn: Connection, inquiry_id: int) -> dict[int, str]:
     """Return the conversations in which a question has buttons, with its name there."""
     return outbox.with_buttons(conn, f"inquiry:{inquiry_id}:")
-
-
-def _withdraw_all(conn: Connection, cancelled: CursorResult[Any]) -> int:
-    rows = cancelled.all()
-    for row in rows:
-        withdraw(conn, row.id, ENDED["cancelled"])
-    return len(rows)
-
-
-_CANCEL = (
-    update(inquiry)
-    .where(inquiry.c.conversation == bindparam("p_conversation_id"), is_unanswered)
-    .values(state="cancelled", answered_at=now_s())
-    .returning(inquiry.c.id, inquiry.c.conversation)
-)
-
-
-def cancel_of_turn(conn: Connection, turn_id: int) -> None:
-    """Cancel all pending questions of a turn."""
-    _withdraw_all(conn, conn.execute(_CANCEL_OF_TURN, {"p_turn_id": turn_id}))
-
-
-_CANCEL_OF_TURN = (
-    update(inquiry)
-    .where(inquiry.c.turn_id == bindparam("p_turn_id"), is_unanswered)
-    .values(state="cancelled", answered_at=now_s())
-    .returning(inquiry.c.id, inquiry.c.conversation)
-)
 
 
 def _found(row: Row[Any]) -> Question:

@@ -47,34 +47,27 @@ MOST_ORIGINS = 100
 """As many are noted of a lineage; of more nobody looks who they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedBase:
-    """What segments share of the beginning of their requests.
+def _find_base(
+    conn: Connection, prompt: SystemPrompt, tools: str | None, inputs: Mapping[str, str] | None
+) -> int:
+    """Return the id of a base; it is entered, with its texts, where it is not known yet.
 
-    Attributes:
+    Args:
         prompt: The part of the system prompt that is no root's own.
         tools: Their schemas as JSON; None before version 0.3, `inputs` likewise.
         inputs: What prompt and tools were made from.
     """
-
-    prompt: SystemPrompt
-    tools: str | None
-    inputs: Mapping[str, str] | None
-
-
-def find_base(conn: Connection, base: SharedBase) -> int:
-    """Return the id of a base; it is entered, with its texts, where it is not known yet."""
-    layers, inputs = dumped(base.prompt.layers), dumped(base.inputs)
-    digest = digest_of(base.prompt.text, base.tools, layers, inputs)
+    layers, stored_inputs = dumped(prompt.layers), dumped(inputs)
+    digest = digest_of(prompt.text, tools, layers, stored_inputs)
     known = conn.scalar(_KNOWN_BASE, {"digest": digest})
     if known is not None:
         return int(known)
     values = {
         "digest": digest,
-        "prompt_id": _find_text(conn, base.prompt.text),
-        "tools_id": None if base.tools is None else _find_text(conn, base.tools),
+        "prompt_id": _find_text(conn, prompt.text),
+        "tools_id": None if tools is None else _find_text(conn, tools),
         "layers": layers,
-        "inputs": inputs,
+        "inputs": stored_inputs,
     }
     entered = prompt_base.insert().returning(prompt_base.c.id)
     return int(conn.execute(entered, values).scalar_one())
@@ -321,10 +314,9 @@ def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Sess
     """
     if parent.base_id is None:
         return parent
-    base = SharedBase(prompt.split()[0], parent.tools, parent.prompt_inputs)
     return replace(
         parent,
-        base_id=find_base(conn, base),
+        base_id=_find_base(conn, prompt.split()[0], parent.tools, parent.prompt_inputs),
         system_prompt=prompt.text,
         prompt_layers=prompt.layers,
     )
@@ -341,28 +333,13 @@ def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[P
         prompt = segment.prompt.with_notes(notes)
         if not segment.prompt.has_notes or prompt == segment.prompt:
             continue
-        fresh = with_prompt(conn, segment, prompt)
-        values = {
-            "settled_id": segment.id,
-            "new_base": fresh.base_id,
-            "new_own": prompt.split()[1],
-            "new_moved": NOTES_LAYER,
-        }
-        conn.execute(_SET_BASE, values)
-        if segment.base_id is not None:
-            release_bases(conn, {segment.base_id})
+        _store_prompt(conn, replace(segment, moved=NOTES_LAYER), prompt)
 
 
-def end(conn: Connection, session_id: int, reason: str) -> bool:
-    """Mark a segment as ended; what was prepared for it is dropped.
-
-    Returns:
-        False where it had ended before, and nothing was done.
-    """
-    if conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none() is None:
-        return False
+def end(conn: Connection, session_id: int, reason: str) -> None:
+    """Mark a segment as ended, if it has not ended before; what was prepared for it is dropped."""
+    conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none()
     conn.execute(_DROP_CANDIDATE, {"p_session_id": session_id})
-    return True
 
 
 _END = (
@@ -417,17 +394,18 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session
     Returns:
         The segment as it stands now. Where tools or inputs have changed, its `moved` names them.
     """
+    based = replace(session, tools=base.tools, prompt_inputs=base.inputs)
     if session.system_prompt is None:
-        return _store_base(conn, session, base, base.write(conn, session))
+        return _store_prompt(conn, based, base.write(conn, session))
     if session.prompt_inputs is None:
         # Version 0.2 has stored the prompt alone.
         kept = SystemPrompt(session.system_prompt, session.prompt_layers)
-        return _store_base(conn, session, base, kept)
+        return _store_prompt(conn, based, kept)
     changes = _changes(session, base)
     if not changes:
         return session
-    moved = replace(session, moved="+".join(changes))
-    return _store_base(conn, moved, base, base.write(conn, session))
+    moved = replace(based, moved="+".join(changes))
+    return _store_prompt(conn, moved, base.write(conn, session))
 
 
 def _changes(session: Session, base: PromptBase) -> list[str]:
@@ -439,11 +417,10 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
     return changed if base.tools == session.tools else ["tools", *changed]
 
 
-def _store_base(
-    conn: Connection, session: Session, base: PromptBase, prompt: SystemPrompt
-) -> Session:
+def _store_prompt(conn: Connection, session: Session, prompt: SystemPrompt) -> Session:
+    """Give a segment, as it is to be, another prompt; returns it with that."""
     shared, own = prompt.split()
-    base_id = find_base(conn, SharedBase(shared, base.tools, base.inputs))
+    base_id = _find_base(conn, shared, session.tools, session.prompt_inputs)
     values = {
         "settled_id": session.id,
         "new_base": base_id,
@@ -454,14 +431,7 @@ def _store_base(
     # Behind the change: as long as a segment refers to it, a base is not released.
     if session.base_id is not None:
         release_bases(conn, {session.base_id})
-    return replace(
-        session,
-        base_id=base_id,
-        system_prompt=prompt.text,
-        prompt_layers=prompt.layers,
-        tools=base.tools,
-        prompt_inputs=base.inputs,
-    )
+    return replace(session, base_id=base_id, system_prompt=prompt.text, prompt_layers=prompt.layers)
 
 
 # In a statement that sets columns SQLAlchemy keeps their names for what is set: parameters that

@@ -11,7 +11,7 @@ from agent.ports import PastMessage
 from agent.tokens.estimate import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.schema import Whole, blob, iso_time, message, now_s, running_in
+from gateway.storage.schema import blob, iso_time, message, now_s
 
 END = 2**31 - 1
 """Behind every message: the largest `seq` that the databases can hold."""
@@ -23,35 +23,23 @@ READ_LIMIT = 2000
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """Where in the books a message is entered.
-
-    Attributes:
-        turn_id: `RUNNING` for the turn that runs in the conversation, whose id nobody has read yet.
-    """
+    """Where in the books a message is entered."""
 
     conversation: int
     session_id: int
     turn_id: int | None
 
 
-RUNNING = 0
-"""No turn has this id."""
 is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
 """Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
 
 
-def append(
-    conn: Connection,
-    place: MessagePlace,
-    messages: Sequence[ChatMessage],
-    after_seq: int | None = None,
-) -> int:
+def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> int:
     """Insert messages with the next seqs; returns the newest seq.
 
-    The caller holds the conversation's fence (or its admission lock), and may know the newest seq
-    before: see `conversations.take_message_seqs`.
+    The caller holds the conversation's fence (or its admission lock).
     """
-    head = conversations.take_message_seqs(conn, place.conversation, len(messages), after_seq)
+    head = conversations.take_message_seqs(conn, place.conversation, len(messages))
     insert(conn, place, messages, head)
     return head
 
@@ -65,13 +53,12 @@ def insert(
         The messages with their seqs.
     """
     first = newest_seq - len(messages) + 1
-    of_running = place.turn_id == RUNNING
     rows = [
         {
             "conversation": place.conversation,
             "seq": first + n,
             "session_id": place.session_id,
-            **({"here": place.conversation} if of_running else {"turn_id": place.turn_id}),
+            "turn_id": place.turn_id,
             "role": entry["role"],
             "body": encode(entry),
             "tokens": estimate_message(entry),
@@ -79,13 +66,11 @@ def insert(
         for n, entry in enumerate(messages)
     ]
     if rows:
-        conn.execute(_INSERT_OF_RUNNING if of_running else _INSERT, rows)
+        conn.execute(_INSERT, rows)
     return [Entry(first + n, entry) for n, entry in enumerate(messages)]
 
 
 _INSERT = message.insert().values(at=now_s())
-_HERE = bindparam("here", type_=Whole)
-_INSERT_OF_RUNNING = message.insert().values(at=now_s(), turn_id=running_in(_HERE))
 
 
 def load_rows(

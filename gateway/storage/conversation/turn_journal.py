@@ -25,7 +25,6 @@ from gateway.storage.conversation.turns import (
     PREVIEW_INTENT,
     Turn,
     forgive_attempt,
-    held_by,
     load,
     proceed,
 )
@@ -57,7 +56,7 @@ def record_message(
     seq, n = _enter_message(conn, current, message)
     if message["role"] == "assistant":
         _journal_model(conn, current, call, seq, n)
-        conn.execute(_GET_FURTHER, {"p_turn_id": current.id})
+        conn.scalar(_GET_FURTHER, {"p_turn_id": current.id})
     return seq
 
 
@@ -217,35 +216,20 @@ def _next_n(conn: Connection, current: Turn) -> int:
         LeaseLost: Another worker has the conversation, or the turn has ended.
         TurnCancelled: Its user stopped the turn.
     """
-    n = conn.scalar(
-        _FENCED_STEP, {**held_by(current), "p_turn_id": current.id, "p_upto_seq": current.upto_seq}
-    )
+    proceed(conn, current)
+    n = conn.scalar(_GET_FURTHER, {"p_turn_id": current.id})
     if n is None:
-        proceed(conn, current)
         raise LeaseLost(f"turn {current.id} has ended")
     return int(n)
 
 
-_FENCED_STEP = (
-    update(turn)
-    .where(
-        turn.c.id == bindparam("p_turn_id"),
-        still_runs,
-        leases.fenced(
-            bindparam("p_conversation_id"),
-            bindparam("p_replica_id"),
-            bindparam("p_epoch"),
-            bindparam("p_upto_seq"),
-        ),
-    )
-    .values(progress=turn.c.progress + 1)
-    .returning(turn.c.progress)
-)
-
 _INSERT_STEP = step.insert().values(at=now_s())
 
 _GET_FURTHER = (
-    update(turn).where(turn.c.id == bindparam("p_turn_id")).values(progress=turn.c.progress + 1)
+    update(turn)
+    .where(turn.c.id == bindparam("p_turn_id"), still_runs)
+    .values(progress=turn.c.progress + 1)
+    .returning(turn.c.progress)
 )
 
 
@@ -330,28 +314,16 @@ def _shown_in(
 
 
 def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
-    """Note that a message with this nonce will be posted as the live preview; one statement.
+    """Note that a message with this nonce will be posted as the live preview.
 
     Raises:
         LeaseLost: Another worker has the conversation, or the turn has ended.
     """
     # Committed before the message is posted: after a crash the platform is asked for this nonce.
-    values = {"p_turn_id": current.id, "p_mark": PREVIEW_INTENT + nonce, **held_by(current)}
-    if conn.execute(_ANNOUNCE_PREVIEW, values).rowcount == 0:
-        raise LeaseLost(f"turn {current.id} is not this worker's any more")
-
-
-_ANNOUNCE_PREVIEW = (
-    update(turn)
-    .where(
-        (turn.c.id == bindparam("p_turn_id")),
-        still_runs,
-        leases.fenced(
-            bindparam("p_conversation_id"), bindparam("p_replica_id"), bindparam("p_epoch")
-        ),
-    )
-    .values(preview_ref=bindparam("p_mark"))
-)
+    fence(conn, current.lease)
+    mark = {"p_turn_id": current.id, "p_ref": PREVIEW_INTENT + nonce}
+    if conn.execute(_SET_PREVIEW, mark).rowcount == 0:
+        raise LeaseLost(f"turn {current.id} has ended")
 
 
 def set_preview(conn: Connection, current: Turn, ref: str) -> None:
@@ -361,7 +333,9 @@ def set_preview(conn: Connection, current: Turn, ref: str) -> None:
 
 
 _SET_PREVIEW = (
-    update(turn).where(turn.c.id == bindparam("p_turn_id")).values(preview_ref=bindparam("p_ref"))
+    update(turn)
+    .where(turn.c.id == bindparam("p_turn_id"), still_runs)
+    .values(preview_ref=bindparam("p_ref"))
 )
 
 

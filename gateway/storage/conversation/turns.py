@@ -23,7 +23,7 @@ from gateway.storage.conversation import conversations, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.transcript import END, MessagePlace
-from gateway.storage.queue import inbox, leases
+from gateway.storage.queue import inbox
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import (
@@ -224,18 +224,17 @@ def begin(
             brought += _told_apart(session, question.origins)
         session = sessions.note_origins(conn, session, brought)
     # Only a root has none yet, and only a root begins with the examples.
-    newest = held.message_head if held.active else None
     if active.system_prompt is None:
-        examples = MessagePlace(lease.conversation, session.id, None)
-        newest = transcript.append(conn, examples, base.prefill, newest)
-    turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose, question.retries)
+        transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
+    seqs = (entries[0].seq, entries[-1].seq)
+    turn_id, upto_seq = enter(conn, lease, seqs, session.id, whose, question.retries)
     if held.cancel_upto_seq >= entries[0].seq:
         conversations.outlive_stops(conn, lease.conversation, entries[0].seq)
     recorded: tuple[Message, ...] = ()
     if asked is not None:
-        place = MessagePlace(lease.conversation, session.id, transcript.RUNNING)
-        recorded = _record_question(conn, place, asked, base, newest)
-    inbox.take(conn, entries)
+        place = MessagePlace(lease.conversation, session.id, turn_id)
+        recorded = _record_question(conn, place, asked, base)
+    inbox.take(conn, turn_id, entries)
     return Turn(
         id=turn_id,
         lease=lease,
@@ -369,29 +368,35 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
         if not entries:
             return None
         whose = senders_of(lease, entries)
-        _enter(conn, lease, entries, sessions.active(conn, lease.conversation).id, whose)
-        inbox.take(conn, entries)
+        segment = sessions.active(conn, lease.conversation).id
+        seqs = (entries[0].seq, entries[-1].seq)
+        turn_id, _ = enter(conn, lease, seqs, segment, whose)
+        inbox.take(conn, turn_id, entries)
     row = conn.execute(_RUNNING, {"conversation_id": lease.conversation}).one()
     taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
     # A `/stop` from before does not count for an entry that an operator queued again since.
     return replace(taken_up, stopped=held.runs and held.cancel_upto_seq >= row.upto_seq)
 
 
-def _enter(
+def enter(
     conn: Connection,
     lease: Lease,
-    entries: Sequence[InboxEntry],
+    seqs: tuple[int, int],
     session_id: int,
     whose: Sequence[str],
     retries: int | None = None,
 ) -> tuple[int, int]:
-    """Enter the running turn of these entries; return its id and `upto_seq`."""
+    """Enter a running turn; return its id and `upto_seq`.
+
+    Args:
+        seqs: Of the first and the last entry of the inbox that it answers.
+    """
     values = {
         "conversation": lease.conversation,
         "session_id": session_id,
-        "first_seq": entries[0].seq,
+        "first_seq": seqs[0],
         "here": lease.conversation,
-        "newest_seq": entries[-1].seq,
+        "newest_seq": seqs[1],
         "epoch": lease.epoch,
         "senders": orjson.dumps(whose).decode(),
         "retries": retries,
@@ -424,12 +429,12 @@ _INSERT = (
 
 
 def _record_question(
-    conn: Connection, place: MessagePlace, asked: Content, base: PromptBase, newest: int | None
+    conn: Connection, place: MessagePlace, asked: Content, base: PromptBase
 ) -> tuple[Message, ...]:
     """Record what is told beside a question, if anything, and the question."""
     beside = [context_message(base.context)] if base.context else []
     rows = [*beside, user_message(asked)]
-    first = transcript.append(conn, place, rows, newest) - len(rows) + 1
+    first = transcript.append(conn, place, rows) - len(rows) + 1
     return tuple(Message(first + n, row) for n, row in enumerate(rows))
 
 
@@ -449,42 +454,17 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
     return row
 
 
-def held_by(current: Turn) -> dict[str, int]:
-    """Return what a fence asks of a turn's lease, as `leases.fenced` has it."""
-    lease = current.lease
-    return {
-        "p_conversation_id": lease.parent or lease.conversation,
-        "p_replica_id": lease.replica,
-        "p_epoch": lease.epoch,
-    }
-
-
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
-    """Fence, and move the turn to the segment that it has begun, also for when it is resumed.
+    """Move the turn to the segment that it has begun, also for when it is resumed.
+
+    The caller has fenced it (`proceed`).
 
     Raises:
-        LeaseLost: The turn does not run any more, its lease is lost or its user has stopped it:
-            `proceed` tells. The caller's transaction must write nothing.
+        LeaseLost: The turn has ended; the caller's transaction must write nothing.
     """
-    values = {**held_by(current), "p_turn_id": current.id, "p_upto_seq": current.upto_seq}
-    if conn.execute(_MOVE_ON, {**values, "p_session_id": session.id}).rowcount == 0:
+    moved = update(turn).where(turn.c.id == current.id, still_runs).values(session_id=session.id)
+    if conn.execute(moved).rowcount == 0:
         raise LeaseLost(f"turn {current.id} has ended")
-
-
-_MOVE_ON = (
-    update(turn)
-    .where(
-        turn.c.id == bindparam("p_turn_id"),
-        still_runs,
-        leases.fenced(
-            bindparam("p_conversation_id"),
-            bindparam("p_replica_id"),
-            bindparam("p_epoch"),
-            bindparam("p_upto_seq"),
-        ),
-    )
-    .values(session_id=bindparam("p_session_id"))
-)
 
 
 def forgive_attempt(conn: Connection, current: Turn) -> None:
@@ -561,23 +541,16 @@ def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
     return None if question is None else question["content"]
 
 
-def newest_senders(conn: Connection, lease: Lease) -> tuple[str, ...]:
-    """Return the senders of the question that `hide_newest` would give back."""
-    newest = _newest_ended(conn, lease.conversation)
-    if newest is None:
-        return ()
-    return senders_of_row(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
-
-
-def newest_given_up(conn: Connection, conversation_id: int) -> int | None:
-    """Return the dead turn that `hide_newest` would have asked again; None where it is none.
+def asked_newest(conn: Connection, lease: Lease) -> tuple[tuple[str, ...], int | None]:
+    """Return the senders of the question that `hide_newest` gives back, and its dead turn, if any.
 
     Who asks a second time for what failed is about the first one, too.
     """
-    newest = _newest_ended(conn, conversation_id)
+    newest = _newest_ended(conn, lease.conversation)
     if newest is None:
-        return None
-    return int(newest.id) if newest.state == "dead" else newest.retries
+        return (), None
+    senders = senders_of_row(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
+    return senders, newest.id if newest.state == "dead" else newest.retries
 
 
 def _newest_ended(conn: Connection, conversation_id: int) -> Row[Any] | None:

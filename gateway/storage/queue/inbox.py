@@ -9,7 +9,6 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from adapters.messages import InboundMessage
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.queue.arrivals import source_of
 from gateway.storage.schema import (
@@ -18,7 +17,6 @@ from gateway.storage.schema import (
     inbox,
     is_pending,
     now_s,
-    running_in,
     session,
     turn,
 )
@@ -70,7 +68,7 @@ class InboxEntry:
 
 def append(
     conn: Connection,
-    place: int | Conversation,
+    conversation_id: int,
     message: InboundMessage,
     *,
     kind: InboxKind,
@@ -80,13 +78,10 @@ def append(
     """Insert one update with the conversation's next seq; returns the seq.
 
     Args:
-        place: A `Conversation` for what is queued: see `conversations.take_seq_of_work`.
+        state: What is queued makes the conversation, which the caller has locked, ready.
         command: The name of the command that it is; None for a message.
     """
-    if isinstance(place, int):
-        conversation_id, seq = place, conversations.take_inbox_seq(conn, place)
-    else:
-        conversation_id, seq = place.id, conversations.take_seq_of_work(conn, place)
+    seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
     conn.execute(
         _INSERT,
         {
@@ -149,11 +144,12 @@ def _of_turn() -> Any:
     )
 
 
-def take(conn: Connection, entries: Sequence[InboxEntry]) -> None:
-    """Assign entries to the turn that runs; none else may wait between them."""
+def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
+    """Assign entries to a turn; none else may wait between them."""
     conn.execute(
         _TAKE,
         {
+            "p_turn_id": turn_id,
             "p_conversation_id": entries[0].conversation,
             "p_first_seq": entries[0].seq,
             "p_last_seq": entries[-1].seq,
@@ -170,7 +166,7 @@ _TAKE = (
         inbox.c.state == "queued",
         inbox.c.seq.between(bindparam("p_first_seq"), bindparam("p_last_seq")),
     )
-    .values(state="taken", turn_id=running_in(bindparam("p_conversation_id")))
+    .values(state="taken", turn_id=bindparam("p_turn_id"))
 )
 
 

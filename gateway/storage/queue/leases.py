@@ -158,7 +158,6 @@ class Held:
         waits: Whether something waits for a person's answer.
         runs: Whether a turn has begun and not ended.
         noted: Whether the next turn is to be told of anything beside what it answers.
-        message_head: Newest seq of its transcript.
         active: Its active segment, where that was read with what waits, and nothing was done since.
     """
 
@@ -168,7 +167,6 @@ class Held:
     waits: bool
     runs: bool
     noted: bool
-    message_head: int
     active: Session | None = None
 
 
@@ -343,7 +341,7 @@ _begun = select(turn.c.id).where(turn.c.conversation == ITS_ID, is_running)
 _told = select(inbox.c.seq).where(inbox.c.conversation == ITS_ID, is_noted)
 _PLACE = ("platform", "account", "chat", "thread", "user", "epoch", "cancel_upto_seq", "model")
 _OF_HELD = (
-    *(conversation.c[name] for name in (*_PLACE, "message_head")),
+    *(conversation.c[name] for name in _PLACE),
     WAITS,
     _begun.exists().label("runs"),
     _told.exists().label("noted"),
@@ -363,7 +361,7 @@ _TAKE = (
 
 def _held(lease: Lease, row: Any) -> Held:
     going_on = (bool(row.waits), bool(row.runs), bool(row.noted))
-    return Held(lease, row.cancel_upto_seq, row.model, *going_on, row.message_head)
+    return Held(lease, row.cancel_upto_seq, row.model, *going_on)
 
 
 def _address(row: Any) -> Address:
@@ -380,43 +378,26 @@ def fence(conn: Connection, lease: Lease) -> Conversation:
     """
     # A child has no lease of its own (decision 092).
     held = lease.parent or lease.conversation
-    row = conn.execute(
-        _LEASED, {"conversation_id": held, "replica_id": lease.replica, "epoch": lease.epoch}
-    ).one_or_none()
+    row = conn.execute(_LEASED, _token(lease, held)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return Conversation(*row)
 
 
-def _is_leased(
-    conversation_id: Any, replica_id: Any, epoch: Any
-) -> tuple[ColumnElement[bool], ...]:
-    return (
-        conversation.c.id == conversation_id,
-        of_key(conversation.c.owner, "0") == replica_id,
-        conversation.c.epoch == epoch,
-    )
-
-
-_LEASED = locking(
-    select(*COLUMNS).where(
-        *_is_leased(bindparam("conversation_id"), bindparam("replica_id"), bindparam("epoch"))
-    )
+_is_leased = (
+    conversation.c.id == bindparam("p_conversation_id"),
+    of_key(conversation.c.owner, "0") == bindparam("p_replica_id"),
+    conversation.c.epoch == bindparam("p_epoch"),
 )
+_LEASED = locking(select(*COLUMNS).where(*_is_leased))
 
 
-def fenced(
-    conversation_id: Any, replica_id: Any, epoch: Any, upto_seq: Any = None
-) -> ColumnElement[bool]:
-    """Return the condition that a lease holds to the commit, for statements about other tables.
-
-    With `upto_seq` also that no `/stop` is about the turn that answers up to there.
-    """
-    held = select(conversation.c.id).where(*_is_leased(conversation_id, replica_id, epoch))
-    if upto_seq is not None:
-        held = held.where(conversation.c.cancel_upto_seq < upto_seq)
-    # Locked: else another replica could take the lease away before this is committed.
-    return locking(held).exists()
+def _token(lease: Lease, conversation_id: int) -> dict[str, int]:
+    return {
+        "p_conversation_id": conversation_id,
+        "p_replica_id": lease.replica,
+        "p_epoch": lease.epoch,
+    }
 
 
 def look(conn: Connection, lease: Lease) -> Held:
@@ -425,20 +406,13 @@ def look(conn: Connection, lease: Lease) -> Held:
     Raises:
         LeaseLost: As for `fence`.
     """
-    row = conn.execute(
-        _LOOK,
-        {"conversation_id": lease.conversation, "replica_id": lease.replica, "epoch": lease.epoch},
-    ).one_or_none()
+    row = conn.execute(_LOOK, _token(lease, lease.conversation)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return _held(replace(lease, address=_address(row)), row)
 
 
-_LOOK = locking(
-    select(*_OF_HELD).where(
-        *_is_leased(bindparam("conversation_id"), bindparam("replica_id"), bindparam("epoch"))
-    )
-)
+_LOOK = locking(select(*_OF_HELD).where(*_is_leased))
 
 
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
@@ -451,14 +425,7 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
         LeaseLost: Another worker has the conversation; it is left as it is.
     """
     conversations.hold(conn, lease.conversation)
-    released = conn.execute(
-        _RELEASE,
-        {
-            "p_conversation_id": lease.conversation,
-            "p_replica_id": lease.replica,
-            "p_epoch": lease.epoch,
-        },
-    ).one_or_none()
+    released = conn.execute(_RELEASE, _token(lease, lease.conversation)).one_or_none()
     if released is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     # Behind the release, which has taken back an earlier back-off.
@@ -545,7 +512,9 @@ def take_seqs(
         "rows": wanted[1],
         "releases": int(releases),
     }
-    conversations.hold(conn, lease.conversation, lease.parent)
+    # In the order of ids: else two could wait for each other.
+    for each in sorted({values["own_id"], values["held_id"]}):
+        conversations.hold(conn, each)
     row = conn.execute(_TAKE_SEQS, values).one_or_none()
     if row is None:
         return None
@@ -607,9 +576,7 @@ def _first_work(conversation_id: Any) -> Select[Any]:
 
 _RELEASE = (
     update(conversation)
-    .where(
-        *_is_leased(bindparam("p_conversation_id"), bindparam("p_replica_id"), bindparam("p_epoch"))
-    )
+    .where(*_is_leased)
     .values(
         owner=None,
         ready_no=case((

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import orjson
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, update
 
 from adapters.base import Renderer
 from adapters.messages import Choice
@@ -198,7 +198,9 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
 
 def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
     """Return the conversations with a question whose name begins so; each with that name."""
-    found = conn.execute(_WITH_PREFIX, {"first": prefix, "end": _end_of(prefix)})
+    found = conn.execute(
+        select(outbox.c.conversation, outbox.c.source_key).where(*_begins_with(prefix))
+    )
     ends = ":buttons:1"
     return {
         row.conversation: row.source_key.removesuffix(ends)
@@ -207,20 +209,15 @@ def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
     }
 
 
-# As a range: for LIKE SQLite would look at all keys.
-_WITH_PREFIX = select(outbox.c.conversation, outbox.c.source_key).where(
-    outbox.c.source_key >= bindparam("first"), outbox.c.source_key < bindparam("end")
-)
-
-
 def erase(conn: Connection, prefix: str) -> None:
     """Erase the rows whose keys begin so, wherever they were shown."""
-    here = outbox.c.source_key >= prefix, outbox.c.source_key < _end_of(prefix)
-    conn.execute(delete(outbox).where(*here))
+    conn.execute(delete(outbox).where(*_begins_with(prefix)))
 
 
-def _end_of(prefix: str) -> str:
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+def _begins_with(prefix: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    # As a range: for LIKE SQLite would look at all keys.
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return outbox.c.source_key >= prefix, outbox.c.source_key < end
 
 
 def is_over(source_key: str) -> bool:
@@ -244,33 +241,27 @@ def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
 
 def all_sent(conn: Connection, conversation_id: int) -> bool:
     """Whether the conversation has no unsent row."""
-    query = select(outbox.c.seq).where(outbox.c.conversation == conversation_id, is_unsent)
-    return conn.execute(query.limit(1)).one_or_none() is None
+    return not _is_any(conn, outbox.c.conversation == conversation_id, is_unsent)
 
 
 def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
     """Whether a conversation has an unsent row with this prefix in its key."""
-    query = select(outbox.c.seq).where(
-        outbox.c.conversation == conversation_id,
-        is_unsent,
-        outbox.c.source_key.startswith(key_start, autoescape=True),
-    )
-    return conn.execute(query.limit(1)).first() is not None
+    here = (outbox.c.conversation == conversation_id, is_unsent)
+    return _is_any(conn, *here, outbox.c.source_key.startswith(key_start, autoescape=True))
 
 
 def is_shown(conn: Connection, prefix: str) -> bool:
     """Whether any of the rows whose keys begin so was shown."""
-    here = outbox.c.source_key >= prefix, outbox.c.source_key < _end_of(prefix)
-    query = select(outbox.c.seq).where(*here, outbox.c.state == "sent").limit(1)
-    return conn.execute(query).first() is not None
+    return _is_any(conn, *_begins_with(prefix), outbox.c.state == "sent")
 
 
 def has_dead(conn: Connection, conversation_id: int) -> bool:
     """Whether a conversation has a dead letter that nobody has taken off the list."""
-    query = select(outbox.c.seq).where(
-        outbox.c.conversation == conversation_id, outbox.c.state == "dead"
-    )
-    return conn.execute(query.limit(1)).first() is not None
+    return _is_any(conn, outbox.c.conversation == conversation_id, outbox.c.state == "dead")
+
+
+def _is_any(conn: Connection, *its: ColumnElement[bool]) -> bool:
+    return conn.scalar(select(outbox.c.seq).where(*its).limit(1)) is not None
 
 
 def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:

@@ -59,7 +59,7 @@ class Surroundings:
 
 
 def enter(
-    conn: Connection, name: str, death: Death, give_up_after_s: float
+    conn: Connection, name: str, death: Death, give_up_after_s: float, former: int | None = None
 ) -> tuple[int, Inheritance]:
     """Enter a new replica, and hold its lock for as long as the session of this connection lives.
 
@@ -72,8 +72,14 @@ def enter(
         name: Of the place where it runs: at most one process has it at a time.
         death: How the process before ended that had it.
         give_up_after_s: As for `blame.take_over`.
+        former: What this process was, and is not any more: it takes nothing but that, which others
+            may have reaped. None for a new process.
     """
     leases.one_at_a_time(conn)
+    if former is not None:
+        replica_id = _locked(conn, name)
+        leave(conn, former, give_up_after_s)
+        return replica_id, Inheritance(0, 0, {})
     before = conn.execute(select(replica.c.id, replica.c.name).order_by(replica.c.id)).all()
     replica_id = _locked(conn, name)
     gone = [row.id for row in before if row.name == name and _is_dead(conn, row.id, unlocked=True)]
@@ -86,21 +92,6 @@ def enter(
         sum(each.ran for each in taken),
         {of: lasts_s for each in taken for of, lasts_s in each.trials.items()},
     )
-
-
-def enter_anew(conn: Connection, name: str, former: int, give_up_after_s: float) -> int:
-    """Enter the same process as a new replica; as `enter` does.
-
-    Args:
-        conn: A session of the replica's own.
-        name: As before.
-        former: What it was, and is not any more; others may have reaped it.
-        give_up_after_s: As for `blame.take_over`.
-    """
-    leases.one_at_a_time(conn)
-    replica_id = _locked(conn, name)
-    leave(conn, former, give_up_after_s)
-    return replica_id
 
 
 def _locked(conn: Connection, name: str) -> int:

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, or_, select, update
 
 from adapters.messages import Address, Outgoing, Receipt, Withdrawal
 from gateway.storage.queue.leases import lives
 from gateway.storage.queue.outbox import NOTICES, choices_of, is_over
 from gateway.storage.schema import (
     UNSENT,
+    Whole,
     conversation,
     inbox,
     is_unsent,
@@ -368,25 +369,26 @@ def unsent_conversations(
 
     For `by` those with rows of its own, or with rows that have been nobody's for a while.
     """
-    rows = conn.execute(_LINES) if by is None else conn.execute(_LINES_FOR, {"replica_id": by})
+    rows = conn.execute(_LINES, {"by": by})
     return [row.id for row in rows if (row.platform, row.account) in accounts]
 
 
-def _lines(*its: ColumnElement[bool]) -> Any:
-    unsent = select(outbox.c.conversation).where(is_unsent, *its)
-    return (
-        select(conversation.c.id, conversation.c.platform, conversation.c.account)
-        .where(conversation.c.id.in_(unsent))
-        .order_by(conversation.c.id)
+_BY = bindparam("by", type_=Whole)
+_LINES = (
+    select(conversation.c.id, conversation.c.platform, conversation.c.account)
+    .where(
+        conversation.c.id.in_(
+            select(outbox.c.conversation).where(
+                is_unsent,
+                or_(
+                    _BY.is_(None),
+                    outbox.c.sender == _BY,
+                    and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S),
+                ),
+            )
+        )
     )
-
-
-_LINES = _lines()
-_LINES_FOR = _lines(
-    or_(
-        outbox.c.sender == bindparam("replica_id"),
-        and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S),
-    )
+    .order_by(conversation.c.id)
 )
 
 
@@ -432,14 +434,15 @@ def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
 
     For `by` what it sends, or could take over.
     """
-    found = conn.execute(_WAITING) if by is None else conn.execute(_WAITING_FOR, {"by": by})
-    return [Backlog(*row) for row in found]
+    return [Backlog(*row) for row in conn.execute(_WAITING, {"by": by})]
 
 
-def _backlogs(its: ColumnElement[bool]) -> Any:
+def _waiting() -> Any:
+    others = select(replica.c.id).where(replica.c.id != _BY)
+    may_send = or_(_BY.is_(None), outbox.c.sender.is_(None), outbox.c.sender.not_in(others))
     heads = (
         select(outbox.c.conversation, func.min(outbox.c.seq).label("seq"), func.count().label("n"))
-        .where(its)
+        .where(is_unsent, may_send)
         .group_by(outbox.c.conversation)
         .subquery()
     )
@@ -453,12 +456,4 @@ def _backlogs(its: ColumnElement[bool]) -> Any:
     )
 
 
-_WAITING_FOR = _backlogs(
-    is_unsent
-    & or_(
-        outbox.c.sender.is_(None),
-        outbox.c.sender.not_in(select(replica.c.id).where(replica.c.id != bindparam("by"))),
-    )
-)
-
-_WAITING = _backlogs(is_unsent)
+_WAITING = _waiting()

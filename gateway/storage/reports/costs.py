@@ -3,14 +3,9 @@
 And how close the bill for prompts came to the least possible: `/usage` compares the newest calls of
 a conversation while a message is admitted.
 
-Most of it is read from sums for each quarter of an hour, which serves the days of every time zone.
-Triggers of the database (gateway/storage/tables/costs.py) keep them in the transaction that enters,
-changes or erases a row of the ledger, so they are never behind, and no statement of a turn is spent
-on them. `spent_slot` has the sums by model, `spent_by` those by sender and conversation as well.
-PostgreSQL has several rows of each of the former, between which conversations are spread.
-Money is counted in millionths of a millionth of a dollar, so that what is erased goes without a
-rest. `size` tells which calls can be compared with the least possible
-(agent/money/cache_simulator.py), and on which side of each model's shortest cached prefix they are.
+All is summed up by the database. Calls whose prompts are compared are summed up by the side of each
+model's shortest cached prefix on which they are (`SIZES`): there the least is linear in the tokens
+(agent/money/cache_simulator.py).
 """
 
 from collections import defaultdict
@@ -24,20 +19,22 @@ from sqlalchemy import (
     Row,
     Select,
     String,
-    Table,
+    and_,
     bindparam,
     case,
     cast,
     func,
+    literal_column,
     select,
 )
 
 from agent.models.catalog import ModelFacts
 from agent.money.cache_simulator import CacheRules, least_after
-from agent.money.costs import Money, cost_usd
+from agent.money.costs import cost_usd
 from agent.usage import Prices, Usage
 from gateway.storage.conversation import conversations
 from gateway.storage.reports.ledger import (
+    SUMS,
     Compared,
     Group,
     Key,
@@ -45,20 +42,15 @@ from gateway.storage.reports.ledger import (
     Spent,
     grouped,
     spenders,
+    spent_in,
     usage_in,
 )
-from gateway.storage.schema import (
-    MEASURES,
-    PICO,
-    SIZES,
-    SLOT_S,
-    known_place,
-    ledger,
-    spent_by,
-    spent_slot,
-    turn,
-)
+from gateway.storage.schema import Whole, known_place, ledger, turn
 
+SIZES = (512, 1024, 2048, 4096)
+"""Shortest prefixes that models cache, tokens: agent/models/catalog.py has no others."""
+PICO = 10**12
+"""Money is compared in integers: sums of fractions depend on their order."""
 RECENT_CALLS = 200
 """So many calls of a conversation `/usage` compares with the least they could have cost, and its
 page in the console draws."""
@@ -167,21 +159,17 @@ FIRST_PAGE = GroupPage()
 
 
 def begun(conn: Connection) -> float | None:
-    """Return the beginning of the quarter of an hour with the first call; None without any."""
-    first: int | None = conn.scalar(select(func.min(spent_slot.c.slot)))
-    return None if first is None else first * SLOT_S
+    """Return when the first call was made, in seconds since the epoch; None without any."""
+    first: float | None = conn.scalar(select(func.min(ledger.c.at)))
+    return first
 
 
 def by_span(conn: Connection, spans: Sequence[Span], rates: Rates) -> list[Group]:
-    """Return what was spent in each stretch of time, those without any call left out.
-
-    They begin and end with a quarter of an hour, as the days of all time zones do.
-    """
-    slot = spent_slot.c.slot
+    """Return what was spent in each stretch of time, those without any call left out."""
     named = (
         (span.name, row)
         for span in spans
-        for row in conn.execute(_sums(spent_slot, span.start).where(slot < _slot(span.end)))
+        for row in conn.execute(_sums(span.start).where(ledger.c.at < span.end))
     )
     cached = _cached(conn, min((span.start for span in spans), default=0.0))
     return [Group(name, spent) for name, spent in _added_up(named, rates, cached).items()]
@@ -196,8 +184,8 @@ def by_span_and_model(
     """
     found = []
     for span in spans:
-        sums = _sums(spent_slot, span.start).where(spent_slot.c.slot < _slot(span.end))
-        named = ((_name_of(row), row) for row in conn.execute(sums))
+        sums = conn.execute(_sums(span.start).where(ledger.c.at < span.end))
+        named = ((_name_of(row), row) for row in sums)
         found.append((span, dict(_added_up(named, lambda _: None, set()))))
     return found
 
@@ -237,14 +225,13 @@ def total(conn: Connection, since: float, rates: Rates) -> Spent:
 
 def of_sender(conn: Connection, sender: str, since: float) -> Spent:
     """Return what one sender spent since a moment; prompts are not compared."""
-    rows = conn.execute(_sums(spent_by, since).where(spent_by.c.sender == sender))
-    return _added_up((("", row) for row in rows), lambda _: None, set())[""]
+    theirs = (ledger.c.at >= since, ledger.c.sender == sender)
+    return spent_in(conn.execute(select(*SUMS).where(*theirs)).one())
 
 
 def by_model(conn: Connection, since: float, rates: Rates) -> list[Group]:
     """Return what was spent by model ("provider/name"), the dearest first."""
-    rows = conn.execute(_sums(spent_slot, since))
-    named = ((_name_of(row), row) for row in rows)
+    named = ((_name_of(row), row) for row in conn.execute(_sums(since)))
     found = _added_up(named, rates, _cached(conn, since))
     groups = [Group(name, spent) for name, spent in found.items()]
     return sorted(groups, key=lambda group: (-group.spent.money.usd, group.name))
@@ -258,9 +245,9 @@ def by_key(
     Raises:
         NotFound: There is no group of the name that the page begins behind.
     """
-    column = spent_by.c[key]
+    column = ledger.c[key]
     names = list(conn.scalars(_dearest(conn, column, since, page)))
-    rows = conn.execute(_sums(spent_by, since, column).where(column.in_(names)))
+    rows = conn.execute(_sums(since, column).where(column.in_(names)))
     found = _added_up(((row[0], row) for row in rows), rates, _cached(conn, since))
     titles = conversations.titles(conn, names) if key == "conversation" else {}
     return [Group(str(name) or "?", found[name], titles.get(name, "")) for name in names]
@@ -269,8 +256,9 @@ def by_key(
 def _dearest(
     conn: Connection, named: ColumnElement[Any], since: float, page: GroupPage
 ) -> Select[Any]:
-    cost, text = func.sum(spent_by.c.pico_usd), cast(named, String)
-    recent = spent_by.c.slot >= _slot(since)
+    pico_usd = func.coalesce(cast(func.round(ledger.c.usd * PICO), Whole), 0)
+    cost, text = func.sum(pico_usd), cast(named, String)
+    recent = ledger.c.at >= since
     query = select(named).where(recent).group_by(named)
     if page.after is not None:
         # So `by_key` names the group that has no sender.
@@ -281,22 +269,57 @@ def _dearest(
     return query.order_by(cost.desc(), text).limit(page.limit)
 
 
-def _sums(table: Table, since: float, *keys: ColumnElement[Any]) -> Select[Any]:
-    """Select sums that have the model and the size in common, which decide about the least."""
-    common = (*keys, table.c.provider, table.c.model, table.c.size)
-    sums = (func.sum(table.c[name]).label(name) for name in MEASURES)
-    return select(*common, *sums).where(table.c.slot >= _slot(since)).group_by(*common)
+_is_answer = and_(ledger.c.purpose == "answer", ledger.c.estimated.is_(False))
+"""The prompt is compared with the least possible."""
+_prompt = (
+    ledger.c.input_tokens
+    + ledger.c.cache_read_tokens
+    + ledger.c.cache_write_5m_tokens
+    + ledger.c.cache_write_1h_tokens
+)
+_before = case((ledger.c.before_tokens <= _prompt, ledger.c.before_tokens), else_=0)
+_known = case((_before > ledger.c.cache_read_tokens, _before), else_=ledger.c.cache_read_tokens)
+_ANSWERS = {
+    "answer_prompt": _prompt,
+    "answer_input": ledger.c.input_tokens,
+    "answer_read": ledger.c.cache_read_tokens,
+    "answer_5m": ledger.c.cache_write_5m_tokens,
+    "answer_1h": ledger.c.cache_write_1h_tokens,
+    "answer_known": _known,
+}
 
 
-def _slot(at: float) -> int:
-    return int(at // SLOT_S)
+def _sums(since: float, *keys: ColumnElement[Any]) -> Select[Any]:
+    """Select sums that have the model and the sizes in common, which decide about the least."""
+    common = (*keys, ledger.c.provider, ledger.c.model)
+    sizes = {"prompt_size": _sizes_in(_prompt), "known_size": _sizes_in(_known)}
+    return (
+        select(
+            *common,
+            *(size.label(name) for name, size in sizes.items()),
+            *SUMS,
+            func.count().filter(_is_answer).label("answers"),
+            *(
+                func.coalesce(func.sum(tokens).filter(_is_answer), 0).label(name)
+                for name, tokens in _ANSWERS.items()
+            ),
+        )
+        .where(ledger.c.at >= since)
+        .group_by(*common, *sizes)
+    )
+
+
+def _sizes_in(tokens: ColumnElement[int]) -> ColumnElement[int]:
+    """Return how many of `SIZES` a number of tokens reaches."""
+    reached = (case((tokens >= size, 1), else_=0) for size in SIZES)
+    return sum(reached, start=literal_column("0", Whole))
 
 
 def _cached(conn: Connection, since: float) -> set[tuple[str, str]]:
     """Return the models that have reported anything of a cache since a moment."""
-    reported = spent_slot.c.answer_prompt > spent_slot.c.answer_input
-    query = select(spent_slot.c.provider, spent_slot.c.model).distinct()
-    rows = conn.execute(query.where(spent_slot.c.slot >= _slot(since), reported))
+    reported = (_is_answer, _prompt > ledger.c.input_tokens)
+    query = select(ledger.c.provider, ledger.c.model).distinct()
+    rows = conn.execute(query.where(ledger.c.at >= since, *reported))
     return {(row.provider, row.model) for row in rows}
 
 
@@ -310,15 +333,9 @@ def _added_up(
     return found
 
 
-def _uncompared(row: Any) -> Spent:
-    money = Money(row.pico_usd / PICO, row.calls - row.priced, estimated=row.estimates > 0)
-    return Spent(row.calls, usage_in(row), money)
-
-
 def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
-    plain = _uncompared(row)
-    # Of size 0 are calls that are not compared with the least (tables/costs.py).
-    known = rates(row.model) if row.size else None
+    plain = spent_in(row)
+    known = rates(row.model) if row.answers else None
     compared = Compared()
     if known is not None and (known.rules.marked or (row.provider, row.model) in cached):
         billed = Usage(row.answer_input, 0, row.answer_read, row.answer_5m, row.answer_1h)
@@ -331,11 +348,10 @@ def _least(row: Row[Any], known: CachePrices) -> Usage:
 
     The shortest cached prefix of a model is taken for the next smaller of `SIZES`.
     """
-    prompt_size, known_size = divmod(row.size - 1, len(SIZES) + 1)
     least_size = sum(known.rules.min_tokens >= size for size in SIZES)
-    if prompt_size < least_size:
+    if row.prompt_size < least_size:
         return Usage(row.answer_prompt)
-    read = row.answer_known if known_size >= least_size else 0
+    read = row.answer_known if row.known_size >= least_size else 0
     if known.rules.bills_writes:
         return Usage(0, cache_read_tokens=read, cache_write_5m_tokens=row.answer_prompt - read)
     return Usage(row.answer_prompt - read, cache_read_tokens=read)

@@ -27,13 +27,9 @@ from agent.ports import ModelCall
 from agent.usage import Summed, Usage
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import (
-    PICO,
-    SLOT_S,
     Whole,
     ledger,
     now_s,
-    spent_by,
-    spent_slot,
     step,
     turn,
 )
@@ -140,57 +136,45 @@ def _entry(call: ModelCall) -> dict[str, Any]:
 def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
     """Return what calls have cost since a moment, as far as that is known.
 
-    Reads one range of the sums (gateway/storage/reports/costs.py), and no rows of the ledger.
-
     Args:
-        since: Seconds since the epoch, included; the beginning of a quarter of an hour, as that of
-            a day is in all time zones.
+        since: Seconds since the epoch, included.
         sender: Only what counts for this one ("platform:sender id").
     """
-    slot = int(since // SLOT_S)
     if sender is None:
-        return (conn.scalar(_SPENT_SINCE, {"slot": slot}) or 0) / PICO
-    return (conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "slot": slot}) or 0) / PICO
+        return conn.scalar(_SPENT_SINCE, {"since": since}) or 0.0
+    return conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "since": since}) or 0.0
 
 
-_SPENT_SINCE = select(func.sum(spent_slot.c.pico_usd)).where(spent_slot.c.slot >= bindparam("slot"))
-
-_SPENT_SINCE_BY = select(func.sum(spent_by.c.pico_usd)).where(
-    spent_by.c.sender == bindparam("sender"), spent_by.c.slot >= bindparam("slot")
-)
+_is_since = ledger.c.at >= bindparam("since")
+_SPENT_SINCE = select(func.sum(ledger.c.usd)).where(_is_since)
+_SPENT_SINCE_BY = _SPENT_SINCE.where(ledger.c.sender == bindparam("sender"))
 
 
 def spenders(
     conn: Connection, since: float, least_usd: float, most: int | None = None
 ) -> list[tuple[str, float]]:
     """Return (sender, cost) of those who have spent so much since a moment, the dearest first."""
-    spent = func.sum(spent_by.c.pico_usd)
+    spent = func.coalesce(func.sum(ledger.c.usd), 0.0)
     query = (
-        select(spent_by.c.sender, spent)
-        .where(spent_by.c.slot >= int(since // SLOT_S), spent_by.c.sender.is_not(None))
-        .group_by(spent_by.c.sender)
-        .having(spent >= int(least_usd * PICO))
-        .order_by(spent.desc(), spent_by.c.sender)
+        select(ledger.c.sender, spent)
+        .where(ledger.c.at >= since)
+        .group_by(ledger.c.sender)
+        .having(spent >= least_usd)
+        .order_by(spent.desc(), ledger.c.sender)
         .limit(most)
     )
-    return [(sender, float(pico) / PICO) for sender, pico in conn.execute(query)]
+    return [(sender, usd) for sender, usd in conn.execute(query)]
 
 
 def used_tokens(conn: Connection, since: float, sender: str) -> int:
-    """Return the tokens of all calls for a sender since a moment, as `spent_usd` reads money."""
-    return int(conn.scalar(_USED_SINCE_BY, {"sender": sender, "slot": int(since // SLOT_S)}) or 0)
+    """Return the tokens of all calls for a sender since a moment."""
+    return int(conn.scalar(_USED_SINCE_BY, {"sender": sender, "since": since}) or 0)
 
 
-def _used_since_by() -> Any:
-    names = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
-    tokens: ColumnElement[Any] = sum(
-        (spent_by.c[f"{name}_tokens"] for name in names), start=literal_column("0")
-    )
-    here = (spent_by.c.sender == bindparam("sender"), spent_by.c.slot >= bindparam("slot"))
-    return select(func.sum(tokens)).where(*here)
-
-
-_USED_SINCE_BY = _used_since_by()
+TOKENS = tuple(field.name for field in fields(Usage))
+_USED_SINCE_BY = select(
+    func.sum(sum((ledger.c[name] for name in TOKENS), start=literal_column("0")))
+).where(ledger.c.sender == bindparam("sender"), _is_since)
 
 Key = Literal["sender", "conversation", "model"]
 
@@ -260,9 +244,6 @@ class Span(NamedTuple):
 def total(groups: Iterable[Group]) -> Spent:
     """Return the sum over groups."""
     return sum((group.spent for group in groups), Spent())
-
-
-TOKENS = tuple(field.name for field in fields(Usage))
 
 
 def usage_in(row: Row[Any]) -> Usage:

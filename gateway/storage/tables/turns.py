@@ -1,6 +1,4 @@
-"""Turns, their steps, and what a person is asked while one waits."""
-
-from typing import Any
+"""Turns, their steps, what they cost, and what a person is asked while one waits."""
 
 from sqlalchemy import (
     Boolean,
@@ -8,12 +6,10 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Index,
-    ScalarSelect,
     Table,
     Text,
     UniqueConstraint,
     false,
-    select,
 )
 
 from gateway.storage.tables.columns import (
@@ -65,16 +61,6 @@ turn = Table(
 is_running = turn.c.state == "running"
 """Not finished; at most one per conversation."""
 
-
-def running_in(conversation_id: Any) -> ScalarSelect[Any]:
-    """Return the id of the turn that runs in a conversation, for statements about other tables."""
-    return (
-        select(turn.c.id)
-        .where(turn.c.conversation == conversation_id, is_running)
-        .scalar_subquery()
-    )
-
-
 still_runs = of_key(turn.c.state, "''") == "running"
 """The same of a turn that is found by its id."""
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
@@ -103,6 +89,33 @@ step = Table(
 is_of_tool = step.c.kind == "tool"
 """A step that called a tool, not a model."""
 partial_index("ix_step_tool", step.c.turn_id, step.c.name, step.c.at, where="kind = 'tool'")
+
+# One row for each call of a model; nothing but erasure changes them, and nothing refers to them.
+ledger = Table(
+    "ledger",
+    metadata,
+    id_column(),
+    conversation_column(),
+    Column("turn_id", Whole),  # NULL for what is done in the background
+    Column("call_id", Text),  # NULL for calls of older versions
+    Column("sender", Text, nullable=False, server_default=""),  # "platform:sender id"
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("purpose", Text, nullable=False),  # answer | summary | embedding | memory | lost
+    Column("input_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_read_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_write_5m_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_write_1h_tokens", Whole, nullable=False, server_default="0"),
+    Column("output_tokens", Whole, nullable=False, server_default="0"),
+    Column("estimated", Boolean, nullable=False, server_default=false()),
+    Column("usd", Double),  # NULL for an unknown price or unknown tokens
+    Column("at", Double, nullable=False),
+    Column("before_tokens", Whole, nullable=False, server_default="0"),  # the prompt before it
+    Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
+    # For budgets, which look at a day before each call, and for reports.
+    Index("ix_ledger_at_usd", "at", "usd"),
+    Index("ix_ledger_sender_at_usd", "sender", "at", "usd"),
+)
 
 # What a person is asked while a turn waits: an approval, or a question of the agent.
 inquiry = Table(

@@ -211,24 +211,29 @@ async def test_a_model_that_its_provider_does_not_know_is_told_of_at_once(tmp_pa
 
 async def test_a_budget_is_told_of_at_two_marks(tmp_path: Path) -> None:
     """At 80 % and when it is used up; then the first one says no more."""
-    async with running(tmp_path, budget={"daily_usd": 1.0, "sender_daily_usd": 5.0}) as chat:
+    async with running(tmp_path, budget={"daily_usd": 1.0}) as chat:
         await chat.ask("hello")
-        for pico, begun in ((8 * 10**11, "budget-low"), (10**12, "budget-used-up")):
-            for sums in (schema.spent_slot, schema.spent_by):
-                await chat.execute(update(sums).values(pico_usd=pico))
+        for usd, begun in ((0.8, "budget-low"), (1.0, "budget-used-up")):
+            await chat.execute(update(schema.ledger).values(usd=usd))
             assert kinds((await look(chat)).begun) == [begun]
         first, second = (await chat.answers(3))[1:]
         spent = "has used 80% of today's budget ($0.80 of $1.00; most by telegram:u1: $0.80)"
         assert f"everybody together {spent}" in first
         spent = "used up today's budget ($1.00 of $1.00; most by telegram:u1: $1.00)"
         assert f"{spent}; it resets at 00:00 UTC" in second
-        await chat.execute(update(schema.spent_slot).values(pico_usd=0))
+        await chat.execute(update(schema.ledger).values(usd=0.0))
         assert await chat.ask("more") == "re: more"
-        await chat.execute(update(schema.spent_by).values(pico_usd=45 * 10**11))
+        assert kinds((await look(chat)).ended) == ["budget-used-up"]
+
+
+async def test_a_budget_of_each_person_is_told_of(tmp_path: Path) -> None:
+    """With whose it is."""
+    async with running(tmp_path, budget={"sender_daily_usd": 5.0}) as chat:
+        await chat.ask("hello")
+        await chat.execute(update(schema.ledger).values(usd=4.5))
         told = await look(chat)
         assert [each.subject for each in told.begun] == ["telegram:u1"]
         assert "($4.50 of $5.00; the limit of each person)" in told.begun[0].text
-        assert kinds(told.ended) == ["budget-used-up"]
 
 
 async def test_a_disk_that_is_full_is_told_of(

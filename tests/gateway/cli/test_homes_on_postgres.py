@@ -22,6 +22,7 @@ from gateway.storage.audit_log import AuditEntry, append
 from gateway.storage.people import members
 from gateway.storage.schema import REVISION, memory
 from tests.support.command_line import Result, Run, one_line, own_environment, runner
+from tests.support.every_table import feed_all
 from tests.support.gateway import running
 from tests.support.postgres import PostgresServer, postgres_server, server_at
 from tests.support.recording_adapter import RecordingAdapter
@@ -155,6 +156,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory, server: PostgresServer) -> t
     store.close()
     name = server.create()
     copying.copy(home / "parley.db", server_at(server.url(name)), lambda *_: None)
+    with closing(postgres.connect(server_at(server.url(name)))) as connection, connection.begin():
+        feed_all(connection)
     return home / "parley.db", name
 
 

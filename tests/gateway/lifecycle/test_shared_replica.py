@@ -25,7 +25,7 @@ from gateway.storage import schema
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import leases, replicas
-from gateway.storage.queue.blame import Death
+from gateway.storage.queue.blame import Death, Inheritance
 from gateway.storage.queue.leases import Receiving
 from gateway.wiring import registered
 from tests.support.gateway import log_lines
@@ -255,11 +255,11 @@ async def test_who_was_away_for_long_takes_nobody_for_dead_at_once(
     postgres_url: str, living: Living, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others may be on their way back as well; a while after its own return they are dead."""
-    now_s, looks, enter, attend = 0.0, 0, Presence.enter_anew, replicas.attend
+    now_s, looks, enter, attend = 0.0, 0, Presence.enter, replicas.attend
     monkeypatch.setattr(shared_replica, "time", SimpleNamespace(monotonic=lambda: now_s))
     async with living("here") as life:
 
-        async def enter_late(*args: Any) -> Presence:
+        async def enter_late(*args: Any) -> tuple[Presence, Inheritance]:
             nonlocal now_s
             now_s += 60.0
             await life.database.write(dead_one)
@@ -270,7 +270,7 @@ async def test_who_was_away_for_long_takes_nobody_for_dead_at_once(
             looks += 1
             return attend(*args, **options)
 
-        monkeypatch.setattr(Presence, "enter_anew", enter_late)
+        monkeypatch.setattr(Presence, "enter", enter_late)
         monkeypatch.setattr(replicas, "attend", counted)
         first = life.replica.id
         cut(postgres_url)

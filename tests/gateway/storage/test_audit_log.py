@@ -41,6 +41,14 @@ def test_what_is_rolled_back_is_not_on_record(store: Store) -> None:
     assert on_record(store) == []
 
 
+def test_all_rows_are_read_in_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are read at once."""
+    for n in range(5):
+        store.run(audit_log.append, AuditEntry("expired", subject=f"{n}"))
+    monkeypatch.setattr(audit_log, "_READ_ROWS", 2)
+    assert [subject for _, _, subject in told(store)] == ["0", "1", "2", "3", "4"]
+
+
 def test_a_row_costs_one_statement(store: Store) -> None:
     """It is entered; nothing else is read or written."""
     statements = store.statements(audit_log.append, AuditEntry("expired"))

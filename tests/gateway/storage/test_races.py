@@ -211,8 +211,9 @@ def turn_of_ready(conn: Connection, before: Lease) -> Lease:
     held = leases.take(conn, before.replica, before.conversation, ACCOUNTS)
     assert held is not None
     entries = inbox.queued(conn, before.conversation)
-    turns._enter(conn, held.lease, entries, 1, ["telegram:42"])
-    inbox.take(conn, entries)
+    seqs = (entries[0].seq, entries[-1].seq)
+    turn_id, _ = turns.enter(conn, held.lease, seqs, 1, ["telegram:42"])
+    inbox.take(conn, turn_id, entries)
     return held.lease
 
 

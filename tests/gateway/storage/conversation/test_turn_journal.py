@@ -84,10 +84,10 @@ def test_starting_a_call_twice_changes_nothing(store: Store, current: Turn) -> N
     assert store.rows(step) == before
 
 
-def test_noting_an_intent_takes_two_statements(store: Store, current: Turn) -> None:
+def test_noting_an_intent_takes_three_statements(store: Store, current: Turn) -> None:
     """One more puts on record what was decided about it."""
     start = turn_journal.start_tool
-    intent = ["UPDATE turn", "INSERT step"]
+    intent = ["SELECT conversation", "UPDATE turn", "INSERT step"]
     call = tool_call("look", {}, "a")
     assert store.statements(start, current, call, "read") == intent
     decided = Decision("allow", "default.talk", "digest", ("owner",), tainted=False)
@@ -162,9 +162,9 @@ def test_messages_are_numbered_without_gaps(store: Store, current: Turn) -> None
     assert store.one(conversation).message_head == 6
 
 
-def test_a_preview_is_announced_in_one_statement(store: Store, current: Turn) -> None:
+def test_a_preview_is_announced_before_its_id_is_known(store: Store, current: Turn) -> None:
     """Who resumes the turn knows that there may be one, until its id is stored."""
-    assert store.statements(turn_journal.announce_preview, current, "n1") == ["UPDATE turn"]
+    store.run(turn_journal.announce_preview, current, "n1")
     resumed = resume(store, current)
     assert (resumed.preview_ref, resumed.preview_nonce) == (None, "n1")
     store.run(turn_journal.set_preview, resumed, "77")

@@ -411,7 +411,7 @@ def test_a_turn_knows_whose_words_it_holds(store: Store) -> None:
     again = resume(store, current)
     assert (current.senders, again.senders) == (whose, whose)
     store.run(turn_journal.commit, again, [assistant_message("hi")], [], ANSWERED)
-    assert store.run(turns.newest_senders, again.lease) == whose
+    assert store.run(turns.asked_newest, again.lease) == (whose, None)
 
 
 def test_a_turn_of_an_older_version_holds_its_entries_words(store: Store, current: Turn) -> None:
@@ -423,4 +423,4 @@ def test_a_turn_of_an_older_version_holds_its_entries_words(store: Store, curren
 def test_nobody_asked_what_cannot_be_asked_again(store: Store) -> None:
     """In a conversation without a turn."""
     chat, _ = store.run(admit, inbound())
-    assert store.run(turns.newest_senders, store.run(claim_one, chat)) == ()
+    assert store.run(turns.asked_newest, store.run(claim_one, chat)) == ((), None)

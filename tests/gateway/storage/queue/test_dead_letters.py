@@ -221,7 +221,7 @@ def ask_again(store: Store, buried: Turn) -> Turn:
     store.run(admit, inbound("/retry"), kind="command")
     store.run(leases.release, buried.lease)
     lease = store.run(claim_one, buried.lease.conversation)
-    given_up = store.run(turns.newest_given_up, lease.conversation)
+    _, given_up = store.run(turns.asked_newest, lease)
     assert given_up is not None
     asked = store.run(turns.hide_newest, lease.conversation)
     entries = store.run(inbox.queued, lease.conversation)

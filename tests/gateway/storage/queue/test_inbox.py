@@ -63,8 +63,7 @@ def test_what_is_queued_makes_its_conversation_ready(
 ) -> None:
     """In the statement that takes its seq."""
     row = store.run(arrivals.find_or_create, "key", inbound(), "42")
-    place = row if state == "queued" else row.id
-    store.run(inbox.append, place, inbound(), kind="message", state=state)
+    store.run(inbox.append, row.id, inbound(), kind="message", state=state)
     assert (store.conversation(row.id).ready_no is not None) is is_ready
 
 

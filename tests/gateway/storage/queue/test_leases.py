@@ -124,9 +124,7 @@ def test_one_conversation_is_taken_past_the_line(store: Store) -> None:
     me = store.run(leases.register, "me")
     lease = Lease(conversation_id, me, 1, Address("telegram", "default", "7", "3"), False)
     held = store.run(leases.take, me, conversation_id, ACCOUNTS)
-    assert (
-        held == store.run(leases.look, lease) == leases.Held(lease, 0, None, False, False, False, 0)
-    )
+    assert held == store.run(leases.look, lease) == leases.Held(lease, 0, None, False, False, False)
     again = store.statements(leases.take, me, conversation_id, ACCOUNTS)
     assert again == ["UPDATE conversation"]
 

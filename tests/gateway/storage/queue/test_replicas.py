@@ -12,7 +12,7 @@ from gateway.storage import postgres
 from gateway.storage.queue import adapter_leases, leases, outbox, replicas, sending
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import AdapterLease, Receiving
-from gateway.storage.queue.replicas import Surroundings
+from gateway.storage.queue.replicas import LEFT, Surroundings
 from gateway.storage.schema import adapter_lease, conversation, now_s, replica, turn
 from gateway.storage.schema import outbox as outbox_table
 from tests.support.postgres import server_at
@@ -200,7 +200,7 @@ def test_who_begins_anew_takes_its_own_for_free(session: Open) -> None:
     one, _ = entered(first, "one"), entered(other, "two")
     chat, _ = first.run(admit, inbound())
     current = first.run(begin_turn, first.run(claim_one, chat, one))
-    new = again.run(replicas.enter_anew, "one", one, BUDGET_S)
+    new = again.run(replicas.enter, "one", LEFT, BUDGET_S, one)[0]
     assert new > one
     assert {row.id for row in other.rows(replica)} >= {new}
     assert one not in {row.id for row in other.rows(replica)}
