@@ -100,7 +100,7 @@ Days = Sequence[tuple[int, str]]
 class Parts(Protocol):
     """A `Summarise` that keeps summaries of parts until the whole is written.
 
-    Both methods may block.
+    `find` and `keep` may block.
     """
 
     def find(self, key: str) -> str | None:
@@ -110,11 +110,6 @@ class Parts(Protocol):
     def keep(self, key: str, text: str) -> None:
         """Keep a text; it is there when this returns."""
         ...
-
-
-@runtime_checkable
-class NotesCuts(Protocol):
-    """A `Summarise` that wants to know which of its answers were too long."""
 
     def note_cut(self, tokens: int, kept_tokens: int) -> None:
         """Take note that only so many tokens of the newest answer are used."""

@@ -61,10 +61,6 @@ class SummariesAhead(Protocol):
         """
         ...
 
-    def answered(self, session_id: int) -> None:
-        """Take note that a call of the segment is on record."""
-        ...
-
     async def ready(self, session_id: int) -> Summary | None:
         """Return the segment's summary; one that is being written is waited for.
 
@@ -169,8 +165,6 @@ class Journal:
         self.recorded.append(Entry(seq, message))
         # What the call has cost stands in the ledger now, so no budget has to hold it any more.
         self.spending.close()
-        if call is not None:
-            self.ahead.answered(self.turn.session.id)
         return seq
 
     async def book(self, calls: Sequence[ModelCall]) -> None:

@@ -1,8 +1,7 @@
 """Summaries that are written ahead of need, in the background.
 
 The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting. It costs least while the provider's cache still holds the
-conversation. What goes wrong here ends no turn.
+needs it commits it without waiting. What goes wrong here ends no turn.
 """
 
 import asyncio
@@ -15,9 +14,8 @@ import structlog
 
 from agent.context.summary_model import SummaryCalls
 from agent.errors import SummaryFailed
-from agent.models.base import ChatModel
 from agent.ports import ModelCall
-from agent.turn.background_summary import FutureUse, prepare, warm_prefix, warm_tokens
+from agent.turn.background_summary import FutureUse, prepare
 from agent.turn.state import Agent
 from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
@@ -84,7 +82,6 @@ class Preparations:
         self._budgets = budgets
         self._waiting: asyncio.Queue[Preparation] = asyncio.Queue()
         self._known: dict[int, Preparation] = {}
-        self._put_off: dict[int, Preparation] = {}
         self._not_before: dict[int, float] = {}
         self._failures: dict[int, SummaryFailed] = {}
         self._there: dict[int, None] = {}
@@ -95,9 +92,6 @@ class Preparations:
 
     def ask(self, session: Session, sender: str = "", due_tokens: int = 0) -> bool:
         """Have a summary written for a segment, if none is under way; returns at once.
-
-        Where the provider's cache has lost the conversation it waits for the next call, which
-        brings it back: for `answered`, or for being asked again.
 
         Args:
             sender: Whose budget it counts for, "platform:sender id".
@@ -112,17 +106,9 @@ class Preparations:
         if self._parts.summariser is None or session.id in self._known or cooling:
             return False
         preparation = Preparation(session, sender, due_tokens)
-        if self._put_off.pop(session.id, None) is None and self._has_cooled(session):
-            self._put_off[session.id] = preparation
-        else:
-            self._begin(preparation)
+        self._known[session.id] = preparation
+        self._waiting.put_nowait(preparation)
         return False
-
-    def answered(self, session_id: int) -> None:
-        """Take note that a call of this segment is on record: what waited for that begins."""
-        put_off = self._put_off.pop(session_id, None)
-        if put_off is not None:
-            self._begin(put_off)
 
     async def ready(self, session_id: int) -> Summary | None:
         """Return the summary of a segment; one that is being written is waited for.
@@ -133,7 +119,6 @@ class Preparations:
         Raises:
             SummaryFailed: It was tried a short time ago, or goes on for longer than that.
         """
-        self._put_off.pop(session_id, None)
         self._there.pop(session_id, None)
         known = self._known.get(session_id)
         if known is not None and not known.begun:
@@ -166,23 +151,6 @@ class Preparations:
         async with asyncio.TaskGroup() as tasks:
             for n in range(AT_ONCE):
                 tasks.create_task(self._work(), name=f"prepare {n}")
-
-    def _begin(self, preparation: Preparation) -> None:
-        self._known[preparation.session.id] = preparation
-        self._waiting.put_nowait(preparation)
-
-    def _has_cooled(self, session: Session) -> bool:
-        """Whether the provider has kept the last request, and does so no longer."""
-        prefix = session.prefix
-        if prefix is None or not self._writes(self._agent.models[0]):
-            return False
-        # As if it were sent now: would the provider keep it at all?
-        again = replace(prefix, at=time.time())
-        return bool(warm_tokens(again, self._agent)) and not warm_tokens(prefix, self._agent)
-
-    def _writes(self, model: ChatModel) -> bool:
-        summariser = self._parts.summariser
-        return summariser is not None and summariser.models[0] is model
 
     async def _work(self) -> None:
         while True:
@@ -247,19 +215,15 @@ class Preparations:
         self, session: Session, calls: SummaryCalls, due_tokens: int
     ) -> Summary | None:
         chosen = await self._database.read(conversations.chosen_model, session.conversation)
-        agent, warm = self._agent.preferring(chosen), None
+        agent = self._agent.preferring(chosen)
         limits = self._parts.limits_for(agent)
         engine = self._parts.make_engine(limits)
         view = await self._view(session, rewritten=not engine.prepares_parts)
-        # A part is short, and in the middle of the view.
-        if self._writes(agent.models[0]) and not engine.prepares_parts:
-            conversation = str(session.conversation)
-            warm = await warm_prefix(view, session.prefix, agent, conversation)
         meter = meter_of(agent, session)
         seqs = [entry.seq for entry in view.entries] or [0]
         days = await self._database.read(transcript.days, session.conversation, seqs[0], seqs[-1])
         use = FutureUse(engine.prepare, due_tokens, days)
-        return await prepare(view, meter, limits, calls, warm, use)
+        return await prepare(view, meter, limits, calls, use)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:
         """Return what is to be summarised: the view, or the originals behind an extract of it."""

@@ -295,9 +295,6 @@ class _NoneAhead:
         """Have none written."""
         return False
 
-    def answered(self, session_id: int) -> None:
-        """Do nothing: no summary waits for a call."""
-
     async def ready(self, _session_id: int) -> Summary | None:
         """Return None."""
         return None

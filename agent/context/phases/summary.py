@@ -26,7 +26,7 @@ from agent.context.phases.summary_parts import (
     split,
     tokens_of,
 )
-from agent.context_engine import CompressionRequest, Limits, NotesCuts, Parts, Summarise
+from agent.context_engine import CompressionRequest, Limits, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
 from agent.safety.redaction import Redactor, masked_assignments
@@ -385,7 +385,7 @@ class _Writer:
             raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
         text = shortened(text, most)
         kept = estimate_tokens(text)
-        if isinstance(self.summarise, NotesCuts):
+        if isinstance(self.summarise, Parts):
             self.summarise.note_cut(tokens, kept)
         if kept > most * LENGTH_TOLERANCE:
             raise SummaryTooLong(f"the summary has {tokens} tokens instead of {most}")
@@ -436,11 +436,6 @@ def build_prompt(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> 
         lines += (f"<<{mark} {piece.label}>>", piece.body)
     lines.append(f"<<{mark} END>>\n\n{CLOSING}")
     return "\n".join(lines)
-
-
-def orders_in(prompt: str) -> str:
-    """Return the sections and rules of a prompt, without its task and its material."""
-    return prompt[prompt.index(SECTIONS) : prompt.index(FENCE.partition("{")[0])].strip()
 
 
 def unused_mark(material: Sequence[Piece]) -> str:
