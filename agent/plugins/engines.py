@@ -24,9 +24,15 @@ from agent.plugins.finding import (
     name_problem,
     packaged,
 )
-from agent.plugins.list_engines import adapted, takes_lists
 from agent.plugins.loading import guarded, load_engine
-from agent.plugins.registry import BUILT_IN, DEFAULT, engine_class, registered
+from agent.plugins.registry import (
+    BUILT_IN,
+    DEFAULT,
+    adapted,
+    engine_class,
+    registered,
+    takes_lists,
+)
 from agent.plugins.supervision import supervised_engine
 from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext

@@ -31,12 +31,12 @@ from agent.plugins.finding import (
     may_guard,
     name_problem,
 )
-from agent.plugins.list_engines import takes_lists
 from agent.plugins.registry import (
     PluginRegistry,
     class_of,
     engine_class,
     register_context_engine,
+    takes_lists,
     usable_engine,
 )
 from agent.plugins.supervision import Caller, supervised_tool

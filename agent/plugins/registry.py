@@ -7,7 +7,7 @@ built in, and those that a program or a plugin has registered.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import ContextEngine
@@ -16,7 +16,7 @@ from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused
 from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
 from agent.plugins.finding import NAME, NAME_RULE
-from agent.plugins.list_engines import adapted, takes_lists
+from agent.plugins.list_engines import ListEngine
 from agent.tools.registry import Tool
 
 T = TypeVar("T")
@@ -98,6 +98,26 @@ def engine_class(offered: Any, name: str) -> type[ContextEngine]:
     if getattr(engine, "name", None) != name:
         raise PluginRefused(f"{engine.__name__} must have the class attribute name = {name!r}")
     return engine
+
+
+def takes_lists(offered: Any) -> bool:
+    """Whether an engine, or its class, takes lists: its first argument is called `messages`."""
+    try:
+        names = [name for name in inspect.signature(offered.compress).parameters if name != "self"]
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return names[:1] == ["messages"]
+
+
+def adapted(offered: Any, name: str) -> type[ContextEngine]:
+    """Make an engine class of this name that runs the one that is offered.
+
+    Args:
+        offered: A class, which is made for each turn; or an object, of which each turn gets a copy:
+            turns of different people run at the same time.
+    """
+    members = {"name": name, "offered": staticmethod(lambda: offered), "__doc__": offered.__doc__}
+    return cast("type[ContextEngine]", type(f"Adapted{name.title()}", (ListEngine,), members))
 
 
 @dataclass(slots=True)
