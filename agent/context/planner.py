@@ -21,7 +21,7 @@ import structlog
 from agent import spans
 from agent.context.meter import Measure, TokenMeter
 from agent.context.phases.boundaries import Newest
-from agent.context.phases.payback import EARLIEST_SHARE, Rates, due_tokens, early_pays
+from agent.context.phases.payback import Rates, early_pays
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Trigger
 from agent.errors import SummaryFailed
@@ -42,6 +42,8 @@ MAX_PREFLIGHT_PASSES = 3
 MAX_OVERFLOWS = 3
 PRESSURE_SHARE = 0.85
 """Share of the threshold."""
+EARLIEST_SHARE = 0.8
+"""Share of the threshold below which no summary is written ahead."""
 LEAD_CALLS = 2
 """So many calls before a compaction is due its summary is asked for."""
 POOR_SAVING = 0.10
@@ -60,20 +62,19 @@ NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 @dataclass(frozen=True, slots=True)
 class PriceRule:
-    """What tokens cost, which decides when a view is compacted before its threshold.
+    """What tokens cost, which decides whether a view whose cache has died is compacted early.
 
     Attributes:
         rates: Of the model that answers.
         ttl: How long its cache entries live.
-        payback_requests: In how many requests the compaction of a view whose cache has died has to
-            earn its cost back; None: such a view is not compacted early.
+        payback_requests: In how many requests the compaction has to earn its cost back.
         asks_model: Whether a model's summary has to be earned back too; None where the planner
             knows. A replay without a summary model reckons with one.
     """
 
     rates: Rates
     ttl: str
-    payback_requests: float | None = None
+    payback_requests: float
     asks_model: bool | None = None
 
 
@@ -85,7 +86,7 @@ class CompactionRules:
         enabled: `compression.enabled`; False leaves only what the provider enforces.
         summariser: None where no model writes summaries.
         spending: The budgets that summaries count for; None for none.
-        price: When a view is compacted before its threshold; None for never.
+        price: Whether a view is compacted before its threshold; None for never.
         recall: What a new summary says about recalling more (`agent.view.view.recall_text`).
     """
 
@@ -106,7 +107,6 @@ class TurnSoFar:
         pressed: Whether pressure was reported.
         size: Of the view at the newest call, in tokens; 0 where another plan is shown since.
         grown: By how much the view has grown from call to call, all together.
-        unpriced: Size at which a compaction for its price gained too little; 0 for none.
     """
 
     calls: int = 0
@@ -114,7 +114,6 @@ class TurnSoFar:
     pressed: bool = False
     size: int = 0
     grown: int = 0
-    unpriced: int = 0
 
     @property
     def growth(self) -> float:
@@ -177,8 +176,7 @@ class Planner:
                 break
         tokens = (await self.measured(view)).tokens
         self.turn.grow(tokens)
-        if self._look_ahead(view, tokens) and await self.compact(view, "price") is None:
-            self.turn.unpriced = tokens
+        self._look_ahead(tokens)
 
     async def fit(self, view: View, model: ChatModel, *, compacts: bool = True) -> bool:
         """Make the view one that this model takes; compacts it first where its window is smaller.
@@ -273,8 +271,6 @@ class Planner:
         if timeout_s is not None:
             timeout_s -= time.monotonic() - started
         calls = None
-        if prepared is None and trigger == "price":
-            return None
         # Parts that were written ahead leave others to be written.
         if unasked is None and (prepared is None or self.engine.prepares_parts):
             calls, unasked = await self._summary_calls(trigger, timeout_s)
@@ -344,7 +340,7 @@ class Planner:
     async def _pays_early(self, view: View) -> bool:
         """Whether the cache has died and a smaller view earns its cost back soon enough."""
         last, price = self.watch.last, self.rules.price
-        if price is None or price.payback_requests is None or last is None:
+        if price is None or last is None:
             return False
         if time.time() - last.at < LIFETIMES_S[price.ttl]:
             return False
@@ -363,36 +359,19 @@ class Planner:
             return False
         return tokens < self.state.paused_at_tokens * RESUME_GROWTH
 
-    def _look_ahead(self, view: View, tokens: int) -> bool:
-        """Have a summary written ahead of need; whether one is there, and is due to be used."""
+    def _look_ahead(self, tokens: int) -> None:
+        """Have a summary written ahead of need, once a compaction is near."""
         threshold = self.engine.limits.threshold_tokens
         if tokens >= PRESSURE_SHARE * threshold and not self.turn.pressed:
             self.turn.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
         wanted = self.engine.prepares and self._may_ask_model()
         if not wanted or tokens < EARLIEST_SHARE * threshold:
-            return False
-        due, lead = self._due(view), LEAD_CALLS * self.turn.growth
+            return
+        lead = LEAD_CALLS * self.turn.growth
         # Of the first call nothing tells how fast the view grows: then there is no time to lose.
-        if lead and tokens < due - lead:
-            return False
-        is_there = self.store.prepare(min(threshold, max(due, int(tokens + lead))))
-        if not is_there or self.engine.prepares_parts:
-            return False
-        return max(due, int(self.turn.unpriced * RESUME_GROWTH)) <= tokens < threshold
-
-    def _due(self, view: View) -> int:
-        """Return the size from which a summary that is there is used."""
-        limits, price = self.engine.limits, self.rules.price
-        if price is None:
-            return limits.threshold_tokens
-        return due_tokens(
-            limits,
-            price.rates,
-            fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
-            growth_tokens=self.turn.growth,
-            calls=self.turn.calls - 1,
-        )
+        if not lead or tokens >= threshold - lead:
+            self.store.prepare()
 
     async def _prepared(
         self, trigger: Trigger, timeout_s: float | None

@@ -21,12 +21,10 @@ class FutureUse:
 
     Attributes:
         write: How the engine of the conversation does it.
-        due_tokens: The size of the view at which it will be used.
         days: When the messages were said, as far as that is known.
     """
 
     write: Write = prepare_summary
-    due_tokens: int = 0
     days: Days = ()
 
 
@@ -38,7 +36,7 @@ async def prepare(
     Args:
         limits: Of the model that answers.
         calls: What may be asked with; closed when this returns.
-        use: By which engine, and when.
+        use: By which engine, and of which days.
 
     Raises:
         SummaryFailed: The summary model gave nothing usable.
@@ -61,7 +59,7 @@ def _request(
         entries=tuple(view.entries),
         tokens=tokens,
         fixed_tokens=meter.fixed_tokens(view.messages[0]),
-        limits=before_growth(limits, use.due_tokens - tokens),
+        limits=before_growth(limits, tokens),
         estimate=meter.estimate,
         trigger="prepare",
         summarise=calls,
@@ -71,11 +69,11 @@ def _request(
     )
 
 
-def before_growth(limits: Limits, growth_tokens: int) -> Limits:
-    """Return the limits by which a tail is cut that will have grown by so much when it is used.
+def before_growth(limits: Limits, tokens: int) -> Limits:
+    """Return the limits for a tail that will have grown when the view reaches its threshold.
 
     At least half of a tail is left: what is expected may not come.
     """
-    growth = min(max(0, growth_tokens), limits.tail_tokens // 2)
+    growth = min(max(0, limits.threshold_tokens - tokens), limits.tail_tokens // 2)
     left = (limits.tail_tokens - growth) / max(1, limits.threshold_tokens)
     return replace(limits, target_ratio=left)

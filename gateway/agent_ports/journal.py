@@ -54,11 +54,8 @@ LIMIT_S = 30.0
 class SummariesAhead(Protocol):
     """Who writes summaries in the background (gateway/context/summaries.py)."""
 
-    def ask(self, session: Session, sender: str, due_tokens: int) -> bool:
-        """Have one written for a segment, on the budget of this sender; whether it is there.
-
-        `due_tokens` is the size of the view at which it will be used.
-        """
+    def ask(self, session: Session, sender: str) -> None:
+        """Have one written for a segment, on the budget of this sender."""
         ...
 
     async def ready(self, session_id: int) -> Summary | None:
@@ -234,9 +231,9 @@ class Journal:
         """Return the summary that was written ahead."""
         return await self.ahead.ready(self.turn.session.id)
 
-    def prepare(self, due_tokens: int) -> bool:
-        """Have one written; whether it is there."""
-        return self.ahead.ask(self.turn.session, self.turn.sender, due_tokens)
+    def prepare(self) -> None:
+        """Have one written."""
+        self.ahead.ask(self.turn.session, self.turn.sender)
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         """Tell the user."""

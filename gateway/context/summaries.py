@@ -33,9 +33,7 @@ log = structlog.get_logger()
 AT_ONCE = 2
 """Summaries that are written side by side; they are never urgent."""
 REST_S = 60.0
-"""How long a segment is left alone where there was nothing to summarise, or something broke."""
-MOST_REMEMBERED = 10_000
-"""Segments whose summary is known to be there; of others it is found out when it is asked for."""
+"""How long a segment is left alone that has its summary or needs none, or where something broke."""
 MAX_REWRITTEN_WINDOWS = 4
 """An extractor's summary of more than so many windows of the summary model is updated, not
 written anew from the originals."""
@@ -50,12 +48,10 @@ class Preparation:
         sender: Whose budget it counts for, "platform:sender id".
         begun: Whether it is being written.
         ended: Set when it is there, or will not be.
-        due_tokens: The size of the view at which it will be used.
     """
 
     session: Session
     sender: str
-    due_tokens: int = 0
     begun: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -84,31 +80,23 @@ class Preparations:
         self._known: dict[int, Preparation] = {}
         self._not_before: dict[int, float] = {}
         self._failures: dict[int, SummaryFailed] = {}
-        self._there: dict[int, None] = {}
 
     def take(self, agent: Agent, parts: ContextParts) -> None:
         """Have what is written from now on go by another agent and its limits."""
         self._agent, self._parts = agent, parts
 
-    def ask(self, session: Session, sender: str = "", due_tokens: int = 0) -> bool:
+    def ask(self, session: Session, sender: str = "") -> None:
         """Have a summary written for a segment, if none is under way; returns at once.
 
         Args:
             sender: Whose budget it counts for, "platform:sender id".
-            due_tokens: The size of the view at which it will be used.
-
-        Returns:
-            Whether it is there already, as far as this process knows.
         """
-        if session.id in self._there:
-            return True
         cooling = self._not_before.get(session.id, 0.0) > time.monotonic()
         if self._parts.summariser is None or session.id in self._known or cooling:
-            return False
-        preparation = Preparation(session, sender, due_tokens)
+            return
+        preparation = Preparation(session, sender)
         self._known[session.id] = preparation
         self._waiting.put_nowait(preparation)
-        return False
 
     async def ready(self, session_id: int) -> Summary | None:
         """Return the summary of a segment; one that is being written is waited for.
@@ -119,7 +107,6 @@ class Preparations:
         Raises:
             SummaryFailed: It was tried a short time ago, or goes on for longer than that.
         """
-        self._there.pop(session_id, None)
         known = self._known.get(session_id)
         if known is not None and not known.begun:
             del self._known[session_id]
@@ -184,15 +171,14 @@ class Preparations:
         parts = KeptParts(self._database, session.conversation, sender)
         calls, summary = summariser.ahead(parts), None
         try:
-            summary = await self._written(session, calls, preparation.due_tokens)
+            summary = await self._written(session, calls)
         finally:
             is_kept = await self._keep(session, summary, calls.spent, sender)
+        self._cool_down(session.id, REST_S)
         if summary is None:
-            self._cool_down(session.id, REST_S)
             return
         if calls.has_parts and is_kept:
             await parts.forget()
-        self._remember(session.id)
         log.info(
             "summary_prepared",
             session=session.id,
@@ -205,15 +191,13 @@ class Preparations:
     async def _session_without(self, asked: Session) -> Session | None:
         """Return a segment as it stands now; None if it has a summary, or is not in force."""
         if await self._database.read(compactions.candidate, asked.id) is not None:
-            self._remember(asked.id)
+            self._cool_down(asked.id, REST_S)
             return None
         # It may have waited for minutes: the segment may be over, or have a summary by now.
         newest = await self._database.read(sessions.active, asked.conversation)
         return newest if newest.id == asked.id else None
 
-    async def _written(
-        self, session: Session, calls: SummaryCalls, due_tokens: int
-    ) -> Summary | None:
+    async def _written(self, session: Session, calls: SummaryCalls) -> Summary | None:
         chosen = await self._database.read(conversations.chosen_model, session.conversation)
         agent = self._agent.preferring(chosen)
         limits = self._parts.limits_for(agent)
@@ -222,7 +206,7 @@ class Preparations:
         meter = meter_of(agent, session)
         seqs = [entry.seq for entry in view.entries] or [0]
         days = await self._database.read(transcript.days, session.conversation, seqs[0], seqs[-1])
-        use = FutureUse(engine.prepare, due_tokens, days)
+        use = FutureUse(engine.prepare, days)
         return await prepare(view, meter, limits, calls, use)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:
@@ -271,9 +255,3 @@ class Preparations:
         left = {key: at for key, at in self._not_before.items() if at > now}
         self._not_before = {**left, session_id: now + cooldown_s}
         self._failures = {key: exc for key, exc in self._failures.items() if key in left}
-
-    def _remember(self, session_id: int) -> None:
-        """Take note that the summary of a segment is there; the oldest notes are forgotten."""
-        self._there[session_id] = None
-        if len(self._there) > MOST_REMEMBERED:
-            del self._there[next(iter(self._there))]

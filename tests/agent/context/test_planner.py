@@ -13,14 +13,12 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from agent.context.meter import Measure, ReportedUsage, TokenMeter
-from agent.context.phases.payback import Rates
 from agent.context.planner import (
     MAX_OVERFLOWS,
     MAX_PREFLIGHT_PASSES,
     PAUSED,
     CompactionRules,
     Planner,
-    PriceRule,
 )
 from agent.context.summary_model import Summariser, SummaryTiming
 from agent.context_compressor import ContextCompressor
@@ -554,9 +552,6 @@ async def test_nothing_is_prepared_that_would_not_be_used(
     assert store_of(planner).asked_ahead == 0
 
 
-PRICE = PriceRule(Rates(read=0.1, write=1.25, output=5.0), "5m")
-
-
 async def looped(planner: Planner, sizes: Sequence[int]) -> View:
     """Go on with a loop whose view has these sizes at its calls."""
     view = view_of()
@@ -566,51 +561,13 @@ async def looped(planner: Planner, sizes: Sequence[int]) -> View:
     return view
 
 
-async def test_in_a_loop_a_summary_that_is_there_is_used_where_that_pays() -> None:
-    """Before the threshold: every later call reads less."""
-    engine = Preparing(claiming(3_000, "summary"))
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    store_of(planner).ahead = Summary("ahead", 1, 2)
-    await looped(planner, range(1_000, 8_100, 100))
-    assert engine.triggers == ["price"]
-    assert engine.requests[0].prepared == Summary("ahead", 1, 2)
-    assert store_of(planner).committed[0].tokens_before == 8_000
-
-
-async def test_the_first_calls_of_a_loop_wait_for_the_threshold() -> None:
-    """It may end before it has earned back what moving the prefix costs."""
-    engine = Preparing(claiming(3_000, "summary"))
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    store_of(planner).ahead = Summary("ahead", 1, 2)
-    await looped(planner, [8_000, 8_500, 9_000, 9_999])
-    assert engine.triggers == []
-
-
-async def test_without_a_summary_that_is_there_nothing_is_compacted_for_its_price() -> None:
-    """Nobody waits for a model before the threshold, and an extract is made as late as possible."""
-    engine = Preparing(claiming(3_000, "summary"))
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    await looped(planner, range(1_000, 9_900, 100))
-    assert engine.triggers == []
-    assert store_of(planner).asked_ahead > 0
-
-
-async def test_what_gains_nothing_is_not_tried_at_each_call() -> None:
-    """Until the view has grown by a tenth."""
-    engine = Preparing(nothing)
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    store_of(planner).ahead = Summary("ahead", 1, 2)
-    await looped(planner, range(1_000, 9_900, 100))
-    assert engine.triggers == ["price"] * 3
-
-
 async def test_a_summary_is_prepared_a_little_before_it_is_due() -> None:
     """What comes in between would be told by the extractor alone."""
     planner = planner_of(Preparing(nothing), ScriptedModel([]))
     await looped(planner, range(1_000, 9_800, 100))
     assert store_of(planner).asked_ahead == 0
     await looped(planner, [9_850])
-    assert (store_of(planner).asked_ahead, store_of(planner).due_tokens) == (1, THRESHOLD)
+    assert store_of(planner).asked_ahead == 1
 
 
 async def test_what_could_not_be_prepared_is_not_paid_for_again() -> None:

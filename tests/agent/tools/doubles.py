@@ -252,7 +252,6 @@ class MemoryCompactions:
 
     Attributes:
         ahead: The summary that stands prepared; an error is raised to who asks for it.
-        due_tokens: When the summary that was asked for last is due.
         failure: Raised by the next commit.
     """
 
@@ -261,7 +260,6 @@ class MemoryCompactions:
         self.states: list[PlannerState] = []
         self.ahead: Summary | Exception | None = None
         self.asked_ahead = 0
-        self.due_tokens = 0
         self.told: list[str] = []
         self.failure: Exception | None = None
         self.booked: list[ModelCall] = []
@@ -292,10 +290,8 @@ class MemoryCompactions:
             raise self.ahead
         return self.ahead
 
-    def prepare(self, due_tokens: int) -> bool:
+    def prepare(self) -> None:
         self.asked_ahead += 1
-        self.due_tokens = due_tokens
-        return self.ahead is not None
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         self.told.append(what)

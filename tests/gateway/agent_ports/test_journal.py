@@ -46,9 +46,8 @@ class Asked:
     async def tell(self, what: str) -> None:
         self.told.append(what)
 
-    def ask(self, session: Session, sender: str, due_tokens: int) -> bool:
+    def ask(self, session: Session, sender: str) -> None:
         self.ahead.append(session)
-        return False
 
     async def ready(self, session_id: int) -> Summary | None:
         return await self.database.read(compactions.candidate, session_id)
@@ -221,11 +220,11 @@ async def test_what_was_prepared_is_found_for_its_segment_only(
     prepared = Summary("settled", 1, 1, source="model", model="small")
     await journal.database.write(compactions.put_candidate, begun.id, begun.conversation, prepared)
     assert await journal.prepared() == prepared
-    journal.prepare(8_000)
+    journal.prepare()
     summarised = replace(PLAN, summaries=(prepared,))
     await journal.commit(compaction(summarised), STATE)
     assert await journal.prepared() is None
-    journal.prepare(8_000)
+    journal.prepare()
     assert [session.id for session in asked.ahead] == [begun.id, journal.turn.session.id]
 
 
