@@ -181,16 +181,6 @@ def engine_tools(
     return tools
 
 
-@dataclass(frozen=True, slots=True)
-class _EngineArguments:
-    """The arguments of an engine's tool, which the engine checks itself."""
-
-    schema: dict[str, Any]
-
-    def checked(self, tool: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - protocol
-        return values
-
-
 def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> Tool:
     name = schema.name
 
@@ -206,8 +196,13 @@ def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> 
         except CallHangs as exc:
             raise ToolError(f"{name}: {exc}") from exc
 
-    arguments = _EngineArguments(schema.parameters)
     # The tool box must not give up before the threads do: they count what hangs.
     return Tool(
-        name, schema.description, "read", arguments, run, exclusive=True, timeout_s=limit_s + 1
+        name,
+        schema.description,
+        "read",
+        schema.parameters,
+        run,
+        exclusive=True,
+        timeout_s=limit_s + 1,
     )

@@ -45,23 +45,6 @@ class Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
-class ForeignArguments(Protocol):
-    """Arguments whose JSON schema was not made here; no schema is derived from a class."""
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The schema as shown to the model."""
-        ...
-
-    def checked(self, tool: str, values: dict[str, Any]) -> Any:
-        """Return what the tool's `run` gets.
-
-        Raises:
-            ToolError: Values that do not fit; one line for each.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One tool.
@@ -69,8 +52,10 @@ class Tool:
     Attributes:
         description: Tells the model what it does and when to use it.
         effect: What a second run after a crash would do.
-        run: Gets an instance of `arguments`, or what they return; raises ToolError for what the
-            model can fix.
+        arguments: A model, which checks them; or the JSON schema of somebody else's tool, whose
+            owner checks them.
+        run: Gets an instance of the model, or the object; raises ToolError for what the model can
+            fix.
         exclusive: Keeps state: never runs beside another exclusive tool of the turn.
         restricted: Touches the world outside of the conversation: only for senders who may act,
             whatever its effect is.
@@ -79,7 +64,7 @@ class Tool:
     name: str
     description: str
     effect: Effect
-    arguments: type[BaseModel] | ForeignArguments
+    arguments: type[BaseModel] | dict[str, Any]
     run: Callable[[ToolContext, Any], Awaitable[str]]
     exclusive: bool = False
     timeout_s: float = 60
@@ -234,25 +219,15 @@ def parse_arguments(tool: Tool, raw: str) -> Any:
     Raises:
         ToolError: Not JSON, not an object, or values that do not fit; one line for each.
     """
-    values = arguments_object(tool.name, raw)
-    if not isinstance(tool.arguments, type):
-        return tool.arguments.checked(tool.name, values)
+    values = read_arguments(raw)
+    if values is None:
+        raise ToolError(f"the arguments of {tool.name} {_unreadable(raw)}")
+    if isinstance(tool.arguments, dict):
+        return values
     try:
         return tool.arguments.model_validate(values)
     except ValidationError as exc:
         raise ToolError(_readable(tool, exc)) from exc
-
-
-def arguments_object(name: str, raw: str) -> dict[str, Any]:
-    """Return the object that the arguments of a call mean, unchecked.
-
-    Raises:
-        ToolError: Not JSON, not an object, or nested deeper than can be written again.
-    """
-    values = read_arguments(raw)
-    if values is None:
-        raise ToolError(f"the arguments of {name} {_unreadable(raw)}")
-    return values
 
 
 def _unreadable(raw: str) -> str:
@@ -287,9 +262,9 @@ def schema_of(tool: Tool) -> ToolSchema:
     return ToolSchema(tool.name, tool.description, parameter_schema(tool.arguments))
 
 
-def parameter_schema(arguments: type[BaseModel] | ForeignArguments) -> dict[str, Any]:
+def parameter_schema(arguments: type[BaseModel] | dict[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of arguments as a model is shown it."""
-    return shown_schema(arguments) if isinstance(arguments, type) else arguments.schema
+    return arguments if isinstance(arguments, dict) else shown_schema(arguments)
 
 
 @cache
