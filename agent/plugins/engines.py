@@ -196,7 +196,7 @@ def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> 
         except CallHangs as exc:
             raise ToolError(f"{name}: {exc}") from exc
 
-    # The tool box must not give up before the threads do: they count what hangs.
+    # The registry must not give up before the threads do: they count what hangs.
     return Tool(
         name,
         schema.description,

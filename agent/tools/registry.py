@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import structlog
@@ -71,49 +71,12 @@ class Tool:
     restricted: bool = False
 
 
-class ToolBox(Protocol):
-    """The tools of a turn, as the loop sees them."""
-
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """The tools as shown to the model, always in the same order."""
-        ...
-
-    def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolBox":
-        """Return a tool box with further tools behind these, or without some of them."""
-        ...
-
-    def effect(self, name: str) -> Effect:
-        """Return the effect class of a tool; "read" for an unknown one, which does nothing."""
-        ...
-
-    def exclusive(self, name: str) -> bool:
-        """Return whether a tool must run alone among the exclusive ones."""
-        ...
-
-    def restricted(self, name: str) -> bool:
-        """Return whether a tool is only for senders who may act."""
-        ...
-
-    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-        """Return why a call cannot run, whatever anybody says; None where it can.
-
-        There is no such tool, the sender may not use it, or its arguments do not fit.
-        """
-        ...
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Run one call. Failures of the tool come back as outcomes; cancellation goes on.
-
-        Raises:
-            AttemptEnds: The call has no outcome yet: it waits for a person, or what it did could
-                not be recorded.
-        """
-        ...
-
-
 class ToolRegistry:
-    """The tool box made of `Tool`s, in the order given."""
+    """The tools of a turn, in the order given.
+
+    Attributes:
+        schemas: The tools as shown to the model, always in the same order.
+    """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         """Build the schemas.
@@ -126,12 +89,7 @@ class ToolRegistry:
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
-        self._schemas = tuple(schema_of(tool) for tool in self._tools.values())
-
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """The tools as shown to the model."""
-        return self._schemas
+        self.schemas = tuple(schema_of(tool) for tool in self._tools.values())
 
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolRegistry":
         """Return a registry with further tools behind these, or without some of them."""
@@ -139,25 +97,33 @@ class ToolRegistry:
         return ToolRegistry([*kept, *more])
 
     def effect(self, name: str) -> Effect:
-        """Return the effect class of a tool, "read" for an unknown one."""
+        """Return the effect class of a tool; "read" for an unknown one, which does nothing."""
         return self._tools[name].effect if name in self._tools else "read"
 
     def exclusive(self, name: str) -> bool:
-        """Return whether a tool keeps state."""
+        """Return whether a tool must run alone among the exclusive ones: it keeps state."""
         return name in self._tools and self._tools[name].exclusive
 
     def restricted(self, name: str) -> bool:
-        """Return whether a tool touches the world outside; a side effect always does."""
+        """Return whether a tool is only for senders who may act; a side effect always is."""
         tool = self._tools.get(name)
         return tool is not None and (tool.restricted or tool.effect == "side_effect")
 
     def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-        """Check name, sender and arguments of a call."""
+        """Return why a call cannot run, whatever anybody says; None where it can.
+
+        There is no such tool, the sender may not use it, or its arguments do not fit.
+        """
         checked = self._checked(call, context)
         return checked if isinstance(checked, ToolOutcome) else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Check a call, run it, and map what goes wrong."""
+        """Run one call. Failures of the tool come back as outcomes; cancellation goes on.
+
+        Raises:
+            AttemptEnds: The call has no outcome yet: it waits for a person, or what it did could
+                not be recorded.
+        """
         checked = self._checked(call, context)
         if isinstance(checked, ToolOutcome):
             return checked
