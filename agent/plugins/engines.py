@@ -149,8 +149,7 @@ def available(home: Path) -> list[Found]:
 
 
 def _all(home: Path) -> Iterator[Found]:
-    for folder in find_folders(home, "engine"):
-        yield Found(folder.name, "plugin", folder.description, problem=folder.problem)
+    yield from find_folders(home, "engine")
     for name, engine in sorted(registered.items()):
         yield Found(name, "registered", (engine.__doc__ or "").strip().partition("\n")[0])
     yield from packaged(ENGINE_GROUP, "engine")
