@@ -42,10 +42,8 @@ MAX_PREFLIGHT_PASSES = 3
 MAX_OVERFLOWS = 3
 PRESSURE_SHARE = 0.85
 """Share of the threshold."""
-EARLIEST_SHARE = 0.8
-"""Share of the threshold below which no summary is written ahead."""
-LEAD_CALLS = 2
-"""So many calls before a compaction is due its summary is asked for."""
+AHEAD_SHARE = 0.80
+"""Share of the threshold from which on a summary is written ahead."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
 RESUME_GROWTH = 1.10
@@ -105,25 +103,11 @@ class TurnSoFar:
         calls: Model calls.
         overflows: How often the provider refused the view as too large.
         pressed: Whether pressure was reported.
-        size: Of the view at the newest call, in tokens; 0 where another plan is shown since.
-        grown: By how much the view has grown from call to call, all together.
     """
 
     calls: int = 0
     overflows: int = 0
     pressed: bool = False
-    size: int = 0
-    grown: int = 0
-
-    @property
-    def growth(self) -> float:
-        """By how many tokens the view grows with each call."""
-        return self.grown / max(1, self.calls - 1)
-
-    def grow(self, tokens: int) -> None:
-        """Take note of the view's size at a call."""
-        self.grown += max(0, tokens - self.size) if self.size else 0
-        self.size = tokens
 
 
 @dataclass(slots=True)
@@ -174,9 +158,7 @@ class Planner:
                 # What cannot shrink now cannot before the next call either: wait until it grows.
                 self.state = replace(self.state, paused_at_tokens=tokens)
                 break
-        tokens = (await self.measured(view)).tokens
-        self.turn.grow(tokens)
-        self._look_ahead(tokens)
+        self._look_ahead((await self.measured(view)).tokens)
 
     async def fit(self, view: View, model: ChatModel, *, compacts: bool = True) -> bool:
         """Make the view one that this model takes; compacts it first where its window is smaller.
@@ -311,7 +293,6 @@ class Planner:
         view.take(after)
         if segment.system is not None:
             view.begin_with(segment.system)
-        self.turn.size = 0
         self.meter.forget_report()
         # Told before the next request: a prefix that moves unannounced is reported as a fault.
         self.watch.expect_move(f"compaction:{compaction.trigger}")
@@ -360,17 +341,13 @@ class Planner:
         return tokens < self.state.paused_at_tokens * RESUME_GROWTH
 
     def _look_ahead(self, tokens: int) -> None:
-        """Have a summary written ahead of need, once a compaction is near."""
+        """Report pressure, and have a summary written ahead of need."""
         threshold = self.engine.limits.threshold_tokens
         if tokens >= PRESSURE_SHARE * threshold and not self.turn.pressed:
             self.turn.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
         wanted = self.engine.prepares and self._may_ask_model()
-        if not wanted or tokens < EARLIEST_SHARE * threshold:
-            return
-        lead = LEAD_CALLS * self.turn.growth
-        # Of the first call nothing tells how fast the view grows: then there is no time to lose.
-        if not lead or tokens >= threshold - lead:
+        if wanted and tokens >= AHEAD_SHARE * threshold:
             self.store.prepare()
 
     async def _prepared(

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import ClassVar
 
@@ -550,24 +550,6 @@ async def test_nothing_is_prepared_that_would_not_be_used(
     reported(planner, view, 9_000)
     await planner.keep_within(view)
     assert store_of(planner).asked_ahead == 0
-
-
-async def looped(planner: Planner, sizes: Sequence[int]) -> View:
-    """Go on with a loop whose view has these sizes at its calls."""
-    view = view_of()
-    for tokens in sizes:
-        reported(planner, view, tokens)
-        await planner.keep_within(view)
-    return view
-
-
-async def test_a_summary_is_prepared_a_little_before_it_is_due() -> None:
-    """What comes in between would be told by the extractor alone."""
-    planner = planner_of(Preparing(nothing), ScriptedModel([]))
-    await looped(planner, range(1_000, 9_800, 100))
-    assert store_of(planner).asked_ahead == 0
-    await looped(planner, [9_850])
-    assert store_of(planner).asked_ahead == 1
 
 
 async def test_what_could_not_be_prepared_is_not_paid_for_again() -> None:
