@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from agent.context.meter import TokenMeter
@@ -15,35 +15,28 @@ from agent.view.view import Summary, View
 Write = Callable[[CompressionRequest], Summary | None]
 
 
-@dataclass(frozen=True, slots=True)
-class FutureUse:
-    """What a summary is written for.
-
-    Attributes:
-        write: How the engine of the conversation does it.
-        days: When the messages were said, as far as that is known.
-    """
-
-    write: Write = prepare_summary
-    days: Days = ()
-
-
 async def prepare(
-    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, use: FutureUse
+    view: View,
+    meter: TokenMeter,
+    limits: Limits,
+    calls: SummaryCalls,
+    write: Write = prepare_summary,
+    days: Days = (),
 ) -> Summary | None:
     """Write ahead what a compaction of this view would need; None where it would cut nothing.
 
     Args:
         limits: Of the model that answers.
         calls: What may be asked with; closed when this returns.
-        use: By which engine, and of which days.
+        write: How the engine of the conversation does it.
+        days: When the messages were said, as far as that is known.
 
     Raises:
         SummaryFailed: The summary model gave nothing usable.
     """
     try:
         # Writing may take minutes, and a thread of the pool would hold up the end of the process.
-        written = in_daemon(lambda: use.write(_request(view, meter, limits, calls, use)))
+        written = in_daemon(lambda: write(_request(view, meter, limits, calls, days)))
         summary = await asyncio.wrap_future(written)
     finally:
         calls.close()
@@ -51,7 +44,7 @@ async def prepare(
 
 
 def _request(
-    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, use: FutureUse
+    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, days: Days
 ) -> CompressionRequest:
     tokens = meter.measure(view).tokens
     return CompressionRequest(
@@ -65,7 +58,7 @@ def _request(
         summarise=calls,
         summary_window=calls.window_tokens,
         today=datetime.now(UTC).date().isoformat(),
-        days=use.days,
+        days=days,
     )
 
 

@@ -33,7 +33,7 @@ from agent.context_engine import (
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.ports import PlannerState
-from agent.turn.background_summary import FutureUse, prepare
+from agent.turn.background_summary import prepare
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost
@@ -791,7 +791,7 @@ async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     """At the threshold nobody waits for a model."""
     view = long_view()
     calls = Summariser([ScriptedModel([GOOD])], 10.0).calls()
-    summary = await prepare(view, TokenMeter("scripted"), Limits(WINDOW), calls, FutureUse())
+    summary = await prepare(view, TokenMeter("scripted"), Limits(WINDOW), calls)
     assert summary is not None
     assert (summary.source, summary.model) == ("model", "scripted")
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), asked := ScriptedModel([]))

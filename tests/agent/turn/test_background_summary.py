@@ -9,7 +9,7 @@ from agent.context.summary_model import Summariser, SummaryCalls
 from agent.context_engine import CompressionRequest, Limits
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage
-from agent.turn.background_summary import FutureUse, prepare
+from agent.turn.background_summary import prepare
 from agent.view.view import Entry, Summary, View, ViewPlan
 from tests.agent.tools.doubles import HangingModel
 from tests.support.scripted_model import ScriptedModel
@@ -32,7 +32,7 @@ def calls_of(*models: ScriptedModel) -> SummaryCalls:
 
 
 async def written(view: View, calls: SummaryCalls) -> Summary | None:
-    return await prepare(view, TokenMeter("scripted"), LIMITS, calls, FutureUse())
+    return await prepare(view, TokenMeter("scripted"), LIMITS, calls)
 
 
 async def test_a_short_view_has_nothing_to_prepare() -> None:
@@ -49,9 +49,11 @@ async def test_an_engine_is_told_the_days() -> None:
     def write(request: CompressionRequest) -> None:
         asked.append(request)
 
-    use = FutureUse(write, days=((1, "2026-03-04"),))
-    await prepare(view_of(), TokenMeter("scripted"), LIMITS, calls_of(ScriptedModel([])), use)
-    assert [request.days for request in asked] == [((1, "2026-03-04"),)]
+    days = ((1, "2026-03-04"),)
+    await prepare(
+        view_of(), TokenMeter("scripted"), LIMITS, calls_of(ScriptedModel([])), write, days
+    )
+    assert [request.days for request in asked] == [days]
 
 
 async def test_a_preparation_that_fails_says_so() -> None:
