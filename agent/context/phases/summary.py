@@ -19,7 +19,6 @@ from agent.context.extract import shortened
 from agent.context.phases.summary_parts import (
     Part,
     Piece,
-    masked,
     new_piece,
     pack,
     slices,
@@ -365,11 +364,8 @@ class _Writer:
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
         """Return the model's summary of the material, checked to be one, and cut to its length."""
-        prompt = build_prompt(kind, self.order, material)
-        # Most material holds no secret, and none reaches across the lines between pieces: one look
-        # at the prompt spares a copy of all that is in it.
-        if _redactor.suspects(prompt):
-            prompt = build_prompt(kind, self.order, masked(material))
+        # No secret reaches across the lines between pieces.
+        prompt = _redactor.text(build_prompt(kind, self.order, material))
         text = _tidy(self.summarise(prompt, int(self.order.budget_tokens * ANSWER_ROOM)))
         _check(text)
         is_whole = kind in {"first", "update"}
