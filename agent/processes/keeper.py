@@ -379,10 +379,11 @@ def _end(
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if order.ends_within_s and not _ends(process, order.ends_within_s):
-        descent.terminate_group(process.pid)
+        descent.signal_group(process.pid, signal.SIGTERM)
         _ends(process, order.ends_within_s)
     deadline = time.monotonic() + GONE_WITHIN_S
-    descent.stop_group(process.pid)
+    # It stands still then, and does not grow while it is counted.
+    descent.signal_group(process.pid, signal.SIGSTOP)
     # Where it has process ids of its own, they end with it, and nobody can tell how many.
     if command is not None and order.walls.backend != "bwrap":
         left = [each.pid for each in descent.descendants(os.getpid())]
