@@ -10,14 +10,11 @@ from agent.view.outline import outline
 
 KINDS = {
     "JSON": ('{"name": "Ada", "orders": [{"id": 1}], "at": {"x": 1}}', "orders[0]: 1 keys"),
-    "table": ("id;name\n1;Ada\n2;Bob", "2 columns, 2 rows"),
     "code": (
         "import os\ndef one():\n    pass\nclass Two:\n    def three(self): ...",
         "line 2: def one",
     ),
     "Markdown": ("# One\ntext\n## Two\ntext\n## Three", "line 3: ## Two"),
-    "log": ("2026-01-01 10:00 start\n2026-01-01 10:01 ERROR no disk", "1 lines tell of trouble"),
-    "markup": ("<html>\n<p>one</p><p>two</p>", "<p>: 2"),
     "text": ("Once upon a time.\n\nThe end, at last.", "line 3: The end"),
 }
 
