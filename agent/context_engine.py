@@ -140,10 +140,6 @@ class Archive(Protocol):
         """
         ...
 
-    def output(self, output_id: str) -> str | None:
-        """Return a stored tool output; None if there is none."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

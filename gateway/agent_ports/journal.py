@@ -101,10 +101,6 @@ class ConversationArchive:
         )
         return [match.seq for match in found]
 
-    def output(self, output_id: str) -> str | None:
-        """Return a stored tool output."""
-        return self._read(transcript.read_blob, self.conversation, output_id)
-
     def _read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:

@@ -170,19 +170,12 @@ class MemoryArchive:
     Attributes:
         rows: Stored messages by seq.
         stored: The nodes, in order of number.
-        outputs: By id.
         turn_begins_at: Where the running turn begins.
     """
 
-    def __init__(
-        self,
-        rows: Mapping[int, str] | None = None,
-        stored: Sequence[Node] = (),
-        outputs: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, rows: Mapping[int, str] | None = None, stored: Sequence[Node] = ()) -> None:
         self.rows = dict(rows or {})
         self.stored = list(stored)
-        self.outputs = dict(outputs or {})
         self.turn_begins_at = 2**31 - 1
 
     def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
@@ -201,9 +194,6 @@ class MemoryArchive:
         }
         ranked = sorted((seq for seq in counts if counts[seq]), key=lambda seq: -counts[seq])
         return ranked[:limit]
-
-    def output(self, output_id: str) -> str | None:
-        return self.outputs.get(output_id)
 
 
 class RetryClock:
