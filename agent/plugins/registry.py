@@ -21,21 +21,10 @@ from agent.tools.registry import Tool
 
 T = TypeVar("T")
 
-BUILT_IN: dict[str, tuple[type[ContextEngine], str]] = {
-    "compressor": (
-        ContextCompressor,
-        "Keeps head and tail; prunes, then summarises what lies between.",
-    ),
-    "rounds": (
-        RoundsEngine,
-        "Keeps the newest complete rounds; archives the older ones as a summary.",
-    ),
-    "lcm": (
-        LcmEngine,
-        "Loses nothing: summaries of stretches, condensed in levels, that the model can open.",
-    ),
+BUILT_IN: dict[str, type[ContextEngine]] = {
+    each.name: each for each in (ContextCompressor, RoundsEngine, LcmEngine)
 }
-"""The engines that come with Parley, and what `parley engines list` says of them."""
+"""The engines that come with Parley; `parley engines list` shows the first line of each class."""
 DEFAULT = "compressor"
 """The engine that takes over wherever another one cannot be used."""
 registered: dict[str, type[ContextEngine]] = {}
