@@ -23,7 +23,14 @@ from agent.context.meter import Measure, TokenMeter
 from agent.context.phases.boundaries import Newest
 from agent.context.phases.payback import Rates, early_pays
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Trigger
+from agent.context_engine import (
+    Compressed,
+    CompressionRequest,
+    ContextEngine,
+    Days,
+    Limits,
+    Trigger,
+)
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, chars_of
 from agent.models.base import ChatModel
@@ -431,6 +438,63 @@ class Planner:
         if calls is not None and found.failure is not None:
             return time.time() + TRANSIENT_COOLDOWN_S
         return self.state.summary_not_before
+
+
+async def write_ahead(
+    view: View,
+    meter: TokenMeter,
+    limits: Limits,
+    calls: SummaryCalls,
+    write: Callable[[CompressionRequest], Summary | None],
+    days: Days = (),
+) -> Summary | None:
+    """Write ahead what a compaction of this view would need; None where it would cut nothing.
+
+    Args:
+        limits: Of the model that answers.
+        calls: What may be asked with; closed when this returns.
+        write: How the engine of the conversation does it.
+        days: When the messages were said, as far as that is known.
+
+    Raises:
+        SummaryFailed: The summary model gave nothing usable.
+    """
+    try:
+        # Writing may take minutes, and a thread of the pool would hold up the end of the process.
+        written = in_daemon(lambda: write(_request_ahead(view, meter, limits, calls, days)))
+        summary = await asyncio.wrap_future(written)
+    finally:
+        calls.close()
+    return summary and replace(summary, model=calls.model or "")
+
+
+def _request_ahead(
+    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, days: Days
+) -> CompressionRequest:
+    tokens = meter.measure(view).tokens
+    return CompressionRequest(
+        plan=view.plan,
+        entries=tuple(view.entries),
+        tokens=tokens,
+        fixed_tokens=meter.fixed_tokens(view.messages[0]),
+        limits=before_growth(limits, tokens),
+        estimate=meter.estimate,
+        trigger="prepare",
+        summarise=calls,
+        summary_window=calls.window_tokens,
+        today=datetime.now(UTC).date().isoformat(),
+        days=days,
+    )
+
+
+def before_growth(limits: Limits, tokens: int) -> Limits:
+    """Return the limits for a tail that will have grown when the view reaches its threshold.
+
+    At least half of a tail is left: what is expected may not come.
+    """
+    growth = min(max(0, limits.threshold_tokens - tokens), limits.tail_tokens // 2)
+    left = (limits.tail_tokens - growth) / max(1, limits.threshold_tokens)
+    return replace(limits, target_ratio=left)
 
 
 async def _in_thread(fn: Callable[[T], U], argument: T) -> U:

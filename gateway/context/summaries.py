@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from agent.context.planner import write_ahead
 from agent.context.summary_model import SummaryCalls
 from agent.errors import SummaryFailed
 from agent.ports import ModelCall
-from agent.turn.background_summary import prepare
 from agent.turn.state import Agent
 from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
@@ -206,7 +206,7 @@ class Preparations:
         meter = meter_of(agent, session)
         seqs = [entry.seq for entry in view.entries] or [0]
         days = await self._database.read(transcript.days, session.conversation, seqs[0], seqs[-1])
-        return await prepare(view, meter, limits, calls, engine.prepare, days)
+        return await write_ahead(view, meter, limits, calls, engine.prepare, days)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:
         """Return what is to be summarised: the view, or the originals behind an extract of it."""

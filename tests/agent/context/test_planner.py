@@ -19,9 +19,10 @@ from agent.context.planner import (
     PAUSED,
     CompactionRules,
     Planner,
+    write_ahead,
 )
-from agent.context.summary_model import Summariser, SummaryTiming
-from agent.context_compressor import ContextCompressor
+from agent.context.summary_model import Summariser, SummaryCalls, SummaryTiming
+from agent.context_compressor import ContextCompressor, prepare_summary
 from agent.context_engine import (
     Compressed,
     CompressionRequest,
@@ -33,7 +34,6 @@ from agent.context_engine import (
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.ports import PlannerState
-from agent.turn.background_summary import prepare
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost
@@ -791,7 +791,8 @@ async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     """At the threshold nobody waits for a model."""
     view = long_view()
     calls = Summariser([ScriptedModel([GOOD])], 10.0).calls()
-    summary = await prepare(view, TokenMeter("scripted"), Limits(WINDOW), calls)
+    limits = Limits(WINDOW)
+    summary = await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare_summary)
     assert summary is not None
     assert (summary.source, summary.model) == ("model", "scripted")
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), asked := ScriptedModel([]))
@@ -804,3 +805,65 @@ async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     assert shown.last_seq >= summary.last_seq
     assert (asked.requests, done.summary_model) == ([], "scripted")
     assert faults(view.messages) == []
+
+
+# Written ahead of need
+
+
+def said_ahead(n: int) -> ChatMessage:
+    text = f"message {n} " + "word " * 80
+    return ChatMessage(role="user" if n % 2 else "assistant", content=text)
+
+
+def talk_of(count: int = 66) -> View:
+    entries = [Entry(n, said_ahead(n)) for n in range(1, count + 1)]
+    return View("You are a test.", ViewPlan(), entries)
+
+
+def calls_of(*models: ScriptedModel) -> SummaryCalls:
+    return Summariser(models, 10.0).calls()
+
+
+async def written(view: View, calls: SummaryCalls) -> Summary | None:
+    limits = Limits(WINDOW, protect_last_n=4)
+    return await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare_summary)
+
+
+async def test_a_short_view_has_nothing_to_prepare() -> None:
+    """No model is asked."""
+    view, model = talk_of(4), ScriptedModel([])
+    assert await written(view, calls_of(model)) is None
+    assert model.requests == []
+
+
+async def test_an_engine_is_told_the_days() -> None:
+    """As at a compaction: what it writes without a model names them."""
+    asked: list[CompressionRequest] = []
+
+    def write(request: CompressionRequest) -> None:
+        asked.append(request)
+
+    days = ((1, "2026-03-04"),)
+    calls, limits = calls_of(ScriptedModel([])), Limits(WINDOW, protect_last_n=4)
+    await write_ahead(talk_of(), TokenMeter("scripted"), limits, calls, write, days)
+    assert [request.days for request in asked] == [days]
+
+
+async def test_a_preparation_that_fails_says_so() -> None:
+    """The extractor's summary is not worth preparing."""
+    with pytest.raises(SummaryFailed):
+        await written(talk_of(), calls_of(ScriptedModel([""])))
+
+
+async def test_a_cancelled_preparation_ends_its_call() -> None:
+    """A stop of the gateway does not wait for it; what it has cost is known."""
+    model = HangingModel()
+    calls = calls_of(model)
+    work = asyncio.ensure_future(written(talk_of(), calls))
+    async with asyncio.timeout(30):
+        await model.arrived.wait()
+        work.cancel()
+        await model.ended.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert [call.purpose for call in calls.spent] == ["lost"]
