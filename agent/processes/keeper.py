@@ -227,7 +227,7 @@ def _started(
     for handle in {telling, *started.handles, *([command.writing] if command else [])}:
         os.close(handle)
     # The builder of its walls says that they stand, or why not.
-    if started.tells and (words := _first_words(told, lifeline)) != STARTED:
+    if started.handles and (words := _first_words(told, lifeline)) != STARTED:
         process.kill()
         said = command.drained() if command is not None else ""
         raise NotConfinedError(_problem_in(words) or said or "its sandbox could not be built")
