@@ -60,7 +60,7 @@ class Draft:
 
 
 class ContextCompressor(ContextEngine):
-    """Keeps the head and the newest messages; a summary stands for what lies between."""
+    """Keeps head and tail; prunes, then summarises what lies between."""
 
     name: ClassVar[str] = "compressor"
     prepares: ClassVar[bool] = True

@@ -56,7 +56,6 @@ Trigger = Literal[
     "manual",
     "prepare",
     "idle",
-    "price",
     "fallback",
     "repair",
 ]
@@ -65,9 +64,8 @@ Trigger = Literal[
 threshold: after a step of the loop; preflight: before the first call of a turn; overflow: the
 provider refused the request as too large; hygiene: before the turn, at 85 %; manual: `/compress`;
 prepare: in the background, ahead of need; idle: before a turn whose prompt cache has died, where
-that pays; price: in a loop whose summary is written, before its threshold, where that pays;
-fallback: another model with a smaller window takes over; repair: a provider calls the request
-malformed, what the model thought is left out (no engine is asked).
+that pays; fallback: another model with a smaller window takes over; repair: a provider calls the
+request malformed, what the model thought is left out (no engine is asked).
 """
 
 Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
@@ -87,7 +85,7 @@ GUARD_SHARE = 0.85
 LEAST_GAIN = 0.05
 """A plan that saves less of what can be saved is not used by the loop: it would move the cached
 prefix for next to nothing. What has to shrink takes what there is."""
-LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight", "idle", "price"})
+LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight", "idle"})
 """The loop's own, which may wait until there is more to gain."""
 
 EstimateMessage = Callable[[ChatMessage], int]
@@ -100,7 +98,7 @@ Days = Sequence[tuple[int, str]]
 class Parts(Protocol):
     """A `Summarise` that keeps summaries of parts until the whole is written.
 
-    Both methods may block.
+    `find` and `keep` may block.
     """
 
     def find(self, key: str) -> str | None:
@@ -110,11 +108,6 @@ class Parts(Protocol):
     def keep(self, key: str, text: str) -> None:
         """Keep a text; it is there when this returns."""
         ...
-
-
-@runtime_checkable
-class NotesCuts(Protocol):
-    """A `Summarise` that wants to know which of its answers were too long."""
 
     def note_cut(self, tokens: int, kept_tokens: int) -> None:
         """Take note that only so many tokens of the newest answer are used."""
@@ -145,10 +138,6 @@ class Archive(Protocol):
 
         Nothing from `before_seq` on is looked at.
         """
-        ...
-
-    def output(self, output_id: str) -> str | None:
-        """Return a stored tool output; None if there is none."""
         ...
 
 

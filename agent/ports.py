@@ -308,15 +308,8 @@ class CompactionStore(Protocol):
         """
         ...
 
-    def prepare(self, due_tokens: int) -> bool:
-        """Ask for such a summary to be written in the background; returns at once.
-
-        Args:
-            due_tokens: The size of the view at which it will be used, as far as can be told.
-
-        Returns:
-            Whether it is there already.
-        """
+    def prepare(self) -> None:
+        """Ask for such a summary to be written in the background; returns at once."""
         ...
 
     async def days(self, first_seq: int, last_seq: int) -> Days:

@@ -192,7 +192,8 @@ def _pieces(sentence: str) -> Iterator[str]:
 def read(entries: Iterable[Entry]) -> list[Sentence]:
     """Return the sentences of messages in order, with secrets masked."""
     told = [each for each in entries if not each.message.get("synthetic")]
-    texts = Redactor().texts([_both_ends(each.message) for each in told])
+    redactor = Redactor()
+    texts = [redactor.text(_both_ends(each.message)) for each in told]
     pairs = [*zip(told, texts, strict=True)]
     names = _names(text for entry, text in pairs if entry.message["role"] == "user")
     found: list[Sentence] = []

@@ -21,9 +21,16 @@ import structlog
 from agent import spans
 from agent.context.meter import Measure, TokenMeter
 from agent.context.phases.boundaries import Newest
-from agent.context.phases.payback import EARLIEST_SHARE, Rates, due_tokens, early_pays
+from agent.context.phases.payback import Rates, early_pays
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Trigger
+from agent.context_engine import (
+    Compressed,
+    CompressionRequest,
+    ContextEngine,
+    Days,
+    Limits,
+    Trigger,
+)
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, chars_of
 from agent.models.base import ChatModel
@@ -42,8 +49,8 @@ MAX_PREFLIGHT_PASSES = 3
 MAX_OVERFLOWS = 3
 PRESSURE_SHARE = 0.85
 """Share of the threshold."""
-LEAD_CALLS = 2
-"""So many calls before a compaction is due its summary is asked for."""
+AHEAD_SHARE = 0.80
+"""Share of the threshold from which on a summary is written ahead."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
 RESUME_GROWTH = 1.10
@@ -60,20 +67,19 @@ NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 @dataclass(frozen=True, slots=True)
 class PriceRule:
-    """What tokens cost, which decides when a view is compacted before its threshold.
+    """What tokens cost, which decides whether a view whose cache has died is compacted early.
 
     Attributes:
         rates: Of the model that answers.
         ttl: How long its cache entries live.
-        payback_requests: In how many requests the compaction of a view whose cache has died has to
-            earn its cost back; None: such a view is not compacted early.
+        payback_requests: In how many requests the compaction has to earn its cost back.
         asks_model: Whether a model's summary has to be earned back too; None where the planner
             knows. A replay without a summary model reckons with one.
     """
 
     rates: Rates
     ttl: str
-    payback_requests: float | None = None
+    payback_requests: float
     asks_model: bool | None = None
 
 
@@ -85,7 +91,7 @@ class CompactionRules:
         enabled: `compression.enabled`; False leaves only what the provider enforces.
         summariser: None where no model writes summaries.
         spending: The budgets that summaries count for; None for none.
-        price: When a view is compacted before its threshold; None for never.
+        price: Whether a view is compacted before its threshold; None for never.
         recall: What a new summary says about recalling more (`agent.view.view.recall_text`).
     """
 
@@ -104,27 +110,11 @@ class TurnSoFar:
         calls: Model calls.
         overflows: How often the provider refused the view as too large.
         pressed: Whether pressure was reported.
-        size: Of the view at the newest call, in tokens; 0 where another plan is shown since.
-        grown: By how much the view has grown from call to call, all together.
-        unpriced: Size at which a compaction for its price gained too little; 0 for none.
     """
 
     calls: int = 0
     overflows: int = 0
     pressed: bool = False
-    size: int = 0
-    grown: int = 0
-    unpriced: int = 0
-
-    @property
-    def growth(self) -> float:
-        """By how many tokens the view grows with each call."""
-        return self.grown / max(1, self.calls - 1)
-
-    def grow(self, tokens: int) -> None:
-        """Take note of the view's size at a call."""
-        self.grown += max(0, tokens - self.size) if self.size else 0
-        self.size = tokens
 
 
 @dataclass(slots=True)
@@ -175,10 +165,7 @@ class Planner:
                 # What cannot shrink now cannot before the next call either: wait until it grows.
                 self.state = replace(self.state, paused_at_tokens=tokens)
                 break
-        tokens = (await self.measured(view)).tokens
-        self.turn.grow(tokens)
-        if self._look_ahead(view, tokens) and await self.compact(view, "price") is None:
-            self.turn.unpriced = tokens
+        self._look_ahead((await self.measured(view)).tokens)
 
     async def fit(self, view: View, model: ChatModel, *, compacts: bool = True) -> bool:
         """Make the view one that this model takes; compacts it first where its window is smaller.
@@ -273,8 +260,6 @@ class Planner:
         if timeout_s is not None:
             timeout_s -= time.monotonic() - started
         calls = None
-        if prepared is None and trigger == "price":
-            return None
         # Parts that were written ahead leave others to be written.
         if unasked is None and (prepared is None or self.engine.prepares_parts):
             calls, unasked = await self._summary_calls(trigger, timeout_s)
@@ -315,7 +300,6 @@ class Planner:
         view.take(after)
         if segment.system is not None:
             view.begin_with(segment.system)
-        self.turn.size = 0
         self.meter.forget_report()
         # Told before the next request: a prefix that moves unannounced is reported as a fault.
         self.watch.expect_move(f"compaction:{compaction.trigger}")
@@ -344,7 +328,7 @@ class Planner:
     async def _pays_early(self, view: View) -> bool:
         """Whether the cache has died and a smaller view earns its cost back soon enough."""
         last, price = self.watch.last, self.rules.price
-        if price is None or price.payback_requests is None or last is None:
+        if price is None or last is None:
             return False
         if time.time() - last.at < LIFETIMES_S[price.ttl]:
             return False
@@ -363,36 +347,15 @@ class Planner:
             return False
         return tokens < self.state.paused_at_tokens * RESUME_GROWTH
 
-    def _look_ahead(self, view: View, tokens: int) -> bool:
-        """Have a summary written ahead of need; whether one is there, and is due to be used."""
+    def _look_ahead(self, tokens: int) -> None:
+        """Report pressure, and have a summary written ahead of need."""
         threshold = self.engine.limits.threshold_tokens
         if tokens >= PRESSURE_SHARE * threshold and not self.turn.pressed:
             self.turn.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
         wanted = self.engine.prepares and self._may_ask_model()
-        if not wanted or tokens < EARLIEST_SHARE * threshold:
-            return False
-        due, lead = self._due(view), LEAD_CALLS * self.turn.growth
-        # Of the first call nothing tells how fast the view grows: then there is no time to lose.
-        if lead and tokens < due - lead:
-            return False
-        is_there = self.store.prepare(min(threshold, max(due, int(tokens + lead))))
-        if not is_there or self.engine.prepares_parts:
-            return False
-        return max(due, int(self.turn.unpriced * RESUME_GROWTH)) <= tokens < threshold
-
-    def _due(self, view: View) -> int:
-        """Return the size from which a summary that is there is used."""
-        limits, price = self.engine.limits, self.rules.price
-        if price is None:
-            return limits.threshold_tokens
-        return due_tokens(
-            limits,
-            price.rates,
-            fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
-            growth_tokens=self.turn.growth,
-            calls=self.turn.calls - 1,
-        )
+        if wanted and tokens >= AHEAD_SHARE * threshold:
+            self.store.prepare()
 
     async def _prepared(
         self, trigger: Trigger, timeout_s: float | None
@@ -475,6 +438,63 @@ class Planner:
         if calls is not None and found.failure is not None:
             return time.time() + TRANSIENT_COOLDOWN_S
         return self.state.summary_not_before
+
+
+async def write_ahead(
+    view: View,
+    meter: TokenMeter,
+    limits: Limits,
+    calls: SummaryCalls,
+    write: Callable[[CompressionRequest], Summary | None],
+    days: Days = (),
+) -> Summary | None:
+    """Write ahead what a compaction of this view would need; None where it would cut nothing.
+
+    Args:
+        limits: Of the model that answers.
+        calls: What may be asked with; closed when this returns.
+        write: How the engine of the conversation does it.
+        days: When the messages were said, as far as that is known.
+
+    Raises:
+        SummaryFailed: The summary model gave nothing usable.
+    """
+    try:
+        # Writing may take minutes, and a thread of the pool would hold up the end of the process.
+        written = in_daemon(lambda: write(_request_ahead(view, meter, limits, calls, days)))
+        summary = await asyncio.wrap_future(written)
+    finally:
+        calls.close()
+    return summary and replace(summary, model=calls.model or "")
+
+
+def _request_ahead(
+    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, days: Days
+) -> CompressionRequest:
+    tokens = meter.measure(view).tokens
+    return CompressionRequest(
+        plan=view.plan,
+        entries=tuple(view.entries),
+        tokens=tokens,
+        fixed_tokens=meter.fixed_tokens(view.messages[0]),
+        limits=before_growth(limits, tokens),
+        estimate=meter.estimate,
+        trigger="prepare",
+        summarise=calls,
+        summary_window=calls.window_tokens,
+        today=datetime.now(UTC).date().isoformat(),
+        days=days,
+    )
+
+
+def before_growth(limits: Limits, tokens: int) -> Limits:
+    """Return the limits for a tail that will have grown when the view reaches its threshold.
+
+    At least half of a tail is left: what is expected may not come.
+    """
+    growth = min(max(0, limits.threshold_tokens - tokens), limits.tail_tokens // 2)
+    left = (limits.tail_tokens - growth) / max(1, limits.threshold_tokens)
+    return replace(limits, target_ratio=left)
 
 
 async def _in_thread(fn: Callable[[T], U], argument: T) -> U:

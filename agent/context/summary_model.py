@@ -34,7 +34,7 @@ from agent.models.openai.mode import ModeFile, ServerMode
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
 from agent.ports import ModelCall, PartStore
-from agent.tokens.estimate import estimate_messages, estimate_tokens, estimate_tools
+from agent.tokens.estimate import estimate_messages, estimate_tokens
 from agent.usage import Usage
 
 TRANSIENT_COOLDOWN_S = 60.0
@@ -154,25 +154,6 @@ def named(model: ChatModel) -> str:
     return f"{model.provider}/{model.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class WarmPrefix:
-    """The last request of a conversation, which the provider's cache still holds.
-
-    Attributes:
-        model: Who got it: the main model.
-        request: As it was sent, marks of the cache included.
-        tokens: How many of its tokens the cache should hold.
-        ttl: How long its entries live, "5m" or "1h".
-        newer: How many messages the view has by now that are not in the request.
-    """
-
-    model: ChatModel
-    request: ModelRequest
-    tokens: int
-    ttl: str
-    newer: int = 0
-
-
 class SummaryCalls:
     """`agent.context_engine.Summarise` and `Parts` for one compaction.
 
@@ -261,22 +242,15 @@ class SummaryCalls:
         request = ModelRequest([message], max_output_tokens=max_tokens)
         models = self._usable()
         window = self.window_of(models[0]) if models else 0
-        return self._text(_Question(self, request, 0, window, len(models)), models)
-
-    def behind(self, warm: WarmPrefix, prompt: str, max_tokens: int) -> str:
-        """Return the main model's text to a prompt at the end of a request that it knows.
-
-        Nothing else is changed in the request, and tools may be called as ever: all that would
-        invalidate the cache. Blocks like `__call__`.
-
-        Raises:
-            SummaryFailed: As above, or the model calls a tool.
-        """
-        # At the very end: all before it must be the bytes that the cache holds.
-        message = user_message(self._summariser.redact(prompt), synthetic=True)
-        messages = [*warm.request.messages, message]
-        request = replace(warm.request, messages=messages, max_output_tokens=max_tokens)
-        return self._text(_Question(self, request, warm.tokens), [warm.model])
+        question = _Question(self, request, window, len(models))
+        try:
+            return self._summariser.redact(self._answer(question, models))
+        except SummaryOverflow:
+            # No failure yet: it is asked again, in smaller parts.
+            raise
+        except SummaryFailed as exc:
+            self.failure = exc
+            raise
 
     def close(self) -> None:
         """Give up a call that is under way, and refuse further ones; the turn has ended."""
@@ -298,16 +272,6 @@ class SummaryCalls:
         """Take note that only so many tokens of the newest answer are used; `close` tells it."""
         newest = self._newest
         self._cut.append((tokens, kept_tokens, newest.cost_usd if newest else None))
-
-    def _text(self, question: "_Question", models: Sequence[ChatModel]) -> str:
-        try:
-            return self._summariser.redact(self._answer(question, models))
-        except SummaryOverflow:
-            # No failure yet: it is asked again, in smaller parts.
-            raise
-        except SummaryFailed as exc:
-            self.failure = exc
-            raise
 
     def _answer(self, question: "_Question", models: Sequence[ChatModel]) -> str:
         left_s = min(self.left_s, self._summariser.timeout_s)
@@ -345,7 +309,7 @@ class SummaryCalls:
     async def made(self, question: "_Question", model: ChatModel) -> Completion:
         """Make one call and note what it has cost; in the event loop."""
         request = question.request
-        expected = partial(_expected, model, request, question.warm_tokens)
+        expected = partial(_expected, model, request)
         # Noted before it is sent: a call that is given up is billed for what was read.
         self._pending.append(lambda: lost_call(model, expected()))
         believed = self.window_of(model)
@@ -354,7 +318,7 @@ class SummaryCalls:
         except ModelError as exc:
             self._end(failed_call(model, exc, expected()))
             exc.args = (self._summariser.redact(str(exc)),)
-            if isinstance(exc, ContextOverflow) and question.window_tokens:
+            if isinstance(exc, ContextOverflow):
                 sent = expected().prompt_tokens + request.max_output_tokens
                 raise self._overflown(model, believed, exc.window_tokens, sent) from exc
             raise
@@ -408,16 +372,14 @@ class _Question:
     """`agent.models.recovery.Attempt`: one prompt, which each model gets as it is.
 
     Attributes:
-        warm_tokens: How many of its tokens the provider's cache should hold.
-        window_tokens: The window that it was made for; 0: it was made for one model alone.
+        window_tokens: The window that it was made for.
         models: How many there are to ask, and `tries` how many requests were made.
     """
 
     calls: SummaryCalls
     request: ModelRequest
-    warm_tokens: int = 0
-    window_tokens: int = 0
-    models: int = 1
+    window_tokens: int
+    models: int
     tries: int = 0
 
     async def make(self, model: ChatModel) -> Completion:
@@ -473,12 +435,10 @@ def _answer_text(completion: Completion) -> str:
     return text
 
 
-def _expected(model: ChatModel, request: ModelRequest, warm_tokens: int) -> Usage:
+def _expected(model: ChatModel, request: ModelRequest) -> Usage:
     """Return what a request will be billed at least, by Parley's own count."""
     tokens = estimate_messages(request.messages, model.name)
-    tokens += estimate_tools(request.tools, model.name)
-    read = min(tokens, warm_tokens)
-    return Usage(input_tokens=tokens - read, cache_read_tokens=read)
+    return Usage(input_tokens=tokens)
 
 
 def _failed(failure: ModelError) -> SummaryFailed:

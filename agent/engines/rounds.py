@@ -82,7 +82,7 @@ class ArchivedRounds:
 
 
 class RoundsEngine(ContextEngine):
-    """Keeps the newest complete rounds, and the first request; archives the rest."""
+    """Keeps the newest complete rounds; archives the older ones as a summary."""
 
     name: ClassVar[str] = "rounds"
 

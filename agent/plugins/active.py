@@ -24,7 +24,7 @@ class LoadedPlugin:
     """A plugin that is active.
 
     Attributes:
-        tools: Supervised, as they are put into the tool box.
+        tools: Supervised, as they are put into the registry.
         prompt: What its memory providers say in the system prompt; may be empty.
     """
 
@@ -97,7 +97,7 @@ class Plugins:
         """Return the hooks of a turn that begins; None where there can be nothing to do.
 
         Args:
-            guarded: Whether a tool is only for senders who may act (`ToolBox.restricted`).
+            guarded: Whether a tool is only for senders who may act (`ToolRegistry.restricted`).
         """
         is_needed = self.missing_guards or self.having("pre_tool_call")
         return TurnHooks(self, guarded) if is_needed or self.having("post_tool_call") else None
@@ -117,7 +117,7 @@ class TurnHooks:
         """Begin a turn.
 
         Args:
-            guarded: Whether a tool is only for senders who may act (`ToolBox.restricted`).
+            guarded: Whether a tool is only for senders who may act (`ToolRegistry.restricted`).
         """
         self._plugins = plugins
         self._guarded = guarded

@@ -24,9 +24,15 @@ from agent.plugins.finding import (
     name_problem,
     packaged,
 )
-from agent.plugins.list_engines import adapted, takes_lists
 from agent.plugins.loading import guarded, load_engine
-from agent.plugins.registry import BUILT_IN, DEFAULT, engine_class, registered
+from agent.plugins.registry import (
+    BUILT_IN,
+    DEFAULT,
+    adapted,
+    engine_class,
+    registered,
+    takes_lists,
+)
 from agent.plugins.supervision import supervised_engine
 from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext
@@ -52,8 +58,8 @@ class EngineFactory:
         """Return a new engine; one that is not built in is supervised."""
         if self.source == "built-in":
             return self.engine(limits, self.options)
-        default, _ = BUILT_IN[DEFAULT]
-        return supervised_engine(self.engine, self.options, default(limits, {}), self.threads)
+        built_in = BUILT_IN[DEFAULT](limits, {})
+        return supervised_engine(self.engine, self.options, built_in, self.threads)
 
 
 def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
@@ -99,7 +105,7 @@ def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
 
 
 def _built_in(name: str, options: Mapping[str, Any]) -> EngineFactory:
-    return EngineFactory(name, "built-in", BUILT_IN[name][0], options)
+    return EngineFactory(name, "built-in", BUILT_IN[name], options)
 
 
 def engine_for(
@@ -114,17 +120,16 @@ def engine_for(
     Raises:
         ValueError: There is no such engine, or an option is none of its.
     """
-    built_in = {name: made for name, (made, _) in BUILT_IN.items()}
     if isinstance(engine, str):
-        known = registered | built_in
+        known = registered | BUILT_IN
         if engine not in known:
             raise ValueError(f"there is no engine {engine!r}; there is {', '.join(sorted(known))}")
         engine = known[engine]
     if takes_lists(engine):
         engine = adapted(engine, engine.__name__.lower())
-    if options and engine is built_in[DEFAULT]:
+    if options and engine is BUILT_IN[DEFAULT]:
         raise ValueError(f"the engine {DEFAULT} has no options: {', '.join(options)}")
-    source = "built-in" if engine in built_in.values() else "registered"
+    source = "built-in" if engine in BUILT_IN.values() else "registered"
     return EngineFactory(engine.name, source, engine, options)(limits)
 
 
@@ -143,13 +148,16 @@ def available(home: Path) -> list[Found]:
 
 
 def _all(home: Path) -> Iterator[Found]:
-    for folder in find_folders(home, "engine"):
-        yield Found(folder.name, "plugin", folder.description, problem=folder.problem)
+    yield from find_folders(home, "engine")
     for name, engine in sorted(registered.items()):
-        yield Found(name, "registered", (engine.__doc__ or "").strip().partition("\n")[0])
+        yield Found(name, "registered", _about(engine))
     yield from packaged(ENGINE_GROUP, "engine")
-    for name, (_, description) in BUILT_IN.items():
-        yield Found(name, "built-in", description)
+    for name, engine in BUILT_IN.items():
+        yield Found(name, "built-in", _about(engine))
+
+
+def _about(engine: type[ContextEngine]) -> str:
+    return (engine.__doc__ or "").strip().partition("\n")[0]
 
 
 def engine_tools(
@@ -175,16 +183,6 @@ def engine_tools(
     return tools
 
 
-@dataclass(frozen=True, slots=True)
-class _EngineArguments:
-    """The arguments of an engine's tool, which the engine checks itself."""
-
-    schema: dict[str, Any]
-
-    def checked(self, tool: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - protocol
-        return values
-
-
 def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> Tool:
     name = schema.name
 
@@ -200,8 +198,13 @@ def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> 
         except CallHangs as exc:
             raise ToolError(f"{name}: {exc}") from exc
 
-    arguments = _EngineArguments(schema.parameters)
-    # The tool box must not give up before the threads do: they count what hangs.
+    # The registry must not give up before the threads do: they count what hangs.
     return Tool(
-        name, schema.description, "read", arguments, run, exclusive=True, timeout_s=limit_s + 1
+        name,
+        schema.description,
+        "read",
+        schema.parameters,
+        run,
+        exclusive=True,
+        timeout_s=limit_s + 1,
     )

@@ -45,45 +45,28 @@ class Found:
 
     Attributes:
         source: "folder", "entry point"; of engines "plugin" (a folder), "registered", "built-in".
-        description: From its plugin.yaml or package; may be empty.
-        offers: "hooks: pre_tool_call", …; empty if it does not say.
+        description: From its plugin.yaml, with the version if there is one, or from its package;
+            may be empty.
         problem: Why it cannot be loaded; None if it can be tried.
+        provides: What a plugin's plugin.yaml says that it offers, names by kind; empty where it
+            says nothing, or there is a problem.
+        file: What is imported of a folder; None where it has no such file, and of all others.
     """
 
     name: str
     source: str
     description: str = ""
-    offers: tuple[str, ...] = ()
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """The folder of a plugin or of an engine.
-
-    Attributes:
-        description: From its plugin.yaml, with the version if there is one; may be empty.
-        problem: Why it is not loaded; None if it may be.
-        provides: What a plugin's plugin.yaml says that it offers, names by kind; empty where it
-            says nothing, or the folder has a problem.
-    """
-
-    name: str
-    path: Path
-    kind: Kind
-    description: str = ""
     problem: str | None = None
     provides: Mapping[str, list[str]] = field(default_factory=dict)
+    file: Path | None = None
 
     @property
-    def source(self) -> Path:
-        """The file that is imported; there is one if the folder has no problem."""
-        return next(
-            self.path / name for name in _sources(self.kind) if (self.path / name).is_file()
-        )
+    def offers(self) -> tuple[str, ...]:
+        """What it provides, as in "hooks: pre_tool_call"; empty if it does not say."""
+        return tuple(f"{kind}: {', '.join(names)}" for kind, names in self.provides.items())
 
 
-def find_folders(home: Path, kind: Kind) -> list[Folder]:
+def find_folders(home: Path, kind: Kind) -> list[Found]:
     """Return the folders of a kind in a data directory, in order of name; runs no code of them."""
     root = home / FOLDERS[kind]
     names = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
@@ -92,9 +75,9 @@ def find_folders(home: Path, kind: Kind) -> list[Folder]:
     return [folder for folder in found if folder is not None]
 
 
-def find_folder(home: Path, kind: Kind, name: str) -> Folder | None:
+def find_folder(home: Path, kind: Kind, name: str) -> Found | None:
     """Return the folder of this name, or None if there is none. Runs no code of it."""
-    path = home / FOLDERS[kind] / name
+    path, source = home / FOLDERS[kind] / name, "folder" if kind == "plugin" else "plugin"
     # The engines' own folder lies among those of plugins.
     if path == home / ENGINES or not path.is_dir():
         return None
@@ -103,18 +86,19 @@ def find_folder(home: Path, kind: Kind, name: str) -> Folder | None:
         problem = next(_problems(home, kind, path, about), None)
     except (OSError, RuntimeError) as exc:
         # A loop of links is a RuntimeError before Python 3.13.
-        return Folder(name, path, kind, problem=f"cannot be read: {exc}")
+        return Found(name, source, problem=f"cannot be read: {exc}")
     except (yaml.YAMLError, UnicodeDecodeError, TypeError) as exc:
-        return Folder(name, path, kind, problem=f"plugin.yaml cannot be read: {exc}")
+        return Found(name, source, problem=f"plugin.yaml cannot be read: {exc}")
     words = (about.get("description"), about.get("version") and f"(version {about['version']})")
     description = " ".join(str(word) for word in words if word)
     told = about.get("provides", {}) if kind == "plugin" and not problem else {}
     provides = {offer: [str(name) for name in names] for offer, names in told.items()}
-    return Folder(name, path, kind, description, problem, provides)
+    file = next(filter(Path.is_file, _files(kind, path)), None)
+    return Found(name, source, description, problem, provides, file)
 
 
-def _sources(kind: Kind) -> tuple[str, str]:
-    return "__init__.py", f"{kind}.py"
+def _files(kind: Kind, folder: Path) -> tuple[Path, Path]:
+    return folder / "__init__.py", folder / f"{kind}.py"
 
 
 def _about(path: Path) -> dict[str, Any]:
@@ -139,8 +123,8 @@ def _problems(home: Path, kind: Kind, folder: Path, about: Mapping[str, Any]) ->
     for path in (home / PLUGINS, root, *inside):
         if path.stat().st_mode & _OTHERS_MAY_WRITE:
             yield f"others may write to {path}, and so run code in Parley: chmod go-w {path}"
-    if not any((folder / source).is_file() for source in _sources(kind)):
-        yield f"{folder} has neither {' nor '.join(_sources(kind))}"
+    if not any(map(Path.is_file, _files(kind, folder))):
+        yield f"{folder} has neither __init__.py nor {kind}.py"
     if about.get("name", folder.name) != folder.name:
         yield f"its plugin.yaml calls it {str(about['name'])[:64]!r}, its folder {folder.name!r}"
     if kind == "plugin" and not _is_map_of_lists(about.get("provides", {})):
@@ -181,22 +165,11 @@ def packaged(group: str, kind: Kind) -> list[Found]:
 
 def available(home: Path) -> list[Found]:
     """Return every plugin, folders first; runs no code of any."""
-    folders = find_folders(home, "plugin")
-    found = [
-        Found(
-            each.name,
-            "folder",
-            each.description,
-            tuple(f"{kind}: {', '.join(names)}" for kind, names in each.provides.items()),
-            each.problem,
-        )
-        for each in folders
+    folders, packages = find_folders(home, "plugin"), packaged(GROUP, "plugin")
+    taken, hidden = {folder.name for folder in folders}, "a plugin's folder has its name"
+    return folders + [
+        replace(each, problem=hidden) if each.name in taken else each for each in packages
     ]
-    taken = {folder.name for folder in folders}
-    for each in packaged(GROUP, "plugin"):
-        hidden = "a plugin's folder has its name" if each.name in taken else each.problem
-        found.append(replace(each, problem=hidden))
-    return found
 
 
 def may_guard(home: Path, name: str) -> bool:

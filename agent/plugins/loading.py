@@ -24,19 +24,18 @@ from agent.plugins.finding import (
     GROUP,
     OLD_GROUPS,
     PLUGINS,
-    Folder,
-    Kind,
+    Found,
     entry_point,
     find_folder,
     may_guard,
     name_problem,
 )
-from agent.plugins.list_engines import takes_lists
 from agent.plugins.registry import (
     PluginRegistry,
     class_of,
     engine_class,
     register_context_engine,
+    takes_lists,
     usable_engine,
 )
 from agent.plugins.supervision import Caller, supervised_tool
@@ -45,7 +44,7 @@ from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
-MODULES: Mapping[Kind, str] = {"plugin": "parley_plugin_", "engine": "parley_context_engine_"}
+PLUGIN_MODULE, ENGINE_MODULE = "parley_plugin_", "parley_context_engine_"
 """What the names of their modules begin with; no other module's does."""
 MAX_PROMPT_CHARS = 2_000
 """Longest text that one memory provider puts into every system prompt."""
@@ -82,7 +81,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     registry = PluginRegistry(name, settings.options_of(name))
     provides: Mapping[str, list[str]] = {}
     if folder := find_folder(home, "plugin", name):
-        module, provides = imported(folder), folder.provides
+        module, provides = imported(folder, PLUGIN_MODULE), folder.provides
     elif point := entry_point(GROUP, name):
         module = guarded(f"importing {point.value}", point.load)
     elif any(entry_point(group, name) for group in OLD_GROUPS):
@@ -109,7 +108,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     return plugin
 
 
-def load_engine(folder: Folder, options: Mapping[str, Any]) -> type[ContextEngine]:
+def load_engine(folder: Found, options: Mapping[str, Any]) -> type[ContextEngine]:
     """Run the code of an engine's folder and return its engine.
 
     It registers its engine, or defines it: then it is the only one that the module itself defines.
@@ -117,7 +116,7 @@ def load_engine(folder: Folder, options: Mapping[str, Any]) -> type[ContextEngin
     Raises:
         PluginRefused: It has a problem, raises, or does not offer one engine of its name.
     """
-    module = imported(folder)
+    module = imported(folder, ENGINE_MODULE)
     registry = PluginRegistry(folder.name, deepcopy(dict(options)))
     engines = registry.engines
     if not has_registered(module, registry):
@@ -153,7 +152,7 @@ def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise PluginRefused(f"{what} failed: {type(exc).__name__}: {exc}") from exc
 
 
-def imported(folder: Folder) -> ModuleType:
+def imported(folder: Found, prefix: str) -> ModuleType:
     """Run the code of a plugin's folder and return its module.
 
     It is loaded anew by each call, under a module name that nothing else uses.
@@ -161,13 +160,13 @@ def imported(folder: Folder) -> ModuleType:
     Raises:
         PluginRefused: The folder has a problem, or its code raises.
     """
-    if folder.problem:
-        raise PluginRefused(folder.problem)
-    module_name, source = f"{MODULES[folder.kind]}{folder.name}", str(folder.source)
+    if folder.problem or folder.file is None:
+        raise PluginRefused(folder.problem or f"there is nothing to import in {folder.name}")
+    module_name, source = f"{prefix}{folder.name}", str(folder.file)
     loader = SourceFileLoader(module_name, source)
     # `from . import other` looks in the folder.
     spec = spec_from_file_location(
-        module_name, source, loader=loader, submodule_search_locations=[str(folder.path)]
+        module_name, source, loader=loader, submodule_search_locations=[str(folder.file.parent)]
     )
     module = module_from_spec(cast("ModuleSpec", spec))
     _forget(module_name)

@@ -7,7 +7,7 @@ built in, and those that a program or a plugin has registered.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import ContextEngine
@@ -16,26 +16,15 @@ from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused
 from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
 from agent.plugins.finding import NAME, NAME_RULE
-from agent.plugins.list_engines import adapted, takes_lists
+from agent.plugins.list_engines import ListEngine
 from agent.tools.registry import Tool
 
 T = TypeVar("T")
 
-BUILT_IN: dict[str, tuple[type[ContextEngine], str]] = {
-    "compressor": (
-        ContextCompressor,
-        "Keeps head and tail; prunes, then summarises what lies between.",
-    ),
-    "rounds": (
-        RoundsEngine,
-        "Keeps the newest complete rounds; archives the older ones as a summary.",
-    ),
-    "lcm": (
-        LcmEngine,
-        "Loses nothing: summaries of stretches, condensed in levels, that the model can open.",
-    ),
+BUILT_IN: dict[str, type[ContextEngine]] = {
+    each.name: each for each in (ContextCompressor, RoundsEngine, LcmEngine)
 }
-"""The engines that come with Parley, and what `parley engines list` says of them."""
+"""The engines that come with Parley; `parley engines list` shows the first line of each class."""
 DEFAULT = "compressor"
 """The engine that takes over wherever another one cannot be used."""
 registered: dict[str, type[ContextEngine]] = {}
@@ -98,6 +87,26 @@ def engine_class(offered: Any, name: str) -> type[ContextEngine]:
     if getattr(engine, "name", None) != name:
         raise PluginRefused(f"{engine.__name__} must have the class attribute name = {name!r}")
     return engine
+
+
+def takes_lists(offered: Any) -> bool:
+    """Whether an engine, or its class, takes lists: its first argument is called `messages`."""
+    try:
+        names = [name for name in inspect.signature(offered.compress).parameters if name != "self"]
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return names[:1] == ["messages"]
+
+
+def adapted(offered: Any, name: str) -> type[ContextEngine]:
+    """Make an engine class of this name that runs the one that is offered.
+
+    Args:
+        offered: A class, which is made for each turn; or an object, of which each turn gets a copy:
+            turns of different people run at the same time.
+    """
+    members = {"name": name, "offered": staticmethod(lambda: offered), "__doc__": offered.__doc__}
+    return cast("type[ContextEngine]", type(f"Adapted{name.title()}", (ListEngine,), members))
 
 
 @dataclass(slots=True)

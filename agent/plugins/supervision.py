@@ -112,7 +112,7 @@ class Caller:
 
 
 def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Tool:
-    """Return a plugin's tool as it is put into the tool box.
+    """Return a plugin's tool as it is put into the registry.
 
     If it does more than read, it is only for senders who may act, whatever the plugin says.
 
@@ -143,7 +143,7 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
             raise RuntimeError("a plugin's tool cannot end the gateway") from exc
         return "" if result is None else str(result)
 
-    # The tool box must not give up before the caller does.
+    # The registry must not give up before the caller does.
     return replace(tool, run=run, restricted=restricted, timeout_s=tool.timeout_s + 1)
 
 

@@ -132,22 +132,13 @@ def _parsed(pid: int, line: bytes) -> Process:
     )
 
 
-def stop_group(group: int) -> None:
-    """Have a process group stand still, so that it does not grow while it is counted."""
-    _signal_group(group, signal.SIGSTOP)
-
-
-def terminate_group(group: int) -> None:
-    """Ask a process group to end."""
-    _signal_group(group, signal.SIGTERM)
-
-
 def kill_group(group: int) -> None:
     """Kill a process group; in one step, so that none of it can fork meanwhile."""
-    _signal_group(group, signal.SIGKILL)
+    signal_group(group, signal.SIGKILL)
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Send a signal to a process group."""
     with suppress(ProcessLookupError, PermissionError):
         # It may have ended by now, or what is left of it run as another user.
         os.killpg(group, number)

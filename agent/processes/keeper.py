@@ -110,14 +110,12 @@ class Report:
     Attributes:
         ended: None while it runs.
         head_bytes: What is kept of the beginning; the rest of what is kept is the end.
-        left_behind: Processes that were killed when the command itself had ended.
     """
 
     ended: Ended | None = None
     code: int = 0
     output_bytes: int = 0
     head_bytes: int = 0
-    left_behind: int = 0
     problem: str = ""
 
 
@@ -186,7 +184,7 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
         _say(lifeline, StartAnswer(process.pid))
         _watch(process.pid, lifeline, wake, command)
     finally:
-        _end(process, order, command)
+        _end(process, order)
     if command is not None:
         report, head, tail = command.told()
         # Of a program that was not there behind its walls, or had too many words.
@@ -229,7 +227,7 @@ def _started(
     for handle in {telling, *started.handles, *([command.writing] if command else [])}:
         os.close(handle)
     # The builder of its walls says that they stand, or why not.
-    if started.tells and (words := _first_words(told, lifeline)) != STARTED:
+    if started.handles and (words := _first_words(told, lifeline)) != STARTED:
         process.kill()
         said = command.drained() if command is not None else ""
         raise NotConfinedError(_problem_in(words) or said or "its sandbox could not be built")
@@ -370,23 +368,16 @@ def _reap(program: int, command: "HeldCommand | None") -> None:
         os.waitpid(end.si_pid, 0)
 
 
-def _end(
-    process: subprocess.Popen[bytes], order: ProgramOrder, command: "HeldCommand | None"
-) -> None:
+def _end(process: subprocess.Popen[bytes], order: ProgramOrder) -> None:
     """Let the program end, and kill its group and all descendants until there is none.
 
     Where the program is held in its group that dies in one step, and nothing is left.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if order.ends_within_s and not _ends(process, order.ends_within_s):
-        descent.terminate_group(process.pid)
+        descent.signal_group(process.pid, signal.SIGTERM)
         _ends(process, order.ends_within_s)
     deadline = time.monotonic() + GONE_WITHIN_S
-    descent.stop_group(process.pid)
-    # Where it has process ids of its own, they end with it, and nobody can tell how many.
-    if command is not None and order.walls.backend != "bwrap":
-        left = [each.pid for each in descent.descendants(os.getpid())]
-        command.report.left_behind = len(left) - left.count(process.pid)
     descent.kill_group(process.pid)
     # What has left the group may fork after it was listed: again until there is none.
     while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:

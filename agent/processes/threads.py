@@ -14,11 +14,7 @@ MAX_ABANDONED = 4
 
 
 class CallHangs(Exception):
-    """A call took longer than its limit."""
-
-
-class EarlierCallHangs(CallHangs):
-    """A call was not made: an earlier one, or too many of them, still run."""
+    """A call took longer than its limit, or was not made since too many earlier ones still run."""
 
 
 class DaemonThreads:
@@ -35,8 +31,7 @@ class DaemonThreads:
         """Return what the function returns, or raise what it raises; blocks for `limit_s` at most.
 
         Raises:
-            CallHangs: There is no answer in time.
-            EarlierCallHangs: Too many calls hang already.
+            CallHangs: There is no answer in time, or too many calls hang already.
         """
         future = self._started(function)
         try:
@@ -51,8 +46,7 @@ class DaemonThreads:
         """Do the same from the event loop; a cancellation leaves the thread behind as well.
 
         Raises:
-            CallHangs: There is no answer in time.
-            EarlierCallHangs: Too many calls hang already.
+            CallHangs: There is no answer in time, or too many calls hang already.
         """
         future = self._started(function)
         try:
@@ -69,7 +63,7 @@ class DaemonThreads:
     def _started(self, function: Callable[[], T]) -> Future[T]:
         self._abandoned = [future for future in self._abandoned if not future.done()]
         if len(self._abandoned) >= MAX_ABANDONED:
-            raise EarlierCallHangs(f"{len(self._abandoned)} earlier calls still hang")
+            raise CallHangs(f"{len(self._abandoned)} earlier calls still hang")
         return in_daemon(function)
 
 

@@ -84,13 +84,12 @@ class Launch:
     """How a program is started behind walls.
 
     Attributes:
-        handles: Open files that must stay open then.
-        tells: Whether what is executed tells `STARTED` itself.
+        handles: Open files that must stay open then; where there are any, what is executed tells
+            `STARTED` itself.
     """
 
     command: list[str]
     handles: tuple[int, ...] = ()
-    tells: bool = False
 
 
 def launch(
@@ -110,7 +109,7 @@ def launch(
         *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _PACKAGE_INSIDE),
         *("agent.processes.walls", str(letter), str(told)),
     ]
-    return Launch([*bwrap(walls), *inside], (letter, told), tells=True)
+    return Launch([*bwrap(walls), *inside], (letter, told))
 
 
 def raise_walls(walls: Walls) -> None:

@@ -6,7 +6,6 @@ without a yes.
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 BLOCK_LINES = 3
@@ -23,13 +22,6 @@ _ASKS = ("?", "\uff1f", "\u061f", "\u037e", "\u1367", ":", "\uff1a")
 """Characters that end a request, in the scripts that have one."""
 
 
-class Wording(NamedTuple):
-    """A stretch of a message: the sender's own words, or pasted."""
-
-    text: str
-    pasted: bool
-
-
 class _Paragraph(NamedTuple):
     """Lines in a row.
 
@@ -42,8 +34,8 @@ class _Paragraph(NamedTuple):
     headed: bool = False
 
 
-def split_pasted(text: str, *, alone: bool = True) -> list[Wording]:
-    """Split a message into own and pasted parts, which concatenate to it.
+def _marked(text: str, *, alone: bool) -> Iterator[tuple[str, bool]]:
+    """Yield each line of a message and whether it is pasted; blank lines go with the one before.
 
     Pasted parts are quotes (lines that begin with ">") and code fences (from the first to the last
     marker, so that pasted text cannot close them). Of the other paragraphs, all but the one that
@@ -57,11 +49,6 @@ def split_pasted(text: str, *, alone: bool = True) -> list[Wording]:
 
     A message of one paragraph is the sender's own, however long. Its lines count as paragraphs if
     at least `BLOCK_LINES` follow the first one, and the message is long or that line asks.
-
-    Args:
-        text: The sender's text.
-        alone: Whether the turn answers only this message; next to other messages, a block is
-            pasted even if it is one paragraph.
     """
     lines = text.splitlines(keepends=True)
     pasted = _fenced(lines) | {n for n, line in enumerate(lines) if _QUOTE.match(line)}
@@ -70,12 +57,20 @@ def split_pasted(text: str, *, alone: bool = True) -> list[Wording]:
         paragraphs = [_Paragraph(range(n, n + 1)) for n in paragraphs[0].places]
     for paragraph in _pasted(lines, paragraphs, alone=alone):
         pasted.update(paragraph.places)
-    return list(_parts(lines, pasted))
+    is_pasted = next((n for n, line in enumerate(lines) if line.strip()), -1) in pasted
+    for n, line in enumerate(lines):
+        is_pasted = n in pasted if line.strip() else is_pasted
+        yield line, is_pasted
 
 
 def own_words(text: str, *, alone: bool = True) -> str:
-    """Return a message without its pasted parts."""
-    return "".join(part.text for part in split_pasted(text, alone=alone) if not part.pasted)
+    """Return a message without its pasted parts.
+
+    Args:
+        alone: Whether the turn answers only this message; next to other messages, a block is
+            pasted even if it is one paragraph.
+    """
+    return "".join(line for line, is_pasted in _marked(text, alone=alone) if not is_pasted)
 
 
 def has_pasted(text: str, *, alone: bool = True) -> bool:
@@ -83,7 +78,7 @@ def has_pasted(text: str, *, alone: bool = True) -> bool:
     # Most messages are one short line.
     if len(text) <= BLOCK_CHARS and text[:1].isalnum() and len(text.splitlines()) == 1:
         return False
-    return any(part.pasted for part in split_pasted(text, alone=alone))
+    return any(is_pasted for _, is_pasted in _marked(text, alone=alone))
 
 
 def _fenced(lines: Sequence[str]) -> set[int]:
@@ -148,18 +143,3 @@ def _are_addresses(lines: Sequence[str], paragraphs: Sequence[_Paragraph]) -> bo
 
 def _asks(lines: Sequence[str], n: int) -> bool:
     return lines[n].rstrip().endswith(_ASKS)
-
-
-def _parts(lines: Sequence[str], pasted: set[int]) -> Iterator[Wording]:
-    """Yield runs of lines; blank lines belong to the run before them."""
-    is_pasted = [n in pasted for n in range(len(lines))]
-    seen = [n for n, line in enumerate(lines) if line.strip()]
-    for before, after in pairwise([*seen, len(lines)]):
-        is_pasted[before + 1 : after] = [is_pasted[before]] * (after - before - 1)
-    if seen:
-        is_pasted[: seen[0]] = [is_pasted[seen[0]]] * seen[0]
-    start = 0
-    for n in range(1, len(lines) + 1):
-        if n == len(lines) or is_pasted[n] != is_pasted[start]:
-            yield Wording("".join(lines[start:n]), is_pasted[start])
-            start = n

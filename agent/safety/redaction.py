@@ -100,7 +100,6 @@ _LINE_END = r"(?:\s|\\[nr])*+"
 _ENDS_LINE = re.compile(r"[\n\r]|\\[nr]")
 _BLANK = re.compile(r"\s+|\\(?:[nr]|\Z)")
 """What may stand within an encoded secret, its beginning at the end of a text included."""
-_BORDER = "\x1f"
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """What changes the direction of text: with it a line is shown in another order than it has."""
 _CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}]")
@@ -145,12 +144,6 @@ class Redactor:
             if shape.clue.search(text):
                 text = shape.secret.sub(shape.masked, text)
         return text
-
-    def texts(self, texts: Sequence[str]) -> list[str]:
-        """Return each text with its secrets masked, as `text` does; made for thousands of them."""
-        together = _BORDER.join(texts)
-        # One look at all of them: most conversations hold no secret.
-        return list(texts if self.text(together) == together else map(self.text, texts))
 
     def known(self, json_text: str) -> tuple[str, int]:
         """Return JSON text without the configured secrets, and how many characters were masked.

@@ -216,7 +216,7 @@ class ToolOutcome:
     """What became of a call; the texts of errors are written for the model.
 
     Attributes:
-        rule: The row of the policy by which a tool box refused it.
+        rule: The row of the policy by which the registry refused it.
     """
 
     text: str

@@ -16,7 +16,7 @@ from agent.tools import gate
 from agent.tools.addresses import RECALLING
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import ToolBox
+from agent.tools.registry import ToolRegistry
 from agent.tools.truncate import TruncationStats, truncate
 from agent.view.view import Entry
 
@@ -36,7 +36,7 @@ The others are asked about when these are decided.
 
 async def run_calls(
     calls: Sequence[ToolCall],
-    toolbox: ToolBox,
+    toolbox: ToolRegistry,
     context: ToolContext,
     journal: TurnJournal,
     limits: OutputSettings,
@@ -54,7 +54,7 @@ async def run_calls(
     Raises:
         TurnSuspended: Calls wait for a person; all others have their results.
         LeaseLost: From the journal; running calls are cancelled.
-        RecordingMismatch: A recorded tool box does not know a call.
+        RecordingMismatch: The recording does not know a call.
     """
     # The model had not read what a call of the same message brings when it wrote the others.
     approval.look(calls, toolbox, context)
@@ -78,7 +78,7 @@ async def run_calls(
 class _Batch:
     """The calls of one message while they run."""
 
-    toolbox: ToolBox
+    toolbox: ToolRegistry
     context: ToolContext
     journal: TurnJournal
     limits: OutputSettings

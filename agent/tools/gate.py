@@ -31,7 +31,7 @@ from agent.tools.context import (
     TurnRights,
 )
 from agent.tools.policy import EVERYTHING, ApprovalMode, Destination, Facts, Rule, Ruling
-from agent.tools.registry import ToolBox
+from agent.tools.registry import ToolRegistry
 
 log = structlog.get_logger()
 
@@ -76,7 +76,7 @@ class ApprovalRules:
         brought = sorted(each for each in rights.read.seen if each.kind in {"file", "pasted"})
         return f"{alike}{brought}" if brought else alike
 
-    def look(self, calls: Sequence[ToolCall], toolbox: ToolBox, context: ToolContext) -> None:
+    def look(self, calls: Sequence[ToolCall], toolbox: ToolRegistry, context: ToolContext) -> None:
         """Record what the model had read when it wrote calls, and the links that they follow.
 
         Counted before any of them runs: they run side by side.
@@ -96,11 +96,11 @@ class ApprovalRules:
         """Return the default rules of a mode."""
         return cls(policy.table(mode))
 
-    def decision(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Ruling:
+    def decision(self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext) -> Ruling:
         """Return what becomes of a call."""
         return policy.decide(self.rules, self.facts(call, toolbox, context))
 
-    def facts(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Facts:
+    def facts(self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext) -> Facts:
         """Return what is known about a call."""
         name, rights = call["function"]["name"], context.rights
         may_follow = call["id"] in rights.read.may_follow
@@ -125,7 +125,7 @@ class ApprovalRules:
             group=rights.group,
         )
 
-    def redirects(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Redirects:
+    def redirects(self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext) -> Redirects:
         """Return the hosts to which a page may redirect a running call; links do not count here.
 
         The rows that name destinations decide, and what was read until then: an open redirect is a
@@ -147,7 +147,7 @@ class ApprovalRules:
         return refused_by
 
     def _destination(
-        self, call: ToolCall, toolbox: ToolBox, context: ToolContext, *, may_follow: bool
+        self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext, *, may_follow: bool
     ) -> Destination:
         name, given, trail = call["function"]["name"], arguments_of(call), context.rights.read.trail
         if name in policy.FETCHING:
@@ -163,7 +163,7 @@ class ApprovalRules:
         return max(found, key=get_args(Destination).index, default="none")
 
 
-def reads_elsewhere(name: str, toolbox: ToolBox) -> bool:
+def reads_elsewhere(name: str, toolbox: ToolRegistry) -> bool:
     """Whether a tool only reads and sends its arguments away: to a host, an MCP server, a plugin.
 
     Parley's own tools that read files and past messages stay on this machine.
@@ -189,7 +189,7 @@ class Passage(NamedTuple):
 
 
 async def passed(
-    call: ToolCall, toolbox: ToolBox, context: ToolContext, rules: ApprovalRules
+    call: ToolCall, toolbox: ToolRegistry, context: ToolContext, rules: ApprovalRules
 ) -> Passage:
     """Return whether a call may run.
 
@@ -251,7 +251,7 @@ def is_asked(decision: Ruling) -> bool:
     return decision.verdict in {"ask", "ask_owner"}
 
 
-def _definition(call: ToolCall, toolbox: ToolBox, covered: str) -> str:
+def _definition(call: ToolCall, toolbox: ToolRegistry, covered: str) -> str:
     """Return a digest of the tool as it is offered, and of the calls of it that are like this."""
     name = call["function"]["name"]
     schemas = [schema for schema in toolbox.schemas if schema.name == name]
@@ -263,7 +263,7 @@ def _definition(call: ToolCall, toolbox: ToolBox, covered: str) -> str:
 
 async def _asked(
     call: ToolCall,
-    toolbox: ToolBox,
+    toolbox: ToolRegistry,
     context: ToolContext,
     rules: ApprovalRules,
     decision: Decision,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import structlog
@@ -45,23 +45,6 @@ class Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
-class ForeignArguments(Protocol):
-    """Arguments whose JSON schema was not made here; no schema is derived from a class."""
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The schema as shown to the model."""
-        ...
-
-    def checked(self, tool: str, values: dict[str, Any]) -> Any:
-        """Return what the tool's `run` gets.
-
-        Raises:
-            ToolError: Values that do not fit; one line for each.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One tool.
@@ -69,8 +52,10 @@ class Tool:
     Attributes:
         description: Tells the model what it does and when to use it.
         effect: What a second run after a crash would do.
-        run: Gets an instance of `arguments`, or what they return; raises ToolError for what the
-            model can fix.
+        arguments: A model, which checks them; or the JSON schema of somebody else's tool, whose
+            owner checks them.
+        run: Gets an instance of the model, or the object; raises ToolError for what the model can
+            fix.
         exclusive: Keeps state: never runs beside another exclusive tool of the turn.
         restricted: Touches the world outside of the conversation: only for senders who may act,
             whatever its effect is.
@@ -79,56 +64,19 @@ class Tool:
     name: str
     description: str
     effect: Effect
-    arguments: type[BaseModel] | ForeignArguments
+    arguments: type[BaseModel] | dict[str, Any]
     run: Callable[[ToolContext, Any], Awaitable[str]]
     exclusive: bool = False
     timeout_s: float = 60
     restricted: bool = False
 
 
-class ToolBox(Protocol):
-    """The tools of a turn, as the loop sees them."""
-
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """The tools as shown to the model, always in the same order."""
-        ...
-
-    def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolBox":
-        """Return a tool box with further tools behind these, or without some of them."""
-        ...
-
-    def effect(self, name: str) -> Effect:
-        """Return the effect class of a tool; "read" for an unknown one, which does nothing."""
-        ...
-
-    def exclusive(self, name: str) -> bool:
-        """Return whether a tool must run alone among the exclusive ones."""
-        ...
-
-    def restricted(self, name: str) -> bool:
-        """Return whether a tool is only for senders who may act."""
-        ...
-
-    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-        """Return why a call cannot run, whatever anybody says; None where it can.
-
-        There is no such tool, the sender may not use it, or its arguments do not fit.
-        """
-        ...
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Run one call. Failures of the tool come back as outcomes; cancellation goes on.
-
-        Raises:
-            AttemptEnds: The call has no outcome yet: it waits for a person, or what it did could
-                not be recorded.
-        """
-        ...
-
-
 class ToolRegistry:
-    """The tool box made of `Tool`s, in the order given."""
+    """The tools of a turn, in the order given.
+
+    Attributes:
+        schemas: The tools as shown to the model, always in the same order.
+    """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         """Build the schemas.
@@ -141,12 +89,7 @@ class ToolRegistry:
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
-        self._schemas = tuple(schema_of(tool) for tool in self._tools.values())
-
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """The tools as shown to the model."""
-        return self._schemas
+        self.schemas = tuple(schema_of(tool) for tool in self._tools.values())
 
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolRegistry":
         """Return a registry with further tools behind these, or without some of them."""
@@ -154,25 +97,33 @@ class ToolRegistry:
         return ToolRegistry([*kept, *more])
 
     def effect(self, name: str) -> Effect:
-        """Return the effect class of a tool, "read" for an unknown one."""
+        """Return the effect class of a tool; "read" for an unknown one, which does nothing."""
         return self._tools[name].effect if name in self._tools else "read"
 
     def exclusive(self, name: str) -> bool:
-        """Return whether a tool keeps state."""
+        """Return whether a tool must run alone among the exclusive ones: it keeps state."""
         return name in self._tools and self._tools[name].exclusive
 
     def restricted(self, name: str) -> bool:
-        """Return whether a tool touches the world outside; a side effect always does."""
+        """Return whether a tool is only for senders who may act; a side effect always is."""
         tool = self._tools.get(name)
         return tool is not None and (tool.restricted or tool.effect == "side_effect")
 
     def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-        """Check name, sender and arguments of a call."""
+        """Return why a call cannot run, whatever anybody says; None where it can.
+
+        There is no such tool, the sender may not use it, or its arguments do not fit.
+        """
         checked = self._checked(call, context)
         return checked if isinstance(checked, ToolOutcome) else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Check a call, run it, and map what goes wrong."""
+        """Run one call. Failures of the tool come back as outcomes; cancellation goes on.
+
+        Raises:
+            AttemptEnds: The call has no outcome yet: it waits for a person, or what it did could
+                not be recorded.
+        """
         checked = self._checked(call, context)
         if isinstance(checked, ToolOutcome):
             return checked
@@ -234,25 +185,15 @@ def parse_arguments(tool: Tool, raw: str) -> Any:
     Raises:
         ToolError: Not JSON, not an object, or values that do not fit; one line for each.
     """
-    values = arguments_object(tool.name, raw)
-    if not isinstance(tool.arguments, type):
-        return tool.arguments.checked(tool.name, values)
+    values = read_arguments(raw)
+    if values is None:
+        raise ToolError(f"the arguments of {tool.name} {_unreadable(raw)}")
+    if isinstance(tool.arguments, dict):
+        return values
     try:
         return tool.arguments.model_validate(values)
     except ValidationError as exc:
         raise ToolError(_readable(tool, exc)) from exc
-
-
-def arguments_object(name: str, raw: str) -> dict[str, Any]:
-    """Return the object that the arguments of a call mean, unchecked.
-
-    Raises:
-        ToolError: Not JSON, not an object, or nested deeper than can be written again.
-    """
-    values = read_arguments(raw)
-    if values is None:
-        raise ToolError(f"the arguments of {name} {_unreadable(raw)}")
-    return values
 
 
 def _unreadable(raw: str) -> str:
@@ -287,9 +228,9 @@ def schema_of(tool: Tool) -> ToolSchema:
     return ToolSchema(tool.name, tool.description, parameter_schema(tool.arguments))
 
 
-def parameter_schema(arguments: type[BaseModel] | ForeignArguments) -> dict[str, Any]:
+def parameter_schema(arguments: type[BaseModel] | dict[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of arguments as a model is shown it."""
-    return shown_schema(arguments) if isinstance(arguments, type) else arguments.schema
+    return arguments if isinstance(arguments, dict) else shown_schema(arguments)
 
 
 @cache

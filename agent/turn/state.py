@@ -18,7 +18,7 @@ from agent.safety.redaction import Redactor
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.context import MakesTools
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import ToolBox
+from agent.tools.registry import ToolRegistry
 from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]
@@ -55,7 +55,7 @@ class Agent:
     """
 
     models: Sequence[ChatModel]
-    tools: ToolBox
+    tools: ToolRegistry
     settings: AgentSettings
     calls: CallRules
     recovery: Recovery

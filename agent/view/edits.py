@@ -10,13 +10,13 @@ Call arguments are shortened as JSON text and not as values: keys and numbers ke
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, cast
 
 import orjson
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall, images_in, is_image, storable
-from agent.view.outline import outline
 
 CLEARED = "[Old tool output cleared to save context space]"
 """Source: Hermes."""
@@ -33,6 +33,23 @@ _PRUNED_CHARS = 512
 """No line that stands for a result is longer."""
 _OUTCOME_WINDOW_CHARS = 1_000
 """How much of either end of a result is looked at to tell how it ended."""
+
+MOST_LINES = 40
+EDGE_CHARS = 400
+"""How much of either end is shown."""
+LEAST_FOUND = 3
+"""Fewer lines say nothing about the kind of a text."""
+JSON_CHARS = 4_000_000
+"""Longer JSON is outlined as text: parsing it takes longer than a compaction may."""
+
+_KINDS = {
+    "code": re.compile(
+        r"^\s*(?:export |public |private |static |async )*(?:def|class|function|func|fn|struct|enum"
+        r"|interface|trait|impl|module|package|type) +[A-Za-z_]\w*"
+    ).match,
+    "Markdown": re.compile(r"^#{1,6} +\S").match,
+}
+"""What the lines look like that tell how a text is built."""
 
 TRUNCATED = "...[truncated]"
 """Source: Hermes."""
@@ -415,3 +432,63 @@ def _truncated_object(text: str, chars: int) -> str:
             return short
         # Escapes take up to six characters.
         head = head[: len(head) // 2]
+
+
+def outline(text: str) -> str:
+    """Return an outline: what kind of text it is, how it is built, how it begins and ends.
+
+    It has at most some 5,000 characters.
+    """
+    lines = text.splitlines() or [""]
+    kind, found = _typed(text, lines)
+    shown = [f"- {_one_line(line, _LINE_CHARS)}" for line in islice(found, MOST_LINES)]
+    parts = [
+        f"{kind}, {len(text):,} characters, {len(lines):,} lines",
+        *shown,
+        f"It begins: {text[:EDGE_CHARS].strip()}",
+        f"It ends: {text[-EDGE_CHARS:].strip()}",
+    ]
+    return "\n".join(parts)
+
+
+def _typed(text: str, lines: Sequence[str]) -> tuple[str, Iterator[str]]:
+    """Return the name of the first kind that fits, and the lines of its outline."""
+    if (structure := _json(text)) is not None:
+        return "JSON", structure
+    for kind, pattern in _KINDS.items():
+        found = [f"line {n}: {line.strip()}" for n, line in enumerate(lines, 1) if pattern(line)]
+        if len(found) >= LEAST_FOUND:
+            return kind, iter(found)
+    return "text", _paragraphs(lines)
+
+
+def _json(text: str) -> Iterator[str] | None:
+    if len(text) > JSON_CHARS or text.lstrip()[:1] not in {"{", "["}:
+        return None
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return _members("", value)
+
+
+def _members(path: str, value: object, depth: int = 0) -> Iterator[str]:
+    """Yield a line for each value down to the second level; of a list the first item tells."""
+    if isinstance(value, dict):
+        yield f"{path or 'object'}: {len(value)} keys"
+        # No more than can be shown: an object may have a million keys.
+        for key, item in islice(value.items(), MOST_LINES) if depth < 2 else ():
+            yield from _members(f"{path}.{key}" if path else str(key), item, depth + 1)
+    elif isinstance(value, list):
+        yield f"{path or 'list'}: {len(value)} items"
+        if value and depth < 2:
+            yield from _members(f"{path}[0]", value[0], depth + 1)
+    else:
+        yield f"{path}: {value!s}"
+
+
+def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
+    """Yield beginnings of lines, evenly spread."""
+    full = [(n, line) for n, line in enumerate(lines, 1) if line.strip()]
+    step = max(1, len(full) // (MOST_LINES // 2))
+    return (f"line {n}: {line.strip()}" for n, line in full[::step])

@@ -54,15 +54,8 @@ LIMIT_S = 30.0
 class SummariesAhead(Protocol):
     """Who writes summaries in the background (gateway/context/summaries.py)."""
 
-    def ask(self, session: Session, sender: str, due_tokens: int) -> bool:
-        """Have one written for a segment, on the budget of this sender; whether it is there.
-
-        `due_tokens` is the size of the view at which it will be used.
-        """
-        ...
-
-    def answered(self, session_id: int) -> None:
-        """Take note that a call of the segment is on record."""
+    def ask(self, session: Session, sender: str) -> None:
+        """Have one written for a segment, on the budget of this sender."""
         ...
 
     async def ready(self, session_id: int) -> Summary | None:
@@ -107,10 +100,6 @@ class ConversationArchive:
             query.find, [self.conversation], words, limit=limit, only=only
         )
         return [match.seq for match in found]
-
-    def output(self, output_id: str) -> str | None:
-        """Return a stored tool output."""
-        return self._read(transcript.read_blob, self.conversation, output_id)
 
     def _read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -169,8 +158,6 @@ class Journal:
         self.recorded.append(Entry(seq, message))
         # What the call has cost stands in the ledger now, so no budget has to hold it any more.
         self.spending.close()
-        if call is not None:
-            self.ahead.answered(self.turn.session.id)
         return seq
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
@@ -240,9 +227,9 @@ class Journal:
         """Return the summary that was written ahead."""
         return await self.ahead.ready(self.turn.session.id)
 
-    def prepare(self, due_tokens: int) -> bool:
-        """Have one written; whether it is there."""
-        return self.ahead.ask(self.turn.session, self.turn.sender, due_tokens)
+    def prepare(self) -> None:
+        """Have one written."""
+        self.ahead.ask(self.turn.session, self.turn.sender)
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         """Tell the user."""

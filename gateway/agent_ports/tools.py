@@ -36,7 +36,7 @@ from agent.tools.context import (
     TurnRights,
 )
 from agent.tools.gate import reads_elsewhere
-from agent.tools.registry import ToolBox
+from agent.tools.registry import ToolRegistry
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
@@ -268,7 +268,7 @@ class Toolkit:
     hooks: Callable[[], Hooks | None] = lambda: None
     folders: ToolFolders = field(default_factory=ToolFolders)
 
-    async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolBox) -> ToolContext:
+    async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolRegistry) -> ToolContext:
         """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
         # Only calls of these tools need the addresses that people named.

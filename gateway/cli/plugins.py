@@ -4,7 +4,7 @@ Both only look at what was found; no code of a plugin runs here.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from typing import Any
 
 import typer
 
@@ -35,7 +35,7 @@ def plugins_list(context: typer.Context, *, json: AsJson = False) -> None:
     enabled = settings.plugins.enabled
     missing = _missing(found, enabled)
     if json:
-        plugins = [asdict(info) | {"enabled": info.name in enabled} for info in found]
+        plugins = [_as_data(info) | {"enabled": info.name in enabled} for info in found]
         show_json({"plugins": plugins, "missing": missing})
         return
     nothing = f"there is no plugin, neither in {settings.home / PLUGINS} nor installed"
@@ -44,6 +44,11 @@ def plugins_list(context: typer.Context, *, json: AsJson = False) -> None:
     _show_problems(found)
     for name in missing:
         say(f"! plugins.enabled names {name}, which is not there", "yellow")
+
+
+def _as_data(info: Found) -> dict[str, Any]:
+    shown = ("name", "source", "description", "offers", "problem")
+    return {name: getattr(info, name) for name in shown}
 
 
 def _plugin_row(info: Found, enabled: Sequence[str]) -> tuple[str, ...]:
@@ -64,7 +69,7 @@ def engines_list(context: typer.Context, *, json: AsJson = False) -> None:
     found = engines.available(settings.home)
     active = _active(found, settings.context.engine)
     if json:
-        show_json([asdict(info) | {"active": info is active} for info in found])
+        show_json([_as_data(info) | {"active": info is active} for info in found])
     else:
         _show_engines(found, active)
     if active.name != settings.context.engine:

@@ -114,7 +114,7 @@ def _own_words(entry: InboxEntry, *, alone: bool) -> str:
 def prompt_of(said: Sequence[OwnWords], room_chars: int = MOST_TOTAL_CHARS) -> str:
     """Return what the model is asked; secrets are masked."""
     share = min(MOST_CHARS, room_chars // max(1, len(said)))
-    texts = _redactor.texts([_edges(each.text, share) for each in said])
+    texts = [_redactor.text(_edges(each.text, share)) for each in said]
     told = "\n\n".join(f"[{n}] {text}" for n, text in enumerate(texts, 1))
     return f"{ORDERS}\nThe messages:\n\n{told}\n\nThat was the last message. The JSON array:"
 

@@ -1,8 +1,7 @@
 """Summaries that are written ahead of need, in the background.
 
 The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting. It costs least while the provider's cache still holds the
-conversation. What goes wrong here ends no turn.
+needs it commits it without waiting. What goes wrong here ends no turn.
 """
 
 import asyncio
@@ -13,11 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from agent.context.planner import write_ahead
 from agent.context.summary_model import SummaryCalls
 from agent.errors import SummaryFailed
-from agent.models.base import ChatModel
 from agent.ports import ModelCall
-from agent.turn.background_summary import FutureUse, prepare, warm_prefix, warm_tokens
 from agent.turn.state import Agent
 from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
@@ -35,9 +33,7 @@ log = structlog.get_logger()
 AT_ONCE = 2
 """Summaries that are written side by side; they are never urgent."""
 REST_S = 60.0
-"""How long a segment is left alone where there was nothing to summarise, or something broke."""
-MOST_REMEMBERED = 10_000
-"""Segments whose summary is known to be there; of others it is found out when it is asked for."""
+"""How long a segment is left alone that has its summary or needs none, or where something broke."""
 MAX_REWRITTEN_WINDOWS = 4
 """An extractor's summary of more than so many windows of the summary model is updated, not
 written anew from the originals."""
@@ -52,12 +48,10 @@ class Preparation:
         sender: Whose budget it counts for, "platform:sender id".
         begun: Whether it is being written.
         ended: Set when it is there, or will not be.
-        due_tokens: The size of the view at which it will be used.
     """
 
     session: Session
     sender: str
-    due_tokens: int = 0
     begun: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -84,45 +78,25 @@ class Preparations:
         self._budgets = budgets
         self._waiting: asyncio.Queue[Preparation] = asyncio.Queue()
         self._known: dict[int, Preparation] = {}
-        self._put_off: dict[int, Preparation] = {}
         self._not_before: dict[int, float] = {}
         self._failures: dict[int, SummaryFailed] = {}
-        self._there: dict[int, None] = {}
 
     def take(self, agent: Agent, parts: ContextParts) -> None:
         """Have what is written from now on go by another agent and its limits."""
         self._agent, self._parts = agent, parts
 
-    def ask(self, session: Session, sender: str = "", due_tokens: int = 0) -> bool:
+    def ask(self, session: Session, sender: str = "") -> None:
         """Have a summary written for a segment, if none is under way; returns at once.
-
-        Where the provider's cache has lost the conversation it waits for the next call, which
-        brings it back: for `answered`, or for being asked again.
 
         Args:
             sender: Whose budget it counts for, "platform:sender id".
-            due_tokens: The size of the view at which it will be used.
-
-        Returns:
-            Whether it is there already, as far as this process knows.
         """
-        if session.id in self._there:
-            return True
         cooling = self._not_before.get(session.id, 0.0) > time.monotonic()
         if self._parts.summariser is None or session.id in self._known or cooling:
-            return False
-        preparation = Preparation(session, sender, due_tokens)
-        if self._put_off.pop(session.id, None) is None and self._has_cooled(session):
-            self._put_off[session.id] = preparation
-        else:
-            self._begin(preparation)
-        return False
-
-    def answered(self, session_id: int) -> None:
-        """Take note that a call of this segment is on record: what waited for that begins."""
-        put_off = self._put_off.pop(session_id, None)
-        if put_off is not None:
-            self._begin(put_off)
+            return
+        preparation = Preparation(session, sender)
+        self._known[session.id] = preparation
+        self._waiting.put_nowait(preparation)
 
     async def ready(self, session_id: int) -> Summary | None:
         """Return the summary of a segment; one that is being written is waited for.
@@ -133,8 +107,6 @@ class Preparations:
         Raises:
             SummaryFailed: It was tried a short time ago, or goes on for longer than that.
         """
-        self._put_off.pop(session_id, None)
-        self._there.pop(session_id, None)
         known = self._known.get(session_id)
         if known is not None and not known.begun:
             del self._known[session_id]
@@ -166,23 +138,6 @@ class Preparations:
         async with asyncio.TaskGroup() as tasks:
             for n in range(AT_ONCE):
                 tasks.create_task(self._work(), name=f"prepare {n}")
-
-    def _begin(self, preparation: Preparation) -> None:
-        self._known[preparation.session.id] = preparation
-        self._waiting.put_nowait(preparation)
-
-    def _has_cooled(self, session: Session) -> bool:
-        """Whether the provider has kept the last request, and does so no longer."""
-        prefix = session.prefix
-        if prefix is None or not self._writes(self._agent.models[0]):
-            return False
-        # As if it were sent now: would the provider keep it at all?
-        again = replace(prefix, at=time.time())
-        return bool(warm_tokens(again, self._agent)) and not warm_tokens(prefix, self._agent)
-
-    def _writes(self, model: ChatModel) -> bool:
-        summariser = self._parts.summariser
-        return summariser is not None and summariser.models[0] is model
 
     async def _work(self) -> None:
         while True:
@@ -216,15 +171,14 @@ class Preparations:
         parts = KeptParts(self._database, session.conversation, sender)
         calls, summary = summariser.ahead(parts), None
         try:
-            summary = await self._written(session, calls, preparation.due_tokens)
+            summary = await self._written(session, calls)
         finally:
             is_kept = await self._keep(session, summary, calls.spent, sender)
+        self._cool_down(session.id, REST_S)
         if summary is None:
-            self._cool_down(session.id, REST_S)
             return
         if calls.has_parts and is_kept:
             await parts.forget()
-        self._remember(session.id)
         log.info(
             "summary_prepared",
             session=session.id,
@@ -237,29 +191,22 @@ class Preparations:
     async def _session_without(self, asked: Session) -> Session | None:
         """Return a segment as it stands now; None if it has a summary, or is not in force."""
         if await self._database.read(compactions.candidate, asked.id) is not None:
-            self._remember(asked.id)
+            self._cool_down(asked.id, REST_S)
             return None
         # It may have waited for minutes: the segment may be over, or have a summary by now.
         newest = await self._database.read(sessions.active, asked.conversation)
         return newest if newest.id == asked.id else None
 
-    async def _written(
-        self, session: Session, calls: SummaryCalls, due_tokens: int
-    ) -> Summary | None:
+    async def _written(self, session: Session, calls: SummaryCalls) -> Summary | None:
         chosen = await self._database.read(conversations.chosen_model, session.conversation)
-        agent, warm = self._agent.preferring(chosen), None
+        agent = self._agent.preferring(chosen)
         limits = self._parts.limits_for(agent)
         engine = self._parts.make_engine(limits)
         view = await self._view(session, rewritten=not engine.prepares_parts)
-        # A part is short, and in the middle of the view.
-        if self._writes(agent.models[0]) and not engine.prepares_parts:
-            conversation = str(session.conversation)
-            warm = await warm_prefix(view, session.prefix, agent, conversation)
         meter = meter_of(agent, session)
         seqs = [entry.seq for entry in view.entries] or [0]
         days = await self._database.read(transcript.days, session.conversation, seqs[0], seqs[-1])
-        use = FutureUse(engine.prepare, due_tokens, days)
-        return await prepare(view, meter, limits, calls, warm, use)
+        return await write_ahead(view, meter, limits, calls, engine.prepare, days)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:
         """Return what is to be summarised: the view, or the originals behind an extract of it."""
@@ -307,9 +254,3 @@ class Preparations:
         left = {key: at for key, at in self._not_before.items() if at > now}
         self._not_before = {**left, session_id: now + cooldown_s}
         self._failures = {key: exc for key, exc in self._failures.items() if key in left}
-
-    def _remember(self, session_id: int) -> None:
-        """Take note that the summary of a segment is there; the oldest notes are forgotten."""
-        self._there[session_id] = None
-        if len(self._there) > MOST_REMEMBERED:
-            del self._there[next(iter(self._there))]

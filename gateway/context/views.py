@@ -8,13 +8,10 @@ is never kept.
 
 import asyncio
 import sys
-import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from adapters.base import Clock
 from agent.messages import ChatMessage
 from agent.view.folds import Folds, Known
 from agent.view.view import Entry, View, ViewPlan, shown_messages, with_newer
@@ -26,8 +23,6 @@ FEW_MESSAGES = 200
 """Read and rendered on the event loop: a thread would cost more than it saves."""
 KEPT_BYTES = 32_000_000
 """About the most that all of them take; some 50,000 short messages."""
-KEPT_FOR_S = 3600.0
-"""No provider keeps a prompt for longer: who comes back then waits for all of it anyway."""
 MESSAGE_BYTES = 350
 PART_BYTES = 550
 """What a message takes beside its text, and what each part and call in it takes. Source: measured,
@@ -59,7 +54,6 @@ class KeptView:
     Attributes:
         messages: What is shown of the entries, the system message first.
         folds: What is known of these; views go on with copies.
-        opened_at: When that was, on the clock of `KeptViews`.
     """
 
     session_id: int
@@ -69,7 +63,6 @@ class KeptView:
     messages: list[ChatMessage]
     folds: Folds
     size: int
-    opened_at: float
 
     @property
     def newest_seq(self) -> int:
@@ -90,16 +83,12 @@ class KeptView:
 
 
 class KeptViews:
-    """The views of all conversations that were opened lately.
+    """The views of all conversations that were opened lately; beyond `most_bytes` the oldest go."""
 
-    They are let go of, the oldest first, beyond `most_bytes`, and after `KEPT_FOR_S`.
-    """
-
-    def __init__(self, most_bytes: int = KEPT_BYTES, now: Clock = time.monotonic) -> None:
+    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
         """Keep none yet."""
         self._most_bytes = most_bytes
-        self._now = now
-        self._kept: OrderedDict[int, KeptView] = OrderedDict()
+        self._kept: dict[int, KeptView] = {}
         self._bytes = 0
         self._asked: Known = {}
 
@@ -114,7 +103,7 @@ class KeptViews:
         after = known.newest_seq if known else 0
         rows = await database.read(transcript.load_rows, session.conversation, session.plan, after)
         folds = known.folds.copy() if known else Folds(self._asked)
-        build = partial(_with_rows, session, known, rows, folds, self._now())
+        build = partial(_with_rows, session, known, rows, folds)
         # Decoding and rendering thousands of messages holds the event loop for too long.
         few = len(rows) <= FEW_MESSAGES and (known is not None or not session.plan.edits)
         kept = build() if few else await asyncio.to_thread(build)
@@ -138,21 +127,15 @@ class KeptViews:
         if kept.size <= self._most_bytes:
             self._kept[conversation] = kept
             self._bytes += kept.size
-        while self._kept and self._is_surplus(next(iter(self._kept.values()))):
+        while self._bytes > self._most_bytes:
             self._let_go(next(iter(self._kept)))
-
-    def _is_surplus(self, oldest: KeptView) -> bool:
-        is_stale = oldest.opened_at + KEPT_FOR_S < self._now()
-        return is_stale or self._bytes > self._most_bytes
 
     def _let_go(self, conversation: int) -> None:
         gone = self._kept.pop(conversation, None)
         self._bytes -= gone.size if gone else 0
 
 
-def _with_rows(
-    session: Session, known: KeptView | None, rows: Rows, folds: Folds, now: float
-) -> KeptView:
+def _with_rows(session: Session, known: KeptView | None, rows: Rows, folds: Folds) -> KeptView:
     """Return what is known of a segment with the rows behind it."""
     system, plan, newer = session.system_prompt or "", session.plan, transcript.decoded(rows)
     entries = [*known.entries, *newer] if known else newer
@@ -167,7 +150,6 @@ def _with_rows(
         messages=messages,
         folds=folds,
         size=(known.size if known else 0) + sum(_bytes_of(body) for _, body in rows),
-        opened_at=now,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Literal
 
 from agent.context.meter import ReportedUsage, TokenMeter
@@ -11,12 +10,11 @@ from agent.context.planner import CompactionRules, Planner, PriceRule
 from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
-from agent.models.catalog import ModelFacts, context_length, find_facts
+from agent.models.catalog import context_length, find_facts
 from agent.models.prefix import PrefixWatch
 from agent.plugins.engines import engine_tools
 from agent.ports import CompactionStore, Spending
 from agent.turn.state import Agent
-from agent.usage import is_claude
 from agent.view.view import View, recall_text
 from gateway.agent_ports.journal import Journal
 from gateway.context.views import KeptViews
@@ -108,23 +106,11 @@ class ContextParts:
     def _price(self, agent: Agent) -> PriceRule | None:
         model, ttl = agent.models[0], agent.caching.cache_ttl
         # How long a provider keeps what it caches by itself is not known.
-        payback_requests = None if model.cache_layout is None else self.payback_requests
+        if self.payback_requests is None or model.cache_layout is None:
+            return None
         # A replay decides as the model that it plays would.
         asks_model = True if model.provider == "recorded" else None
-        rates = _rates(model.facts, ttl, takes_marks=model.cache_layout is not None)
-        return PriceRule(rates, ttl, payback_requests, asks_model) if rates else None
-
-
-@lru_cache(maxsize=32)
-def _rates(facts: ModelFacts, ttl: str, *, takes_marks: bool) -> Rates | None:
-    """Return what the tokens of a model cost; None where nobody knows."""
-    if facts.prices is None and not takes_marks:
-        return None
-    rates = Rates.of(facts.prices, ttl)
-    if not takes_marks and is_claude(facts.name):
-        # Without marks a Claude's prompt is read at the full price each time.
-        return replace(rates, read=1.0, write=1.0)
-    return rates
+        return PriceRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)
 
 
 def meter_of(agent: Agent, session: Session) -> TokenMeter:

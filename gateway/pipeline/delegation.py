@@ -291,12 +291,8 @@ class _Unseen:
 class _NoneAhead:
     """`gateway.agent_ports.journal.SummariesAhead`: a child ends before they would be of use."""
 
-    def ask(self, _session: Session, _sender: str, _due_tokens: int) -> bool:
+    def ask(self, _session: Session, _sender: str) -> None:
         """Have none written."""
-        return False
-
-    def answered(self, session_id: int) -> None:
-        """Do nothing: no summary waits for a call."""
 
     async def ready(self, _session_id: int) -> Summary | None:
         """Return None."""

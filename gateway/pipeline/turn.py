@@ -182,8 +182,6 @@ class TurnRunner:
             cut_off = await self._cut_off(journal, chat)
             await journal.book([cut_off] if cut_off else [])
             raise
-        # Behind the commit: the call that was answered has warmed the provider's cache.
-        self.preparations.answered(journal.turn.session.id)
         answer = done.text if done.kind == "answer" else ""
         return CommittedTurn(end, committed, answer)
 

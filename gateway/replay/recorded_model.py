@@ -8,6 +8,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 
+from typing_extensions import override
+
 from agent.errors import ContextOverflow, RecordingMismatch
 from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
 from agent.models.anthropic.wire import request_body
@@ -15,11 +17,10 @@ from agent.models.base import Completion, ModelRequest, StopReason, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.money.cache_simulator import Cache, CacheRules, Minimum, Tally, cache_for
 from agent.money.prompt_blocks import blocks_of
-from agent.ports import Effect
 from agent.settings import FactsSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.tools.context import ToolContext, ToolOutcome
-from agent.tools.registry import Tool, schema_of
+from agent.tools.registry import Tool, ToolRegistry, schema_of
 from agent.usage import CacheLayout, Usage, is_claude
 from gateway.replay.recordings import Recording
 
@@ -189,11 +190,12 @@ class _Talk:
         raise RecordingMismatch(f"{self.recording.name}: there is no user message in the view")
 
 
-class RecordedTools:
-    """A tool box that gives the recorded results; nothing runs."""
+class RecordedTools(ToolRegistry):
+    """Gives the recorded results; nothing runs, so every tool only reads."""
 
     def __init__(self, model: RecordedModel, recordings: Iterable[Recording]) -> None:
         """Offer every tool that `recordings` use; `model` knows which one plays where."""
+        super().__init__([])
         self._model = model
         exchanges = [exchange for recording in recordings for exchange in recording.exchanges]
         calls = [
@@ -204,29 +206,19 @@ class RecordedTools:
             for name in sorted({call["function"]["name"] for call in calls})
         )
 
+    @override
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "RecordedTools":
-        """Return a tool box that shows other tools; no recording calls them."""
+        """Return what shows other tools; no recording calls them."""
         made = copy(self)
         shown = [schema for schema in self.schemas if schema.name not in without]
         made.schemas = (*shown, *map(schema_of, more))
         return made
 
-    def effect(self, _name: str) -> Effect:
-        """Return "read": playing a result again changes nothing."""
-        return "read"
-
-    def exclusive(self, _name: str) -> bool:
-        """Return False: recorded tools keep no state."""
-        return False
-
-    def restricted(self, _name: str) -> bool:
-        """Return False: recorded tools touch nothing."""
-        return False
-
-    def refusal(self, _call: ToolCall, _context: ToolContext) -> ToolOutcome | None:
+    @override
+    def refusal(self, call: ToolCall, context: ToolContext) -> None:
         """Return None: the recorded call was made."""
-        return None
 
+    @override
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Return the recorded result of a call.
 

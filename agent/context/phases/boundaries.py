@@ -22,6 +22,9 @@ TAIL_CHOICES = 12
 """How many starts of the tail are tried before the head gives way."""
 
 SummaryRole = Literal["user", "assistant"]
+Choice = tuple[int, int, tuple[int, ...]]
+"""A way to cut: end of the head, start of the tail, what is pinned between them."""
+SummarySource = Literal["model", "extract", "pointer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,15 @@ def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Bo
     # Head and tail meet: there is no middle.
     if tail_starts[0] <= head_end_of(request):
         return
-    for head_end, tail_start, pinned in _choices(request, tail_starts):
-        role = _role(request.entries, head_end, pinned, tail_start)
+    yield from fitting(request.entries, _choices(request, tail_starts))
+
+
+def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Boundaries]:
+    """Yield those of the ways to cut in which all roles fit and something leaves the view."""
+    for head_end, tail_start, pinned in choices:
+        role = _role(entries, head_end, pinned, tail_start)
         found = Boundaries(head_end, tail_start, pinned, role or "user")
-        if role is not None and _leaves_anything(request.entries, found):
+        if role is not None and _leaves_anything(entries, found):
             yield found
 
 
@@ -78,10 +86,8 @@ def _leaves_anything(entries: Sequence[Entry], cut: Boundaries) -> bool:
     return any(not is_ephemeral(entries[n].message) for n in cut.evicted)
 
 
-def _choices(
-    request: CompressionRequest, tail_starts: Sequence[int]
-) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """Yield (end of head, start of tail, pinned), best first: the head gives way last."""
+def _choices(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Choice]:
+    """Yield all ways to cut, best first: the head gives way last."""
     newest = Newest.of(request.entries)
     # `product` turns its last factor first: every tail is tried before the head gives way.
     for head_end, tail_start in product(_head_ends(request, newest), tail_starts):
@@ -241,7 +247,11 @@ def _may_follow(one: str, two: str) -> bool:
 
 
 def assemble(
-    request: CompressionRequest, cut: Boundaries, text: str, source: str, model: str = ""
+    request: CompressionRequest,
+    cut: Boundaries,
+    text: str,
+    source: SummarySource,
+    model: str = "",
 ) -> ViewPlan:
     """Return the plan that shows head, summary, what is pinned, and the tail.
 
@@ -258,7 +268,7 @@ def assemble(
         first_seq=min([*ends, *(each.first_seq for each in earlier)]),
         last_seq=max([*ends, *(each.last_seq for each in earlier)]),
         role=cut.role,
-        source="model" if source == "model" else "extract",
+        source=source,
         model=model,
     )
     return around(request, cut, (summary,))

@@ -109,45 +109,28 @@ def clip(
     """
     if sizes.view(plan) <= target_tokens(request):
         return plan
-    clips = _Clips.of(request, sizes, plan, seqs)
+    tokens = {seq: size for seq, size in sizes.shown(plan).items() if seq in seqs}
+    chars = {each.seq: chars_of(each.message) for each in request.entries if each.seq in tokens}
+
+    def clipped(cap: int) -> ViewPlan:
+        """Return the plan with every message of more than `cap` tokens clipped to about that."""
+        clips = [
+            Edit(seq, "clip", max(MIN_CLIP_CHARS, chars[seq] * cap // size))
+            for seq, size in tokens.items()
+            if size > cap
+        ]
+        return replace(plan, edits=tuple(sorted([*plan.edits, *clips], key=_by_seq)))
+
     target = int(target_tokens(request) * MARGIN)
-    low, high = 0, max(clips.tokens.values(), default=0)
+    low, high = 0, max(tokens.values(), default=0)
     # Within 2 % is near enough: every step renders and measures the whole view.
     while high - low > 1 + high // 50:
         cap = (low + high) // 2
-        if sizes.view(clips.plan(cap)) > target:
+        if sizes.view(clipped(cap)) > target:
             high = cap
         else:
             low = cap
-    return clips.plan(low)
-
-
-@dataclass(frozen=True, slots=True)
-class _Clips:
-    """What may be clipped in a plan: tokens and characters of each message as it is shown."""
-
-    base: ViewPlan
-    tokens: dict[int, int]
-    chars: dict[int, int]
-
-    @classmethod
-    def of(
-        cls, request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int]
-    ) -> "_Clips":
-        tokens = {seq: size for seq, size in sizes.shown(plan).items() if seq in seqs}
-        chars = {
-            entry.seq: chars_of(entry.message) for entry in request.entries if entry.seq in tokens
-        }
-        return cls(plan, tokens, chars)
-
-    def plan(self, cap: int) -> ViewPlan:
-        """Return the plan with every message of more than `cap` tokens clipped to about that."""
-        clips = [
-            Edit(seq, "clip", max(MIN_CLIP_CHARS, self.chars[seq] * cap // size))
-            for seq, size in self.tokens.items()
-            if size > cap
-        ]
-        return replace(self.base, edits=tuple(sorted([*self.base.edits, *clips], key=_by_seq)))
+    return clipped(low)
 
 
 def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection[int]) -> ViewPlan:

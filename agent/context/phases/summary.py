@@ -19,14 +19,13 @@ from agent.context.extract import shortened
 from agent.context.phases.summary_parts import (
     Part,
     Piece,
-    masked,
     new_piece,
     pack,
     slices,
     split,
     tokens_of,
 )
-from agent.context_engine import CompressionRequest, Limits, NotesCuts, Parts, Summarise
+from agent.context_engine import CompressionRequest, Limits, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
 from agent.safety.redaction import Redactor, masked_assignments
@@ -365,11 +364,8 @@ class _Writer:
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
         """Return the model's summary of the material, checked to be one, and cut to its length."""
-        prompt = build_prompt(kind, self.order, material)
-        # Most material holds no secret, and none reaches across the lines between pieces: one look
-        # at the prompt spares a copy of all that is in it.
-        if _redactor.suspects(prompt):
-            prompt = build_prompt(kind, self.order, masked(material))
+        # No secret reaches across the lines between pieces.
+        prompt = _redactor.text(build_prompt(kind, self.order, material))
         text = _tidy(self.summarise(prompt, int(self.order.budget_tokens * ANSWER_ROOM)))
         _check(text)
         is_whole = kind in {"first", "update"}
@@ -385,7 +381,7 @@ class _Writer:
             raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
         text = shortened(text, most)
         kept = estimate_tokens(text)
-        if isinstance(self.summarise, NotesCuts):
+        if isinstance(self.summarise, Parts):
             self.summarise.note_cut(tokens, kept)
         if kept > most * LENGTH_TOLERANCE:
             raise SummaryTooLong(f"the summary has {tokens} tokens instead of {most}")
@@ -436,11 +432,6 @@ def build_prompt(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> 
         lines += (f"<<{mark} {piece.label}>>", piece.body)
     lines.append(f"<<{mark} END>>\n\n{CLOSING}")
     return "\n".join(lines)
-
-
-def orders_in(prompt: str) -> str:
-    """Return the sections and rules of a prompt, without its task and its material."""
-    return prompt[prompt.index(SECTIONS) : prompt.index(FENCE.partition("{")[0])].strip()
 
 
 def unused_mark(material: Sequence[Piece]) -> str:

@@ -100,16 +100,6 @@ def new_piece(label: str, body: str) -> Piece:
     return Piece(label, body, MARK_TOKENS + len(label) // 2 + estimate_tokens(body))
 
 
-def masked(material: Sequence[Piece]) -> list[Piece]:
-    """Return pieces without secrets; a secret stands in one piece, if anywhere."""
-    texts = _redactor.texts([text for piece in material for text in piece[:2]])
-    pairs = zip(texts[::2], texts[1::2], strict=True)
-    return [
-        Piece(label, body, piece.tokens)
-        for (label, body), piece in zip(pairs, material, strict=True)
-    ]
-
-
 def tokens_of(unit: Sequence[Piece]) -> int:
     """Return the sum of the pieces' weights."""
     return sum(piece.tokens for piece in unit)

@@ -69,7 +69,7 @@ _LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class LcmEngine(ContextEngine):
-    """Keeps head and tail; the frontier of a growing tree of nodes stands between."""
+    """Loses nothing: summaries of stretches, condensed in levels, that the model can open."""
 
     name: ClassVar[str] = "lcm"
     prepares: ClassVar[bool] = True

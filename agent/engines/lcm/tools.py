@@ -85,14 +85,13 @@ class ExpandArguments(Arguments):
     node: int | None = Field(default=None, ge=1)
     from_seq: int | None = Field(default=None, ge=1)
     to_seq: int | None = Field(default=None, ge=1, description="Left out: from_seq alone")
-    output_id: str | None = Field(default=None, max_length=40)
     from_char: int = Field(default=0, ge=0, description="Where in the first one to begin")
     max_tokens: int = Field(default=4_000, ge=100, le=PAGE_TOKENS)
 
     @model_validator(mode="after")
     def _one_thing(self) -> "ExpandArguments":
-        if self.node is None and self.from_seq is None and self.output_id is None:
-            raise ValueError("give a node, from_seq or output_id")
+        if self.node is None and self.from_seq is None:
+            raise ValueError("give a node or from_seq")
         return self
 
 
@@ -273,8 +272,6 @@ def expand(arguments: ExpandArguments, archive: Archive) -> str:
 
     The first line tells what is shown and where to go on, what follows is the page.
     """
-    if arguments.output_id is not None:
-        return _expanded_output(arguments, archive)
     first, last = _range(arguments, archive)
     page = page_of(archive, first, last, arguments.from_char, arguments.max_tokens)
     if page is None:
@@ -338,16 +335,6 @@ def _fitting(text: str, room_tokens: int) -> str:
     return part
 
 
-def _expanded_output(arguments: ExpandArguments, archive: Archive) -> str:
-    text = archive.output(arguments.output_id or "")
-    if text is None:
-        raise ToolError(f"this conversation has no stored output {arguments.output_id!r}")
-    part = _fitting(text[arguments.from_char :], arguments.max_tokens)
-    end = arguments.from_char + len(part)
-    more = f"go on with from_char={end}" if end < len(text) else "that is all of it"
-    return f"[output {arguments.output_id}, {len(text):,} characters; {more}]\n{part}"
-
-
 _TOOLS: dict[str, tuple[type[BaseModel], Callable[[Any, Archive], str]]] = {
     "lcm_grep": (GrepArguments, grep),
     "lcm_describe": (DescribeArguments, describe),
@@ -362,10 +349,7 @@ _DESCRIPTIONS = {
         "Describes the nodes that stand for what is no longer in view: their ranges, levels, sizes,"
         " and the text of one."
     ),
-    "lcm_expand": (
-        "Returns the messages behind a node, those of a range, or a truncated tool output, word for"
-        " word, in pages."
-    ),
+    "lcm_expand": "Returns the messages behind a node or of a range, word for word, in pages.",
 }
 SCHEMAS = tuple(
     ToolSchema(name, _DESCRIPTIONS[name], parameter_schema(model))

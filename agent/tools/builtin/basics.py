@@ -1,13 +1,11 @@
 """The tools that need nothing but the machine: `calculate` and `current_time`."""
 
 import ast
-import asyncio
-import difflib
 import math
 import operator
 from collections.abc import Callable
 from datetime import UTC, tzinfo
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
@@ -171,7 +169,7 @@ class TimeArguments(Arguments):
 
 async def current_time(context: ToolContext, arguments: TimeArguments) -> str:
     """Return weekday, date, time and offset of now in a zone, and the same as ISO 8601."""
-    zone = await _zone(arguments.timezone.strip())
+    zone = _zone(arguments.timezone.strip())
     now = context.clock().astimezone(zone)
     offset = now.strftime("%z")
     readable = f"{now:%A}, {now.day} {now:%B %Y, %H:%M:%S}"
@@ -181,29 +179,13 @@ async def current_time(context: ToolContext, arguments: TimeArguments) -> str:
     )
 
 
-async def _zone(name: str) -> tzinfo:
+def _zone(name: str) -> tzinfo:
     if name.upper() in {"UTC", "GMT", "Z"}:
         return UTC
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as exc:
-        near = await asyncio.to_thread(_near, name)
-        hint = f"Did you mean {', '.join(near)}?" if near else "Use a name like Europe/Berlin."
-        raise ToolError(f"there is no time zone {name!r}. {hint}") from exc
-
-
-_ALIKE = 0.75  # below that difflib offers names that only share letters
-
-
-def _near(name: str) -> list[str]:
-    """Return at most 5 zones: those of that city first, then those spelled alike."""
-    wanted = name.strip().replace(" ", "_").casefold()
-    zones = sorted(available_timezones())
-    places = {zone.rsplit("/", 1)[-1].casefold(): zone for zone in zones}
-    same = [zone for zone in zones if zone.rsplit("/", 1)[-1].casefold() == wanted]
-    alike = [places[place] for place in difflib.get_close_matches(wanted, places, cutoff=_ALIKE)]
-    spelled = difflib.get_close_matches(name, zones, cutoff=_ALIKE)
-    return list(dict.fromkeys([*same, *spelled, *alike]))[:5]
+        raise ToolError(f"there is no time zone {name!r}; use a name like Europe/Berlin") from exc
 
 
 CURRENT_TIME = Tool(

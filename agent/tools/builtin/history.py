@@ -4,7 +4,6 @@
 `session_search` finds what was said earlier by words, also in other chats of the same person.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -15,7 +14,7 @@ from agent.errors import ToolError
 from agent.ports import PastMessage
 from agent.tools.context import Findings, Hit, SearchQuery, ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.tools.truncate import STEM_CHARS, place_of
+from agent.tools.truncate import place_of
 
 READ_CHARS = 8000
 """Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""
@@ -114,12 +113,6 @@ FOUND_SHARES = 4
 LEAST_CHARS = 60
 LEAD_CHARS = 80
 """Of a cut text, how much stands before the word of the query that it is cut around."""
-_ENDS = ".!?\u3002\uff01\uff1f\n"
-_SENTENCE = re.compile(rf"(?:[^{_ENDS}]|[.!?](?=\S))+[{_ENDS}]*\s*|[{_ENDS}]+\s*")
-"""A sentence with what follows it; a point between letters or digits ends none."""
-_WORD = re.compile(r"\w+")
-SHORT = 3
-"""Letters of words that stand everywhere."""
 MARKS = "> holds the words, ~ was found by what stands next to it or by what it means. "
 """Told with what was found rather than in every request."""
 
@@ -179,7 +172,7 @@ def _shown(findings: Findings, query: str) -> Iterator[str]:
         for message in messages:
             room = share * (FOUND_SHARES if message.seq in seqs else 1)
             mark = seqs.get(message.seq, " ")
-            text = _cut(message, room, query if message.seq in seqs else "")
+            text = _cut(message.text, room, query if message.seq in seqs else "")
             yield f"{mark} #{message.seq} {message.role} {message.at}: {text}"
     yield f"[{MARKS if findings.hits else ''}{findings.scope}]"
 
@@ -235,41 +228,10 @@ def _place(hit: Hit) -> str:
     return f"another direct chat of the same sender: {' '.join(hit.title.split()) or 'no title'}"
 
 
-def _cut(message: PastMessage, room: int, look_for: str) -> str:
-    """Return a text; of a long one whole sentences: those that hold most words of the query.
-
-    A sentence that has no room is shown by the part around one of the words.
-    """
-    text = message.text
+def _cut(text: str, room: int, look_for: str) -> str:
+    """Return a text; of a long one the part around a word of the query."""
     if len(text) <= room:
         return text
-    sentences = [found[0] for found in _SENTENCE.finditer(text)]
-    wanted = {word[:STEM_CHARS] for word in _WORD.findall(look_for.casefold()) if len(word) > SHORT}
-    held = [sum(word in each.casefold() for word in wanted) for each in sentences]
-    best = max(range(len(sentences)), key=lambda n: (held[n], -n))
-    # What stands around the best one says what it is about.
-    order = sorted(range(len(sentences)), key=lambda n: (-held[n], abs(n - best), n))
-    chosen: list[int] = []
-    for n in order:
-        if len(sentences[n]) <= room:
-            room -= len(sentences[n])
-            chosen.append(n)
-    if best not in chosen:
-        return _around_word(text, room, look_for)
-    return _with_gaps(text, sentences, sorted(chosen))
-
-
-def _with_gaps(text: str, sentences: Sequence[str], chosen: Sequence[int]) -> str:
-    """Return sentences in order, with marks for what is left out between them."""
-    shown, before = "", -1
-    for n in chosen:
-        shown = f"{shown.rstrip()} […] " if n > before + 1 else shown
-        shown, before = shown + sentences[n], n
-    left = len(text) - sum(len(sentences[n]) for n in chosen)
-    return f"{shown.strip()} [+{left:,} characters]"
-
-
-def _around_word(text: str, room: int, look_for: str) -> str:
     start = max(0, min(place_of(look_for, text) - LEAD_CHARS, len(text) - room))
     end = start + room
     before = "[…] " if start else ""

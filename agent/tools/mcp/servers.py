@@ -47,7 +47,6 @@ from agent.tools.mcp.listing import (
     MAX_TOOLS,
     Listing,
     Offered,
-    SchemaArguments,
     Skipped,
     listing_of,
 )
@@ -243,7 +242,7 @@ class Server:
             name=offered.name,
             description=offered.description,
             effect=self._effect(offered),
-            arguments=SchemaArguments(offered.schema),
+            arguments=offered.schema,
             run=partial(self._run, offered.server_name),
             timeout_s=self._server.timeout_s,
             restricted=True,

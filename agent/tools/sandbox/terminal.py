@@ -235,10 +235,7 @@ class Terminal:
 
 def told(report: Report, output: bytes, limits: CommandLimits) -> str:
     """Return the report for the model about a command that has ended."""
-    lines = [_how_it_ended(report, limits)]
-    if report.left_behind:
-        lines.append(f"[{report.left_behind} processes that it left running were ended]")
-    return "\n".join([_shown(report, output), *lines]).lstrip("\n")
+    return f"{_shown(report, output)}\n{_how_it_ended(report, limits)}".lstrip("\n")
 
 
 def _shown(report: Report, output: bytes) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import ClassVar
 
@@ -13,17 +13,16 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from agent.context.meter import Measure, ReportedUsage, TokenMeter
-from agent.context.phases.payback import Rates
 from agent.context.planner import (
     MAX_OVERFLOWS,
     MAX_PREFLIGHT_PASSES,
     PAUSED,
     CompactionRules,
     Planner,
-    PriceRule,
+    write_ahead,
 )
-from agent.context.summary_model import Summariser, SummaryTiming
-from agent.context_compressor import ContextCompressor
+from agent.context.summary_model import Summariser, SummaryCalls, SummaryTiming
+from agent.context_compressor import ContextCompressor, prepare_summary
 from agent.context_engine import (
     Compressed,
     CompressionRequest,
@@ -35,7 +34,6 @@ from agent.context_engine import (
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.ports import PlannerState
-from agent.turn.background_summary import prepare
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost
@@ -554,65 +552,6 @@ async def test_nothing_is_prepared_that_would_not_be_used(
     assert store_of(planner).asked_ahead == 0
 
 
-PRICE = PriceRule(Rates(read=0.1, write=1.25, output=5.0), "5m")
-
-
-async def looped(planner: Planner, sizes: Sequence[int]) -> View:
-    """Go on with a loop whose view has these sizes at its calls."""
-    view = view_of()
-    for tokens in sizes:
-        reported(planner, view, tokens)
-        await planner.keep_within(view)
-    return view
-
-
-async def test_in_a_loop_a_summary_that_is_there_is_used_where_that_pays() -> None:
-    """Before the threshold: every later call reads less."""
-    engine = Preparing(claiming(3_000, "summary"))
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    store_of(planner).ahead = Summary("ahead", 1, 2)
-    await looped(planner, range(1_000, 8_100, 100))
-    assert engine.triggers == ["price"]
-    assert engine.requests[0].prepared == Summary("ahead", 1, 2)
-    assert store_of(planner).committed[0].tokens_before == 8_000
-
-
-async def test_the_first_calls_of_a_loop_wait_for_the_threshold() -> None:
-    """It may end before it has earned back what moving the prefix costs."""
-    engine = Preparing(claiming(3_000, "summary"))
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    store_of(planner).ahead = Summary("ahead", 1, 2)
-    await looped(planner, [8_000, 8_500, 9_000, 9_999])
-    assert engine.triggers == []
-
-
-async def test_without_a_summary_that_is_there_nothing_is_compacted_for_its_price() -> None:
-    """Nobody waits for a model before the threshold, and an extract is made as late as possible."""
-    engine = Preparing(claiming(3_000, "summary"))
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    await looped(planner, range(1_000, 9_900, 100))
-    assert engine.triggers == []
-    assert store_of(planner).asked_ahead > 0
-
-
-async def test_what_gains_nothing_is_not_tried_at_each_call() -> None:
-    """Until the view has grown by a tenth."""
-    engine = Preparing(nothing)
-    planner = planner_of(engine, ScriptedModel([]), price=PRICE)
-    store_of(planner).ahead = Summary("ahead", 1, 2)
-    await looped(planner, range(1_000, 9_900, 100))
-    assert engine.triggers == ["price"] * 3
-
-
-async def test_a_summary_is_prepared_a_little_before_it_is_due() -> None:
-    """What comes in between would be told by the extractor alone."""
-    planner = planner_of(Preparing(nothing), ScriptedModel([]))
-    await looped(planner, range(1_000, 9_800, 100))
-    assert store_of(planner).asked_ahead == 0
-    await looped(planner, [9_850])
-    assert (store_of(planner).asked_ahead, store_of(planner).due_tokens) == (1, THRESHOLD)
-
-
 async def test_what_could_not_be_prepared_is_not_paid_for_again() -> None:
     """The extractor stands in, and the row says why."""
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), asked := ScriptedModel([]))
@@ -852,7 +791,8 @@ async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     """At the threshold nobody waits for a model."""
     view = long_view()
     calls = Summariser([ScriptedModel([GOOD])], 10.0).calls()
-    summary = await prepare(view, TokenMeter("scripted"), Limits(WINDOW), calls)
+    limits = Limits(WINDOW)
+    summary = await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare_summary)
     assert summary is not None
     assert (summary.source, summary.model) == ("model", "scripted")
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), asked := ScriptedModel([]))
@@ -865,3 +805,65 @@ async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     assert shown.last_seq >= summary.last_seq
     assert (asked.requests, done.summary_model) == ([], "scripted")
     assert faults(view.messages) == []
+
+
+# Written ahead of need
+
+
+def said_ahead(n: int) -> ChatMessage:
+    text = f"message {n} " + "word " * 80
+    return ChatMessage(role="user" if n % 2 else "assistant", content=text)
+
+
+def talk_of(count: int = 66) -> View:
+    entries = [Entry(n, said_ahead(n)) for n in range(1, count + 1)]
+    return View("You are a test.", ViewPlan(), entries)
+
+
+def calls_of(*models: ScriptedModel) -> SummaryCalls:
+    return Summariser(models, 10.0).calls()
+
+
+async def written(view: View, calls: SummaryCalls) -> Summary | None:
+    limits = Limits(WINDOW, protect_last_n=4)
+    return await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare_summary)
+
+
+async def test_a_short_view_has_nothing_to_prepare() -> None:
+    """No model is asked."""
+    view, model = talk_of(4), ScriptedModel([])
+    assert await written(view, calls_of(model)) is None
+    assert model.requests == []
+
+
+async def test_an_engine_is_told_the_days() -> None:
+    """As at a compaction: what it writes without a model names them."""
+    asked: list[CompressionRequest] = []
+
+    def write(request: CompressionRequest) -> None:
+        asked.append(request)
+
+    days = ((1, "2026-03-04"),)
+    calls, limits = calls_of(ScriptedModel([])), Limits(WINDOW, protect_last_n=4)
+    await write_ahead(talk_of(), TokenMeter("scripted"), limits, calls, write, days)
+    assert [request.days for request in asked] == [days]
+
+
+async def test_a_preparation_that_fails_says_so() -> None:
+    """The extractor's summary is not worth preparing."""
+    with pytest.raises(SummaryFailed):
+        await written(talk_of(), calls_of(ScriptedModel([""])))
+
+
+async def test_a_cancelled_preparation_ends_its_call() -> None:
+    """A stop of the gateway does not wait for it; what it has cost is known."""
+    model = HangingModel()
+    calls = calls_of(model)
+    work = asyncio.ensure_future(written(talk_of(), calls))
+    async with asyncio.timeout(30):
+        await model.arrived.wait()
+        work.cancel()
+        await model.ended.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert [call.purpose for call in calls.spent] == ["lost"]

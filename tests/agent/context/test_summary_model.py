@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.context import summary_model
-from agent.context.summary_model import Summariser, SummaryCalls, WarmPrefix
+from agent.context.summary_model import Summariser, SummaryCalls
 from agent.errors import (
     BadRequest,
     ContextOverflow,
@@ -23,7 +23,7 @@ from agent.errors import (
     SummaryFailed,
     SummaryOverflow,
 )
-from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
+from agent.messages import ChatMessage, assistant_message, user_message
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import ModelFacts
 from agent.models.openai.mode import ModeFile
@@ -477,57 +477,6 @@ async def test_ahead_of_need_there_is_time_for_many_parts() -> None:
     assert summariser.ahead(MemoryParts()).left_s > 9 * LIMIT_S
 
 
-# Behind a request that the provider has in its cache
-
-TOOLS = (ToolSchema("clock", "Tells the time.", {"type": "object"}),)
-SENT: list[ChatMessage] = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "What is up?", "cache_control": {"type": "ephemeral"}},
-]
-KEPT = WarmPrefix(
-    ScriptedModel([]), ModelRequest(SENT, TOOLS, conversation="7"), tokens=10, ttl="5m"
-)
-
-
-async def behind(calls: SummaryCalls, model: ScriptedModel, prompt: str = "Sum up.") -> str:
-    return await asyncio.to_thread(calls.behind, replace(KEPT, model=model), prompt, 300)
-
-
-async def test_a_prompt_behind_a_request_changes_nothing_before_it() -> None:
-    """Marks, tools and the freedom to call them stay: all of that belongs to what is cached."""
-    model = ScriptedModel(["In short."])
-    assert await behind(asking(model), model) == "In short."
-    (request,) = model.requests
-    asked = user_message("Sum up.", synthetic=True)
-    assert request == replace(KEPT.request, messages=[*SENT, asked], max_output_tokens=300)
-    assert SENT[-1] == KEPT.request.messages[-1]
-
-
-async def test_only_the_model_that_knows_the_request_is_asked_behind_it() -> None:
-    """No other one has it in its cache."""
-    gone, other = failing(ModelNotFound("404")), ScriptedModel(["In short."])
-    calls = asking(other)
-    with pytest.raises(SummaryFailed):
-        await behind(calls, gone)
-    assert other.requests == []
-
-
-async def test_a_model_that_calls_a_tool_instead_has_failed() -> None:
-    """Nobody runs it."""
-    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
-    model = ScriptedModel([[call]])  # type: ignore[list-item]
-    with pytest.raises(SummaryFailed, match="tool_calls"):
-        await behind(asking(model), model)
-
-
-async def test_secrets_are_masked_behind_a_request_too() -> None:
-    """In the new message and in what comes back; the rest was sent before."""
-    model = ScriptedModel(["The key is hunter2."])
-    calls = Summariser([model], LIMIT_S, lambda text: text.replace("hunter2", "***")).calls()
-    assert await behind(calls, model, "Up to hunter2.") == "The key is ***."
-    assert model.requests[0].messages[-1]["content"] == "Up to ***."
-
-
 # What it costs
 
 PRICED = ModelFacts("scripted", prices=Prices(2.0, 2.5, 4.0, 0.2, 10.0))
@@ -641,18 +590,6 @@ async def test_a_call_that_took_too_long_is_estimated_as_lost() -> None:
     assert (call.purpose, call.estimated) == ("lost", True)
     assert call.usage is not None
     assert call.usage.input_tokens > 0
-
-
-async def test_what_the_cache_holds_is_lost_at_the_price_of_a_read() -> None:
-    """Of a call behind a request that was known."""
-    model = HangingModel()
-    calls = impatient(model).calls()
-    with pytest.raises(SummaryFailed):
-        await behind(calls, model)
-    usage = booked(calls).usage
-    assert usage is not None
-    assert usage.cache_read_tokens == KEPT.tokens
-    assert usage.input_tokens > 0
 
 
 async def test_closing_has_a_call_that_is_cut_off_booked_at_once() -> None:

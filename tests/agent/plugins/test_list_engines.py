@@ -14,8 +14,12 @@ from agent.context_engine import Compressed, CompressionRequest, Limits
 from agent.messages import ChatMessage, text_of, tool_message, user_message
 from agent.plugins.checks import ResultRefused, checked
 from agent.plugins.engines import resolve
-from agent.plugins.list_engines import ListRefused, adapted, takes_lists
-from agent.plugins.registry import register_context_engine, registered
+from agent.plugins.registry import (
+    adapted,
+    register_context_engine,
+    registered,
+    takes_lists,
+)
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan
 from tests.agent.engines.views import SYSTEM, conversation, request_of, write_plugin
@@ -197,7 +201,7 @@ def test_the_same_list_is_no_plan() -> None:
 )
 def test_what_is_no_list_of_messages_is_refused(returned: Any, complaint: str) -> None:
     """With what is wrong with it."""
-    with pytest.raises(ListRefused, match=complaint):
+    with pytest.raises(ResultRefused, match=complaint):
         engine_of(lambda _: returned).compress(request_of(conversation(10)))
 
 
@@ -320,7 +324,7 @@ def test_whatever_is_returned_the_host_decides(data: st.DataObject) -> None:
         return [dict(each) for each in [*picked, *data.draw(st.lists(st.sampled_from(extra)))]]
 
     accepted = None
-    with suppress(ListRefused, ResultRefused):
+    with suppress(ResultRefused):
         found = engine_of(scramble).compress(request)
         accepted = None if found is None else checked(found, request)
     assert accepted is None or faults(shown(accepted, entries)) == []

@@ -305,10 +305,9 @@ def test_a_folder_goes_before_a_package(tmp_path: Path, monkeypatch: pytest.Monk
             "No Name",
             "entry point",
             "From a package.",
-            (),
             "'No Name' is no name of a plugin: only a-z, 0-9, _ and - are allowed",
         ),
-        Found("full", "entry point", "From a package.", (), "a plugin's folder has its name"),
+        Found("full", "entry point", "From a package.", "a plugin's folder has its name"),
     ]
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 import pytest
 import structlog
 
-from agent.processes.threads import MAX_ABANDONED, CallHangs, DaemonThreads, EarlierCallHangs
+from agent.processes.threads import MAX_ABANDONED, CallHangs, DaemonThreads
 
 SOON_S = 1.0
 
@@ -82,7 +82,7 @@ def test_hanging_calls_are_left_behind_but_not_without_end(hang: threading.Event
         with pytest.raises(CallHangs, match="no answer within"):
             threads.run(wait, SOON_S)
         assert started.acquire(timeout=30)
-    with pytest.raises(EarlierCallHangs, match="earlier calls still hang"):
+    with pytest.raises(CallHangs, match="earlier calls still hang"):
         threads.run(wait, SOON_S)
     assert not started.acquire(blocking=False)
     left = list(threads._abandoned)

@@ -54,7 +54,7 @@ def test_without_another_program_the_command_is_the_programs_own() -> None:
     """Landlock stands up in the process itself."""
     for backend in ("landlock", "none"):
         started = launch(Walls(backend, "/w"), ["sh", "-c", "x"], {}, 9)  # type: ignore[arg-type]
-        assert (started.command, started.handles, started.tells) == (["sh", "-c", "x"], (), False)
+        assert (started.command, started.handles) == (["sh", "-c", "x"], ())
 
 
 def test_the_order_goes_through_memory(tmp_path: Path) -> None:

@@ -160,15 +160,6 @@ class TestAssignments:
         assert masked_assignments(text) == text
 
 
-def test_many_texts_are_masked_like_each_alone() -> None:
-    """Those in ASCII are looked at apart from the others."""
-    texts = ["hunter22", "fine", "an emoji 😀", "hunter22 😀", f"a {WHOLE[2]}", ""]
-    redactor = Redactor(["hunter22"])
-    assert redactor.texts(texts) == [redactor.text(text) for text in texts]
-    assert redactor.texts(texts)[3] == f"{MASK} 😀"
-    assert redactor.texts(texts)[4] == f"a {MASK}"
-
-
 def test_secrets_are_masked_wherever_they_stand_in_data() -> None:
     """In keys, lists, and what is nested; what is no text stays."""
     data = {"hunter22": ["a hunter22", {"b": "hunter22"}], "n": [1, None, True]}

@@ -170,19 +170,12 @@ class MemoryArchive:
     Attributes:
         rows: Stored messages by seq.
         stored: The nodes, in order of number.
-        outputs: By id.
         turn_begins_at: Where the running turn begins.
     """
 
-    def __init__(
-        self,
-        rows: Mapping[int, str] | None = None,
-        stored: Sequence[Node] = (),
-        outputs: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, rows: Mapping[int, str] | None = None, stored: Sequence[Node] = ()) -> None:
         self.rows = dict(rows or {})
         self.stored = list(stored)
-        self.outputs = dict(outputs or {})
         self.turn_begins_at = 2**31 - 1
 
     def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
@@ -201,9 +194,6 @@ class MemoryArchive:
         }
         ranked = sorted((seq for seq in counts if counts[seq]), key=lambda seq: -counts[seq])
         return ranked[:limit]
-
-    def output(self, output_id: str) -> str | None:
-        return self.outputs.get(output_id)
 
 
 class RetryClock:
@@ -252,7 +242,6 @@ class MemoryCompactions:
 
     Attributes:
         ahead: The summary that stands prepared; an error is raised to who asks for it.
-        due_tokens: When the summary that was asked for last is due.
         failure: Raised by the next commit.
     """
 
@@ -261,7 +250,6 @@ class MemoryCompactions:
         self.states: list[PlannerState] = []
         self.ahead: Summary | Exception | None = None
         self.asked_ahead = 0
-        self.due_tokens = 0
         self.told: list[str] = []
         self.failure: Exception | None = None
         self.booked: list[ModelCall] = []
@@ -292,10 +280,8 @@ class MemoryCompactions:
             raise self.ahead
         return self.ahead
 
-    def prepare(self, due_tokens: int) -> bool:
+    def prepare(self) -> None:
         self.asked_ahead += 1
-        self.due_tokens = due_tokens
-        return self.ahead is not None
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         self.told.append(what)

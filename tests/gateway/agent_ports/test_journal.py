@@ -41,18 +41,13 @@ class Asked:
 
     database: Database
     ahead: list[Session] = field(default_factory=list)
-    answers: list[int] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
     async def tell(self, what: str) -> None:
         self.told.append(what)
 
-    def ask(self, session: Session, sender: str, due_tokens: int) -> bool:
+    def ask(self, session: Session, sender: str) -> None:
         self.ahead.append(session)
-        return False
-
-    def answered(self, session_id: int) -> None:
-        self.answers.append(session_id)
 
     async def ready(self, session_id: int) -> Summary | None:
         return await self.database.read(compactions.candidate, session_id)
@@ -89,12 +84,11 @@ async def active(journal: Journal) -> Session:
     return await journal.database.read(sessions.active, journal.turn.lease.conversation)
 
 
-async def test_messages_and_results_get_the_next_places(journal: Journal, asked: Asked) -> None:
+async def test_messages_and_results_get_the_next_places(journal: Journal) -> None:
     """In the order in which they are recorded; what the call tells is kept under its model."""
     step = ChatMessage(role="assistant", content=None, tool_calls=[CALL])
     call = model_call(Usage(500, 7), model="small", ratio=1.2)
     assert await journal.record_message(step, call) == 2
-    assert asked.answers == [journal.turn.session.id]
     await journal.start_tool(CALL, "side_effect")
     result = tool_message(CALL["id"], "look", "seen")
     assert await journal.record_result(result, "ok") == 3
@@ -226,11 +220,11 @@ async def test_what_was_prepared_is_found_for_its_segment_only(
     prepared = Summary("settled", 1, 1, source="model", model="small")
     await journal.database.write(compactions.put_candidate, begun.id, begun.conversation, prepared)
     assert await journal.prepared() == prepared
-    journal.prepare(8_000)
+    journal.prepare()
     summarised = replace(PLAN, summaries=(prepared,))
     await journal.commit(compaction(summarised), STATE)
     assert await journal.prepared() is None
-    journal.prepare(8_000)
+    journal.prepare()
     assert [session.id for session in asked.ahead] == [begun.id, journal.turn.session.id]
 
 

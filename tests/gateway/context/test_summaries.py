@@ -1,28 +1,17 @@
 """Summaries that are written ahead of need, in the background."""
 
 import asyncio
-import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
-from sqlalchemy import Connection, Row, delete, select, update
-from typing_extensions import override
+from sqlalchemy import Row, delete, update
 
 from agent.context import summary_model
 from agent.errors import ModelRefused, ModelUnreachable
-from agent.messages import text_of
-from agent.models.anthropic.wire import request_body
-from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import find_facts
-from agent.models.prefix import LIFETIMES_S
 from agent.models.recovery import RetryPolicy
-from agent.money.cache_simulator import cache_for
-from agent.money.prompt_blocks import blocks_of
-from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.view.view import load_plan
 from gateway import wiring
 from gateway.errors import StorageUnavailable
@@ -30,11 +19,9 @@ from gateway.storage import schema
 from gateway.storage.conversation import compactions
 from tests.support.gateway import Running, running
 from tests.support.long_chats import (
-    SUMMARY,
     LongChatModel,
     chatted,
     fact,
-    reply,
     until_compacted,
     until_prepared,
 )
@@ -47,7 +34,7 @@ CHATS = ("c1", "c2", "c3")
 
 async def until_pressed(chat: Running, model: LongChatModel) -> int:
     """Ask until a summary is asked for ahead; return the number of the next question."""
-    begun, n = noted(chat, "_begin"), 1
+    begun, n = noted(chat, "ask"), 1
     while not begun.is_set():
         await chatted(chat, n, n)
         n += 1
@@ -57,7 +44,7 @@ async def until_pressed(chat: Running, model: LongChatModel) -> int:
 
 async def until_three_are_pressed(chat: Running, model: LongChatModel) -> None:
     """Ask in three chats until each has asked for a summary ahead; two of these are begun."""
-    begun = noted(chat, "_begin")
+    begun = noted(chat, "ask")
     while not begun.is_set():
         await asyncio.gather(*(chat.ask(f"{name} " + "word " * 330, name) for name in CHATS))
     await chat.until(lambda: len(model.prompts) == 2)
@@ -66,46 +53,6 @@ async def until_three_are_pressed(chat: Running, model: LongChatModel) -> None:
 def roomy(**options: object) -> LongChatModel:
     """Return a model whose compactions have room for what was prepared."""
     return LongChatModel(context_length=WINDOW_TOKENS, **options)  # type: ignore[arg-type]
-
-
-class CachingModel(LongChatModel):
-    """Is billed like Claude: what its provider's cache holds of the very same bytes is read.
-
-    Attributes:
-        warm: The requests for summaries behind the conversation, in order.
-        said: What is answered to them.
-    """
-
-    def __init__(self, said: Step = SUMMARY) -> None:
-        super().__init__(self._say, context_length=WINDOW_TOKENS)
-        known = find_facts("claude-sonnet-4-5")
-        assert known is not None
-        self.name, self.facts, self.cache_layout = known.name, known, "native"
-        self.warm: list[ModelRequest] = []
-        self.said = said
-        self._cache = cache_for(known)
-
-    @override
-    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        if asks_behind(request):
-            self.warm.append(request)
-            self.prompts.append(text_of(request.messages[-1]))
-            self.watch.note()
-            await self._held()
-        completion = await super().complete(request, sink)
-        blocks = blocks_of(request_body(request, self.name), estimate_tokens)
-        written = estimate_message(completion.message)
-        usage = replace(self._cache.bill(blocks, time.time()), output_tokens=written)
-        return replace(completion, usage=usage)
-
-    def _say(self, request: ModelRequest) -> Step:
-        return self.said if asks_behind(request) else reply(request)
-
-
-def asks_behind(request: ModelRequest) -> bool:
-    """Whether a request is the conversation's own with the order for a summary behind it."""
-    newest = text_of(request.messages[-1])
-    return request.messages[0]["role"] == "system" and newest.startswith("This message comes from")
 
 
 def noted(chat: Running, name: str) -> asyncio.Event:
@@ -305,79 +252,25 @@ async def test_two_are_written_side_by_side(tmp_path: Path) -> None:
     assert len(model.prompts) == 3
 
 
-# While the provider's cache holds the conversation
-
-
-async def test_a_warm_conversation_is_sent_again_with_one_message_more(tmp_path: Path) -> None:
-    """Byte for byte as the loop has sent it, so that all of it is read from the cache."""
-    model = CachingModel()
-    async with running(tmp_path, model, compression=FEW) as chat:
-        await until_pressed(chat, model)
-        line = await chat.logged("summary_prepared")
-        [row] = await booked(chat)
-    [warm] = model.warm
-    [own] = [each for each in model.views if each.messages == warm.messages[:-1]]
-    assert (warm.tools, warm.conversation) == (own.tools, own.conversation)
-    assert line["model"] == model.name
-    asked_tokens = estimate_message(warm.messages[-1])
-    assert row.cache_read_tokens > 0.75 * 18_000
-    assert row.input_tokens == pytest.approx(asked_tokens, rel=0.1)
-    assert row.cache_write_5m_tokens == 0
-
-
 async def test_a_summary_is_booked_for_the_sender_who_asked(tmp_path: Path) -> None:
-    """It belongs to no turn; reading the cache costs a fraction of the material's price."""
-    model = CachingModel()
+    """It belongs to no turn."""
+    model, known = roomy(), find_facts("claude-sonnet-4-5")
+    assert known is not None
+    model.name, model.facts = known.name, known
     async with running(tmp_path, model, compression=FEW) as chat:
         await until_pressed(chat, model)
         await chat.logged("summary_prepared")
         [row] = await booked(chat)
     assert (row.purpose, row.sender, row.turn_id) == ("summary", "telegram:u1", None)
     assert (row.provider, row.model, row.estimated) == ("scripted", model.name, False)
-    assert 0 < row.usd < 10_000 * 3 / 1_000_000
-
-
-async def test_a_conversation_that_no_cache_holds_is_sent_as_material(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reading all of it again would cost more than what leaves the view."""
-    monkeypatch.setitem(LIFETIMES_S, "5m", 0.0)
-    model = CachingModel()
-    async with running(tmp_path, model, compression=FEW) as chat:
-        await until_pressed(chat, model)
-        await chat.logged("summary_prepared")
-    assert (len(model.prompts), model.warm) == (1, [])
-
-
-def was_long_ago(conn: Connection) -> None:
-    """Have all prefixes be older than any cache."""
-    for row in conn.execute(select(schema.session)).all():
-        if row.prefix is not None:
-            prefix = orjson.dumps(orjson.loads(row.prefix) | {"at": time.time() - 400}).decode()
-            this = schema.session.c.id == row.id
-            conn.execute(update(schema.session).where(this).values(prefix=prefix))
-
-
-async def test_where_the_cache_has_died_the_next_call_brings_it_back_first(tmp_path: Path) -> None:
-    """The summary waits for that call and goes out behind it."""
-    model = CachingModel()
-    n = 1
-    async with running(tmp_path, model, compression=FEW) as chat:
-        asked = noted(chat, "ask")
-        while not asked.is_set():
-            await chat.gateway.database.write(was_long_ago)
-            await chatted(chat, n, n)
-            n += 1
-        await chat.logged("summary_prepared")
-    own = [request for request in model.views if not asks_behind(request)]
-    assert [warm.messages[:-1] for warm in model.warm] == [own[-1].messages]
+    assert row.usd > 0
 
 
 async def test_an_auxiliary_model_is_sent_the_material(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its provider does not know the conversation, and the operator wants it to write."""
-    main, small = CachingModel(), roomy()
+    """The operator wants it to write."""
+    main, small = roomy(), roomy()
     monkeypatch.setattr(wiring, "build_models", lambda *_: [small])
     block = {"compression": {"model": "small"}}
     async with running(tmp_path, main, compression=FEW, auxiliary=block) as chat:
@@ -385,19 +278,6 @@ async def test_an_auxiliary_model_is_sent_the_material(
         await until_prepared(chat)
     assert small.prompts
     assert main.prompts == []
-
-
-async def test_an_answer_that_is_no_summary_is_asked_for_as_material(tmp_path: Path) -> None:
-    """Both calls are booked."""
-    model = CachingModel("Hello again!")
-    async with running(tmp_path, model, compression=FEW) as chat:
-        await until_pressed(chat, model)
-        await chat.logged("summary_prepared")
-        rows = await booked(chat)
-        line = await chat.logged("warm_summary_failed")
-    assert (len(model.warm), len(model.prompts)) == (1, 2)
-    assert [row.purpose for row in rows] == ["summary", "summary"]
-    assert line["reason"] == "the answer is not a summary"
 
 
 # What it may cost
@@ -431,7 +311,7 @@ async def test_a_used_up_budget_has_none_written(tmp_path: Path) -> None:
     """Nobody waits for it."""
     model = roomy()
     async with running(tmp_path, model, compression=FEW, budget={"daily_usd": 0}) as chat:
-        begun, n = noted(chat, "_begin"), 1
+        begun, n = noted(chat, "ask"), 1
         while not begun.is_set():
             await chatted(chat, n, n)
             n += 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.messages import ChatMessage, assistant_message, encode, tool_message, user_message
 from agent.view.folds import Fold
 from agent.view.view import Edit, Entry, Summary, View, ViewPlan
-from gateway.context.views import KEPT_FOR_S, KeptViews
+from gateway.context.views import KeptViews
 from gateway.storage.conversation import conversations, sessions, transcript
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.transcript import MessagePlace
@@ -225,14 +225,3 @@ async def test_a_view_that_is_larger_than_all_may_be_is_not_kept(store: Store) -
     for _ in range(2):
         await views.open(reading, active(store, place))  # type: ignore[arg-type]
     assert (reading.rows, views.size) == ([1, 1], 0)
-
-
-async def test_views_that_nobody_opens_are_let_go(store: Store) -> None:
-    """After the time for which a provider keeps a prompt at most."""
-    clock = itertools.count(0, KEPT_FOR_S / 8)
-    reading, views = Reading(store), KeptViews(now=lambda: next(clock))
-    place, other = opened_place(store), opened_place(store, chat="43")
-    store.run(transcript.append, place, BATCHES[0])
-    for each in (place, *[other] * 8, place):
-        await views.open(reading, active(store, each))  # type: ignore[arg-type]
-    assert [rows for rows in reading.rows if rows] == [2, 2]

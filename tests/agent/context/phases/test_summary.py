@@ -384,6 +384,9 @@ class Keeping(Model):
     def keep(self, key: str, text: str) -> None:
         self.texts[key] = text
 
+    def note_cut(self, tokens: int, kept_tokens: int) -> None:
+        pass
+
 
 class TestWindows:
     def test_a_smaller_window_than_believed_leads_to_smaller_parts(self) -> None:

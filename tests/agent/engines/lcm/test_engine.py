@@ -245,7 +245,7 @@ def test_large_content_is_shown_as_an_outline() -> None:
     assert found.plan.edits == (Edit(3, "outline"),)
     shown = render(found.plan, entries)[2]
     assert "message 3 of the transcript" in str(shown["content"])
-    assert "table, " in str(shown["content"])
+    assert f"text, {len(rows):,} characters, 3,000 lines" in str(shown["content"])
     newest = request_of(entries[:3], 20_000, trigger="threshold")
     again = engine(large_tokens=1_000).compress(newest)
     assert again is None or all(edit.kind != "outline" for edit in again.plan.edits)

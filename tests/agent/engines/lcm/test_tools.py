@@ -24,7 +24,7 @@ def archive(count: int = 8) -> MemoryArchive:
     rows = {
         seq: encode(user_message(f"message {seq} about tea{seq}")) for seq in range(1, count + 1)
     }
-    return MemoryArchive(rows, [LEAF, OTHER, ROOT], {"o1": "line\n" * 5_000})
+    return MemoryArchive(rows, [LEAF, OTHER, ROOT])
 
 
 def ask(name: str, records: MemoryArchive | None = None, **arguments: Any) -> str:
@@ -180,14 +180,3 @@ def test_the_next_page_is_named_so_that_it_can_be_asked_for() -> None:
     first = ask("expand", records, from_seq=1, to_seq=2, max_tokens=100)
     assert "go on with from_seq=1, from_char=" in first
     assert "to_seq=2" in first
-
-
-def test_a_stored_output_is_paged() -> None:
-    """By characters."""
-    first = ask("expand", output_id="o1", max_tokens=100)
-    head, _, body = first.partition("\n")
-    assert f"go on with from_char={len(body)}" in head
-    rest = ask("expand", output_id="o1", from_char=24_995)
-    assert rest.endswith("that is all of it]\nline\n")
-    with pytest.raises(ToolError, match="no stored output"):
-        ask("expand", output_id="o2")

@@ -243,25 +243,6 @@ async def test_of_long_messages_the_place_that_was_meant_is_shown() -> None:
     assert len(told) < FOUND_CHARS + 500
 
 
-ASKED = '{"query": "zebra stripes"}'
-
-
-async def test_of_long_messages_whole_sentences_are_shown() -> None:
-    """Those that hold most of what was asked first, in their order; gaps are marked."""
-    other = "Something else stands here, and it goes on for quite a while. "
-    text = (
-        f"{other * 40}The zebra is 3.5 years old. {other * 40}Its stripes are black. {other * 40}"
-    )
-    told = await run(Searcher(tuple(hit(n, past(n, text)) for n in range(1, 30, 3))), ASKED)
-    found = told.splitlines()[1]
-    assert "The zebra is 3.5 years old." in found
-    assert "Its stripes are black." in found
-    shown = found.split(": ", 1)[1].rsplit(" [+", 1)[0]
-    for part in shown.split(" […] "):
-        assert not part or part.strip().endswith(".")
-    assert len(told) < FOUND_CHARS + 1000
-
-
 async def test_what_short_messages_leave_goes_to_long_ones() -> None:
     """A single long one among short ones is shown nearly whole."""
     text = "The zebra sleeps. " * 300
