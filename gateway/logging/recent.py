@@ -133,7 +133,7 @@ def lately() -> LineFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Occurrences:
     """How many lines there are of a name, and when and why the newest was written.
 
     Attributes:
@@ -146,12 +146,12 @@ class Tally:
     why: str
 
 
-def tallied(records: Sequence[Mapping[str, Any]], by: str = "event") -> list[Tally]:
+def tallied(records: Sequence[Mapping[str, Any]], by: str = "event") -> list[Occurrences]:
     """Return lines, the oldest first, by what one of their fields says; the most frequent first."""
     last = {str(record.get(by)): record for record in records}
     counts = Counter(str(record.get(by)) for record in records).most_common()
     return [
-        Tally(name, count, str(last[name].get("timestamp")), _why(last[name], by))
+        Occurrences(name, count, str(last[name].get("timestamp")), _why(last[name], by))
         for name, count in counts
     ]
 

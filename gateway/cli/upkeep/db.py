@@ -147,7 +147,7 @@ def db_copy(
 
     step_back()
     home = home_of(context.find_root().params.get("home"))
-    progress = Progress()
+    progress = CopyProgress()
     file, server = copying.file_of(argument(source), home), copying.server_of(argument(target))
     digests = copying.copy(file, server, progress.tell)
     progress.end()
@@ -160,7 +160,7 @@ def db_copy(
     say(f"{copying.shown(server)} equals {file}: {count:,} rows")
 
 
-class Progress:
+class CopyProgress:
     """One line of stderr, written anew on a terminal, else now and then another one."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from agent.safety.threats import revealed
 from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, NotFound, SettingsError
 from gateway.lifecycle.rotation import SettingsReloaded
-from gateway.logging.recent import MOST_LINES, RECENT, LineFilter, Tally, newest, tallied
+from gateway.logging.recent import MOST_LINES, RECENT, LineFilter, Occurrences, newest, tallied
 from gateway.settings.changes import located
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
@@ -155,7 +155,7 @@ async def decide_tool(ask: Ask) -> Result:
     return Moved(SERVERS, decision.text.replace("`", ""))
 
 
-def _failures(event: str, by: str) -> dict[str, Tally]:
+def _failures(event: str, by: str) -> dict[str, Occurrences]:
     """Return what the lines in memory say of an event, by one of its fields."""
     lines = newest(RECENT, (), LineFilter(level="warning", event=event), MOST_LINES)
     return {each.name: each for each in tallied(lines, by)}
