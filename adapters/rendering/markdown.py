@@ -66,7 +66,7 @@ def parse(text: str) -> list[Token]:
 
 
 def is_parsable(text: str) -> bool:
-    """Whether parsing takes a time that somebody waits for."""
+    """Whether the text is cheap enough to parse while somebody waits."""
     return len(text) <= MAX_MARKDOWN_CHARS and sum(map(text.count, SIGNS)) <= MAX_SIGNS
 
 

@@ -81,7 +81,7 @@ _DETAILS = frozenset({
     "sender_business_bot",
     "suggested_post_info",
 })
-# Notices of Telegram's own ("has joined the group"): all the SDK's kinds that nobody says.
+# Service messages ("has joined the group"), which no person wrote.
 _SERVICE = frozenset(map(str, MessageType)) - {*Content.model_fields, *_UNREADABLE} - _DETAILS
 
 

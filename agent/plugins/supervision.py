@@ -39,7 +39,7 @@ TIME_LIMIT_S = 90.0
 
 
 TOLD = ("attach", "on_session_start", "on_session_end", "on_session_reset")
-"""Methods that an engine is only told something by."""
+"""Methods of an engine whose result is ignored."""
 
 
 class PluginFailed(AgentError):

@@ -32,8 +32,8 @@ MemoryTarget = Literal["memory", "user"]
 
 
 Redirects = Callable[[str], str]
-"""Returns the row of the policy by which a redirect may not lead the running call to an address of
-another host; empty where it may."""
+"""Returns the rule of the policy that forbids a redirect to this address of another host; empty if
+none does."""
 
 
 def no_redirects(_: str, /) -> str:

@@ -92,7 +92,7 @@ class ToolRegistry:
         self.schemas = tuple(schema_of(tool) for tool in self._tools.values())
 
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolRegistry":
-        """Return a registry with further tools behind these, or without some of them."""
+        """Return a copy with more tools at its end, or without some of them."""
         kept = [tool for tool in self._tools.values() if tool.name not in without]
         return ToolRegistry([*kept, *more])
 

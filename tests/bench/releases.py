@@ -31,7 +31,7 @@ SECTIONS = {
 RUN_WITHIN_S = 600
 COLUMNS = ("before", "now", "ratio", "bar", "")
 FAST = "24fc13f"
-"""The last commit before plain code took the place of fast code."""
+"""The last commit before the speed tuning was removed."""
 _LINE = re.compile(r"^  (\S.*?)  +([\d,]+(?:\.\d+)?) (\S+)")
 _VERSION = re.compile(r"^## \[(\S+)\]", re.MULTILINE)
 
