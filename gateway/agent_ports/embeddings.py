@@ -11,7 +11,6 @@ text, 300,000 tokens of a request).
 import asyncio
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import orjson
 import structlog
@@ -54,9 +53,13 @@ class _Vector(BaseModel):
     embedding: list[FiniteFloat] = Field(min_length=1)
 
 
+class _Usage(BaseModel):
+    prompt_tokens: int = 0
+
+
 class _Answer(BaseModel):
     data: list[_Vector]
-    usage: dict[str, Any] = {}
+    usage: _Usage = _Usage()
 
 
 class Embedder:
@@ -108,7 +111,7 @@ class Embedder:
             ModelError: The provider cannot be asked now.
         """
         made, before = 0, (index.END, index.END)
-        while found := await self._database.search(vectors.lacking, self._space, before):
+        while found := await self._database.read(vectors.lacking, self._space, before):
             conversation, texts = found
             bodies = await self._vectors(texts, conversation)
             await self._database.write(vectors.enter, conversation, self._space, bodies)
@@ -142,9 +145,8 @@ class Embedder:
         except (ModelError, StorageError, TimeoutError) as exc:
             log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
             return {}
-        found = await self._database.search(
-            vectors.nearness, conversations, asked, only, self._space
-        )
+        # On a thread: to compare 100,000 vectors takes too long for the event loop.
+        found = await self._database.read(vectors.nearness, conversations, asked, only, self._space)
         return {key: WEIGHT * share for key, share in found.items()}
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> list[bytes]:
@@ -163,7 +165,7 @@ class Embedder:
             answer = _Answer.model_validate(said)
         except ValidationError as exc:
             raise ModelUnreachable("OpenAI API: the answer holds no vectors") from exc
-        await self._book(answer.usage.get("prompt_tokens", 0), conversation)
+        await self._book(answer.usage.prompt_tokens, conversation)
         # By their numbers: a server may answer in another order.
         found = sorted(answer.data, key=lambda each: each.index)
         lengths = {len(each.embedding) for each in found}

@@ -178,7 +178,7 @@ class Console:
             if entry.method == "POST":
                 raise
             # Such as the row that a page of a list begins behind.
-            raise Missing(f"{exc}.") from exc
+            raise Missing("That row is not on the list any more.") from exc
         if isinstance(result, Shown):
             return await self._page(request, entry, result, 409 if result.refused else 200)
         return self._moved(request, result) if isinstance(result, Moved) else result

@@ -163,8 +163,10 @@ class Pruner:
         old_s = days * DAY_S
         async for conversation in self._each(retention.conversations_with_old, old_s):
             await self._step(retention.begin_anew, conversation, old_s)
-            async for gone in self._repeated(retention.take_out, conversation, old_s):
-                yield gone
+            # A reader looks first: nothing may go of most conversations that are in use.
+            if await self._database.read(retention.may_take_out, conversation, old_s):
+                async for gone in self._repeated(retention.take_out, conversation, old_s):
+                    yield gone
 
     async def _words(self, days: int) -> AsyncIterator[Pruned]:
         old_s = days * DAY_S

@@ -352,6 +352,12 @@ def _removable(plan: ViewPlan) -> list[Range]:
     return spans
 
 
+def may_take_out(conn: Connection, conversation_id: int, age_s: float) -> bool:
+    """Return whether any message of a conversation may go."""
+    active = sessions.find_active(conn, conversation_id)
+    return active is not None and bool(_old_messages(conn, conversation_id, active.plan, age_s))
+
+
 def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
     """Erase the next messages that may go, with their words in the index and what is theirs alone.
 

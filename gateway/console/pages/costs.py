@@ -38,7 +38,7 @@ async def costs(ask: Ask) -> Result:
     zone = ZoneInfo(ask.inside.settings.sessions.timezone)
     spans = days_until_now(zone, count)
     database, rates = ask.inside.database, ask.inside.money().rates
-    # Side by side: each of the two takes a tenth of a second among a million calls.
+    # Side by side: each of the two sums up the ledger.
     (days, prompts), (senders, known) = await asyncio.gather(
         database.read(_read, spans, rates, compares=count <= MOST_COMPARED),
         database.search(_of_senders, spans[0].start),

@@ -206,7 +206,7 @@ def all_of_user(conn: Connection, platform: str, user: str) -> list[Conversation
         .scalar_subquery()
     )
     theirs = (conversation.c.platform == platform, conversation.c.user == user)
-    query = _keyed().where(*theirs).order_by(written_at.desc(), alias.c.session_key)
+    query = _keyed().where(*theirs).order_by(written_at.desc().nulls_last(), alias.c.session_key)
     return [_with_key(row) for row in conn.execute(query)]
 
 

@@ -74,7 +74,8 @@ def enter(conn: Connection, place: ImportPlace, found: Sequence[ImportedSession]
     newest = conversations.take_message_seqs(conn, number, len(told))
     first = newest - len(told) + 1
     is_used = here is not None and here.inbox_head > 0
-    if is_used or (here is not None and found[-1].is_rest):
+    goes_on = here is not None and found[-1].is_rest
+    if is_used or goes_on:
         active = sessions.active(conn, number)
     else:
         if here is not None:
@@ -97,7 +98,7 @@ def enter(conn: Connection, place: ImportPlace, found: Sequence[ImportedSession]
     conn.execute(message.insert(), rows)
     origins = (origin for one in found for origin in one.origins)
     active = sessions.note_origins(conn, active, origins)
-    if is_used:
+    if is_used or (goes_on and not found[-1].shown):
         # Segments are numbered in the order in which people talked: one that is older than what
         # goes on now cannot come behind it.
         plan = active.plan.hiding(first, newest)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SEQ_BITS = 32
 """Of an id that hold the seq, which has at most 31."""
 BATCH_ROWS = 20
-"""Most messages of one step: turns wait for the writer as long as it enters them."""
+"""Most messages of one step, of any length: turns wait for the writer while it enters them."""
 END = 2**31 - 1
 """The largest seq."""
 MERGED_PAGES = 64
