@@ -52,6 +52,7 @@ _QUIET_S = 30.0
 """How long nobody is asked for after Slack was late, so that only few updates wait for it."""
 _AT_ONCE = 20
 _REMEMBERED = 4096
+_FORGET_FAILURES_S = 600.0
 
 NameOf = Callable[[str], str | None]
 """Returns the name of a user, if it is known."""
@@ -400,6 +401,7 @@ class Names:
         self._clock = clock
         self._names: Recent[str, str] = Recent(_REMEMBERED)
         self._quiet_until = float("-inf")
+        self._failed: Recent[str, float] = Recent(_REMEMBERED)
 
     def get(self, user: str) -> str | None:
         """Return a person's name, if it is known."""
@@ -407,8 +409,7 @@ class Names:
 
     async def learn(self, users: Iterable[str]) -> None:
         """Ask for names that are not known yet, as many as the budget and `WAIT_S` allow."""
-        named = dict.fromkeys(user for user in users if user and user not in self._names)
-        unknown = list(named)[:_AT_ONCE]
+        unknown = [user for user in dict.fromkeys(users) if self._is_unknown(user)][:_AT_ONCE]
         if not unknown or self._clock() < self._quiet_until:
             return
         try:
@@ -418,6 +419,11 @@ class Names:
         except TimeoutError:
             self._quiet_until = self._clock() + _QUIET_S
             log.debug("slack_names_late", users=len(unknown))
+
+    def _is_unknown(self, user: str) -> bool:
+        failed_at = self._failed.get(user, float("-inf"))
+        is_waiting = self._clock() - failed_at < _FORGET_FAILURES_S
+        return bool(user) and user not in self._names and not is_waiting
 
     async def _ask(self, user: str) -> None:
         chance = self._limits.chance(USERS, user)
@@ -430,7 +436,7 @@ class Names:
             log.debug("slack_name_unknown", reason=exc.code)
             # Only a no is remembered: after an outage the name may be there at the next message.
             if isinstance(exc, CallRefused):
-                self._names[user] = user
+                self._failed[user] = self._clock()
         else:
             self._names[user] = _name_in_profile(answer.get("user")) or user
 

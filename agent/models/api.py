@@ -77,7 +77,7 @@ four that Parley sets."""
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
 """What is raised where a body is not what it says it is."""
 DONE = "[DONE]"
-"""Stands behind the last event of a stream, for whoever reads it too."""
+"""What some servers send behind the last event; it is yielded, too."""
 
 
 class StreamedAnswer(ABC):

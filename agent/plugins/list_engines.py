@@ -26,7 +26,6 @@ STATE = dict.fromkeys(
     ("last_prompt_tokens", "last_completion_tokens", "last_total_tokens", "compression_count"), 0
 ) | {"protect_first_n": 3, "protect_last_n": 6}
 """What Hermes' base class gives its engines, before anything is known."""
-OWN = ("should_compress", "on_session_start", "on_session_reset", "handle_tool_call")
 LEFT_OUT = "(left out by the engine, without a summary)"
 
 
@@ -43,8 +42,8 @@ class ListEngine(ContextEngine):
         for name, value in {**STATE, "threshold_percent": limits.threshold}.items():
             if not hasattr(self._inner, name):
                 setattr(self._inner, name, value)
-        for method in OWN:
-            setattr(self, method, self._own(method, getattr(self, method)))
+        for name in ("should_compress", "on_session_start", "on_session_reset", "handle_tool_call"):
+            setattr(self, name, self._own(name, getattr(self, name)))
         self.update_model(limits)
 
     @override
@@ -92,6 +91,8 @@ class ListEngine(ContextEngine):
     def update_model(self, limits: Limits) -> None:
         """Set window and threshold, unless the engine computes its own."""
         super().update_model(limits)
+        if isinstance(self._inner, ContextEngine):
+            self._inner.limits, self._inner.options = limits, self.options
         for name in ("context_length", "threshold_tokens"):
             if not isinstance(getattr(type(self._inner), name, None), property):
                 setattr(self._inner, name, getattr(limits, name))

@@ -52,8 +52,8 @@ class Tool:
     Attributes:
         description: Tells the model what it does and when to use it.
         effect: What a second run after a crash would do.
-        arguments: A model, which checks them; or the JSON schema of somebody else's tool, whose
-            owner checks them.
+        arguments: A model, which checks them; or the JSON schema of a foreign tool (an MCP
+            server's, an engine's), which checks them itself.
         run: Gets an instance of the model, or the object; raises ToolError for what the model can
             fix.
         exclusive: Keeps state: never runs beside another exclusive tool of the turn.

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 AT_ONCE = 2
 """Summaries that are written side by side; they are never urgent."""
 REST_S = 60.0
-"""How long a segment is left alone that has its summary or needs none, or where something broke."""
+"""Until a segment is asked for again whose summary is there, was not needed, or failed."""
 MAX_REWRITTEN_WINDOWS = 4
 """An extractor's summary of more than so many windows of the summary model is updated, not
 written anew from the originals."""

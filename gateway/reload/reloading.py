@@ -179,7 +179,7 @@ class Reloading:
         self._asked = asyncio.Event()
         parts.intake.tools.listen(self._asked.set)
         self._rests_until = time.monotonic()
-        self._untold: tuple[float, SettingsReloaded] | None = None
+        self._untold = 0.0, SettingsReloaded()
         # Turns and summaries may still ask them.
         self._former: list[ChatModel] = []
 
@@ -232,11 +232,22 @@ class Reloading:
         may ask later than it was seen: what came of that is in the answer.
         """
         done = await self._reload_now()
-        before, self._untold = self._untold, None
-        news = (done.problems, done.live, done.next_turn, done.adapters, done.secrets.renewed)
-        if before is None or any(news) or time.monotonic() - before[0] > TOLD_WITHIN_S:
+        (at, before), self._untold = self._untold, (0.0, SettingsReloaded())
+        if done.problems or time.monotonic() - at > TOLD_WITHIN_S:
             return done
-        return before[1]
+        return replace(
+            done,
+            live=_both(before.live, done.live),
+            next_turn=_both(before.next_turn, done.next_turn),
+            adapters=_both(before.adapters, done.adapters),
+            warnings=_both(before.warnings, done.warnings),
+            secrets=replace(
+                done.secrets,
+                renewed=_both(before.secrets.renewed, done.secrets.renewed),
+                restart=_both(before.secrets.restart, done.secrets.restart),
+                refused=_both(before.secrets.refused, done.secrets.refused),
+            ),
+        )
 
     async def _reload_now(self) -> SettingsReloaded:
         async with self._one:
@@ -524,6 +535,10 @@ async def _close(model: ChatModel) -> None:
 
 def _names(tools: Sequence[Tool]) -> list[str]:
     return [each.name for each in tools]
+
+
+def _both(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*before, *now)))
 
 
 def _keys(different: Sequence[SettingChange], mark: str) -> tuple[str, ...]:

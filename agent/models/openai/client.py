@@ -344,7 +344,7 @@ def _key(settings: ModelSettings, *, official: bool) -> str:
 
 
 def window_in_list(listing: object, name: str) -> int:
-    """Return the window that a list tells of a model, 0 where it tells none.
+    """Return a model's window according to a list of models; 0 if it gives none.
 
     A server with a single model answers with that one, whatever it is called in the request
     (llama.cpp).
