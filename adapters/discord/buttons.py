@@ -95,10 +95,8 @@ async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, st
 
 
 def _words(commands: Any) -> set[tuple[str, ...]]:
-    return {
-        (each["name"], each["description"], *(it["name"] for it in each.get("options") or ()))
-        for each in commands
-    }
+    parts = ((each, *(each.get("options") or ())) for each in commands)
+    return {tuple(word for it in own for word in (it["name"], it["description"])) for own in parts}
 
 
 @dataclass(frozen=True, slots=True)

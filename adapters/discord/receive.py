@@ -65,6 +65,7 @@ class Receiver:
         self._parts = parts
         self._shard = shard
         self._clock = clock
+        self._waits_s = shard.number * IDENTIFY_EVERY_S
         self._ingest: Ingest | None = None
         self._is_live = False
         self._drops = 0
@@ -129,7 +130,8 @@ class Receiver:
         tasks.create_task(ingest.run(), name=f"discord {bot.account}")
         try:
             # Discord refuses who identifies too early, and each try counts against a daily limit.
-            await asyncio.sleep(self._shard.number * IDENTIFY_EVERY_S)
+            await asyncio.sleep(self._waits_s)
+            self._waits_s = 0.0
             with mapped_receiving():
                 # The SDK would try a dead address for ever, and fails by an AttributeError (2.7.1)
                 # where its first attempt failed.
@@ -184,7 +186,7 @@ class GatewaySocket(discord.Client):
 
 
 def intents_of(settings: DiscordSettings) -> discord.Intents:
-    """Return what the bot asks to be told."""
+    """Return the gateway intents."""
     intents = discord.Intents.none()
     intents.guilds = True
     intents.guild_messages = True

@@ -42,6 +42,8 @@ SEND_S = 600.0
 """Time for a browser to download a file, the same as to upload one."""
 FILES_AT_ONCE = 8
 """Files read whole before their size is known."""
+FORMS_AT_ONCE = 2
+"""Messages with files that are stored together: their checksums are made in one transaction."""
 
 
 def build(settings: WebSettings, host: Host) -> "WebAdapter":
@@ -89,6 +91,7 @@ class WebAdapter:
         self.render = renderer(settings)
         self._max_file_bytes = host.max_file_bytes
         self._reading = asyncio.Semaphore(FILES_AT_ONCE)
+        self._storing = asyncio.Semaphore(FORMS_AT_ONCE)
 
     def routes(self) -> list[web.RouteDef]:
         """Return all routes of the web chat, each behind its guard."""
@@ -145,7 +148,8 @@ class WebAdapter:
                 return await self._accept(place, visitor, await posted_message(request, reach))
             self._check_rate(visitor)
             posted = await posted_form(request, reach, self._max_file_bytes)
-            return await self._accept(place, visitor, posted)
+            async with self._storing:
+                return await self._accept(place, visitor, posted)
 
     def _check_rate(self, visitor: Visitor) -> None:
         """Refuse files before they are read; a text is read, since it may be `/stop`."""

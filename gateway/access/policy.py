@@ -115,7 +115,7 @@ class Access:
         return GroupRule()
 
     def _roles(self, conn: Connection, named: Sequence[tuple[str, str]]) -> list[SenderRole]:
-        """Return what each (platform, sender) may do, but for what a group allows."""
+        """Return the role of each (platform, sender), group rules aside."""
         invited = [sender for name, sender in named if _is_invited(name, sender)]
         users = web_users.named(conn, invited) if invited else {}
         who = [_elsewhere(name, sender, users) for name, sender in named]

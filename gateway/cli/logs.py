@@ -109,7 +109,7 @@ def known_level(text: str | None) -> str:
 
 
 def choosing(wanted: LineFilter, grep: re.Pattern[str] | None = None) -> Choose:
-    """Return what chooses lines; one that is not JSON is shown only where all are.
+    """Build the filter; lines that are not JSON pass only the empty one.
 
     Args:
         grep: What the line has to contain as it is printed.

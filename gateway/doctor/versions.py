@@ -39,8 +39,8 @@ def _advisories(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "versions-running",
-    "The version that is installed runs",
-    why="An older process does not have what the newer version mends.",
+    "The running gateway has the installed version",
+    why="An older process lacks the fixes of the newer version.",
     remedy="Restart Parley.",
     needs="gateway",
 )

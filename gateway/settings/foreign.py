@@ -151,7 +151,7 @@ HERMES: dict[str, tuple[str | None, str]] = {
 
 
 def counterpart(key: str) -> Counterpart | None:
-    """Return what a dotted key of Hermes is here; None for a key that is none of its.
+    """Return what a dotted key of Hermes is here; None if Hermes has no such key.
 
     A key without an entry of its own is what its section is, where that has no counterpart.
     """
@@ -163,7 +163,7 @@ def counterpart(key: str) -> Counterpart | None:
 
 
 def hint(key: str, value: Any = None) -> str | None:
-    """Return what to write in place of a key of Hermes; None where it is none of its.
+    """Return what to write in place of a key of Hermes; None if Hermes has no such key.
 
     Args:
         key: Dotted.
@@ -183,7 +183,7 @@ def _told(name: str, here: Counterpart) -> str:
 
 
 def leaves(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of everything in a map that is no map with entries.
+    """Yield the dotted key and the value of every leaf of a map.
 
     A map whose entries have names of one's own counts as one value.
     """

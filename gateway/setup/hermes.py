@@ -85,7 +85,7 @@ async def take_over(task: Import, into: Database | None) -> list[Line]:
         lines.append(line)
         if into is not None and line.outcome == "taken":
             _write(files)
-    lines += found.lines if lines[0].outcome == "taken" else []
+    lines += found.lines
     lines += await _notes(task, into)
     with task.home.database() as conn:
         if conn is not None:
@@ -122,13 +122,13 @@ def _files(task: Import, found: SettingsFound) -> Iterator[tuple[Line, dict[Path
 
 
 def _unless_there(line: Line, files: dict[Path, bytes]) -> tuple[Line, dict[Path, bytes]]:
-    """Return what becomes of files; where the last one is there already, they stay."""
+    """Return what becomes of files; where the last one is another one already, they stay."""
     path = next(reversed(files), None)
     if line.outcome == "taken" and path is not None and path.exists():
-        if path.is_file() and path.read_bytes() == files[path]:
-            line = line.but("known", "it is there already")
-        else:
+        if not path.is_file() or path.read_bytes() != files[path]:
             line = line.but("left out", f"{path} is there and is another one")
+        elif all(each.exists() for each in files):
+            line = line.but("known", "it is there already")
     return line, files
 
 
