@@ -85,7 +85,8 @@ async def take_over(task: Import, into: Database | None) -> list[Line]:
         lines.append(line)
         if into is not None and line.outcome == "taken":
             _write(files)
-    lines += found.lines
+    file = lines[0].outcome
+    lines += [it.but(file, it.note) if it.outcome == "taken" else it for it in found.lines]
     lines += await _notes(task, into)
     with task.home.database() as conn:
         if conn is not None:
@@ -163,7 +164,7 @@ async def _sessions(task: Import, conn: sqlite3.Connection, into: Database | Non
         else:
             found.setdefault(place, []).append(chain)
     before = {} if into is None else await into.read(arrivals.positions, SOURCE)
-    lines = []
+    lines = [Line("sessions", f"{n} sessions", "left out", why) for why, n in nowhere.items()]
     for place, chains in found.items():
         told = [
             _session(conn, chain, place, before.get(SOURCE + chain[0].id, 0)) for chain in chains
@@ -175,8 +176,7 @@ async def _sessions(task: Import, conn: sqlite3.Connection, into: Database | Non
         elif into is not None and not await into.write(imported.enter, place, new):
             line = line.but("left out", "a turn goes on there: again later")
         lines.append(line)
-    left = (Line("sessions", f"{n} sessions", "left out", why) for why, n in nowhere.items())
-    return [*lines, *left]
+    return lines
 
 
 def _session(
