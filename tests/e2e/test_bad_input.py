@@ -117,8 +117,7 @@ async def test_5000_emoji_arrive_whole(web: WebChat) -> None:
 
 async def test_control_characters_do_no_harm(web: WebChat) -> None:
     """NUL, which no database takes, is replaced; the rest of the text is answered."""
-    answer = await web.ask("say: left\x00\x1bright")
-    assert answer.startswith("left\ufffd\x1bright")
+    assert "left\ufffd\x1bright" in await web.ask("left\x00\x1bright")
 
 
 @pytest.mark.thorough

@@ -208,7 +208,7 @@ OTHER = ECHO | {"inputSchema": mcp_server.NOTHING | {"required": ["line"]}}
     ("later", "told_why"),
     [
         ({"tools": ()}, "there is no tool"),
-        ({"tools": (OTHER,)}, "line: Field required"),
+        ({"tools": (OTHER,)}, "'line' is a required property"),
         ({"tools": (ECHO,), "command": "/does/not/exist"}, "is not connected now"),
     ],
     ids=["tool gone", "other schema", "server gone"],

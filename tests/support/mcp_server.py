@@ -98,7 +98,11 @@ class Server:
         return page
 
     def called(self, name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Run a tool."""
+        """Run a tool, if its arguments are all there."""
+        schema = next((each["inputSchema"] for each in self.tools if each["name"] == name), {})
+        for missing in sorted({*schema.get("required", ())} - {*arguments}):
+            text = f"Input validation error: '{missing}' is a required property"
+            return {"content": [{"type": "text", "text": text}], "isError": True}
         self.note(f"called {name}")
         if name == "wait":
             return None
