@@ -53,10 +53,10 @@ STUB = Pair(
     {
         "p50 per message": (("sequential_one_chat", "p50_ms"), "ms", None),
         "p99 per message": (("sequential_one_chat", "p99_ms"), "ms", None),
-        "CPU per message": (("sequential_one_chat", "cpu_ms_per_message"), "ms", 0.20),
-        "50 chats at once": (("burst_one_each", "messages_per_second"), "/s", 10.0),
-        "session of 1,000 messages, p50": ((_SESSION, "p50_ms"), "ms", 0.15),
-        "session of 1,000 messages, p99": ((_SESSION, "p99_ms"), "ms", 0.5),
+        "CPU per message": (("sequential_one_chat", "cpu_ms_per_message"), "ms", 0.40),
+        "50 chats at once": (("burst_one_each", "messages_per_second"), "/s", None),
+        "session of 1,000 messages, p50": ((_SESSION, "p50_ms"), "ms", None),
+        "session of 1,000 messages, p99": ((_SESSION, "p99_ms"), "ms", None),
     },
 )
 WHOLE = Pair(
@@ -67,7 +67,7 @@ WHOLE = Pair(
     1,
     {
         "p50 per message": (("sequential_one_chat", "p50_ms"), "ms", None),
-        "CPU per message": (("sequential_one_chat", "cpu_ms_per_message"), "ms", 0.06),
+        "CPU per message": (("sequential_one_chat", "cpu_ms_per_message"), "ms", None),
         "50 chats at once": (("burst_one_each", "messages_per_second"), "/s", None),
         "session of 1,000 messages, p50": ((_SESSION, "p50_ms"), "ms", None),
     },
