@@ -57,6 +57,12 @@ CATALOGUE = {
 }
 
 
+TRIGGER = (
+    "CREATE TRIGGER t BEFORE UPDATE ON memory FOR EACH ROW"
+    " EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+)
+
+
 class Thing(NamedTuple):
     """What a schema has: of which kind, of which table, its name, what it is."""
 
@@ -157,7 +163,7 @@ def test_from_the_floor_on_migrations_only_add(empty: Any) -> None:
             'op.create_table("n", sa.Column("m", sa.BigInteger(), sa.ForeignKey("memory.id")))',
             "constraint n.",
         ),
-        ('op.execute("DROP TRIGGER ledger_insert ON ledger")', "trigger ledger.ledger_insert"),
+        (f'op.execute("{TRIGGER}")', "adds trigger memory.t"),
     ],
 )
 def test_what_is_no_addition_is_found(
