@@ -345,6 +345,9 @@ def test_another_menu() -> None:
     changed = registered(menu)
     changed[0]["options"] = []
     assert not is_same(menu, changed)
+    reworded = registered(menu)
+    reworded[0]["options"][0]["description"] = "Other"
+    assert not is_same(menu, reworded)
 
 
 async def test_an_answer_by_another_process_waits_for_the_acknowledgement(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from agent import compact_messages
-from agent.context_engine import Compressed, CompressionRequest, Limits
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.messages import ChatMessage, text_of, tool_message, user_message
 from agent.plugins.checks import ResultRefused, checked
 from agent.plugins.engines import resolve
@@ -280,6 +280,24 @@ def test_tools_stand_in_either_form() -> None:
     assert [schema.name for schema in engine.get_tool_schemas()] == ["one", "two"]
     assert engine.handle_tool_call("one", {"a": 1}) == "one: {'a': 1}"
     assert engine.get_status()["threshold_tokens"] == 2_000
+
+
+def test_one_that_derives_from_our_base_knows_its_limits() -> None:
+    """And the options: the base has none before it is told."""
+
+    class Derived(ContextEngine):
+        """Takes lists, and decides by Parley's limits."""
+
+        name = "derived"
+
+        def compress(self, messages: Messages) -> Messages:  # type: ignore[override]
+            return messages
+
+        def get_status(self) -> dict[str, Any]:
+            return {"limit": self.limits.threshold_tokens, **self.options}
+
+    engine = adapted(Derived, "derived")(Limits(4_000), {"keep": 3})
+    assert engine.get_status() == {"threshold_tokens": 2_000, "limit": 2_000, "keep": 3}
 
 
 def test_it_is_known_by_its_first_argument() -> None:

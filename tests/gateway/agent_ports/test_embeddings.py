@@ -323,6 +323,7 @@ async def test_a_refusal_is_a_model_error(
         {"data": [{"index": 0, "embedding": ["x"] * 256}]},
         {"data": [{"index": 0, "embedding": [0.5] * 255}]},
         {"data": [{"index": 0, "embedding": "AAAA"}]},
+        {"data": [{"index": 0, "embedding": [0.5] * 256}], "usage": {"prompt_tokens": "many"}},
     ],
 )
 async def test_what_is_no_vector_is_refused(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing_extensions import override
 from adapters.registry import AccountSettings
 from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http import control
-from gateway.lifecycle.rotation import Reloaded, Rotation
+from gateway.lifecycle.rotation import Reloaded, Rotation, SettingsReloaded
 from gateway.reload import reloading as module
 from gateway.reload.reloading import Source, stamp_of
 from gateway.settings.loading import Loaded
@@ -269,6 +270,18 @@ def with_source(chat: Running, file: Path) -> None:
     loaded = Loaded(settings, {}, {}, (), file)
     reloading._origin.source = Source(loaded, read, stamp_of(file))
     reloading._origin.line = [Configured(settings.model, chat.agent.models)]
+
+
+async def test_who_asks_late_is_told_of_both_reloads(tmp_path: Path) -> None:
+    """What was seen and what is done now; of a mistake that was seen and is put right nothing."""
+    seen = SettingsReloaded(live=("queue.debounce_ms",), secrets=Reloaded(refused=("a.key",)))
+    async with running(tmp_path) as chat:
+        reloading = chat.gateway.reloading
+        reloading._untold = time.monotonic(), seen
+        done = await reloading.reload()
+        assert (done.live, done.secrets.refused) == (("queue.debounce_ms",), ("a.key",))
+        reloading._untold = time.monotonic(), SettingsReloaded(problems=("line 3: no number",))
+        assert (await reloading.reload()).problems == ()
 
 
 @pytest.mark.parametrize("failure", [StorageUnavailable("gone"), RuntimeError("a plugin's")])

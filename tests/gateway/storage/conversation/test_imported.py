@@ -61,6 +61,13 @@ def test_an_ended_session_is_out_of_view(store: Store) -> None:
     assert view(store) == [3, 4, 5]
 
 
+def test_the_rest_of_a_record_is_out_of_view(store: Store) -> None:
+    """What was said on a machine does not go on here, whenever it comes."""
+    store.run(imported.enter, PLACE, [said("one", 2, shown=0)])
+    store.run(imported.enter, PLACE, [said("one", 2, shown=0, is_rest=True)])
+    assert view(store) == []
+
+
 def test_where_somebody_talks_nothing_comes_into_view(store: Store) -> None:
     """The messages are there, out of view; while a turn goes on nothing is done."""
     here, _ = store.run(admit, inbound("hello", address=PLACE.address, sender="9"))
