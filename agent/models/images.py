@@ -59,7 +59,10 @@ def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> 
 
     Messages without pictures come back as the same objects; none is changed.
     """
-    return [_filled(each, shown) if _handles(each) else each for each in messages]
+    return [
+        _filled(each, shown) if isinstance(each.get("content"), list) and _handles(each) else each
+        for each in messages
+    ]
 
 
 class Images:
@@ -180,14 +183,12 @@ class Images:
 
 def _pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
     """Return the pictures of messages in order, whether they are shown or not."""
-    return [handle for message in messages for handle in _handles(message)]
+    in_parts = (each for each in messages if isinstance(each.get("content"), list))
+    return [handle for message in in_parts for handle in _handles(message)]
 
 
 def _handles(message: ChatMessage) -> list[int]:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return []
-    return [found for part in content if (found := handle_in(part)) is not None]
+    return [found for part in message["content"] or () if (found := handle_in(part)) is not None]
 
 
 def _newest(handles: Sequence[int]) -> Sequence[int]:

@@ -40,7 +40,7 @@ BARS = {
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=97_544),
+    "product lines": Bar(83_000, now=97_545),
     "files that one other file alone imports": Bar(50, now=80),
     "share of import lines": Bar(None, unit=" %"),
     "import cycles of files": Bar(0),
