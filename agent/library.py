@@ -197,7 +197,7 @@ class HistoryManager:
 
 
 def _archived(summary: str, retained: int, request: CompressionRequest) -> Compressed | None:
-    """Return a plan in which a text stands for the older rounds; None where there are none."""
+    """Return a plan with a text in place of the older rounds; None if there are none."""
     if (cut := old_rounds(request, retained)) is None:
         return None
     text = f"{HEADING}\n\n{without_heading(summary)}"

@@ -66,7 +66,7 @@ def parse(text: str) -> list[Token]:
 
 
 def is_parsable(text: str) -> bool:
-    """Whether the text is cheap enough to parse while somebody waits."""
+    """Whether the text is cheap enough to parse."""
     return len(text) <= MAX_MARKDOWN_CHARS and sum(map(text.count, SIGNS)) <= MAX_SIGNS
 
 
@@ -82,7 +82,7 @@ def to_html(text: str) -> str:
 
 
 def inline_text(line: str) -> str:
-    """Return what a reader sees of a line in which everything is escaped but its formats."""
+    """Return the visible text of a line whose formats alone are not escaped."""
     return "".join(token.content for token in _COMMONMARK.parseInline(line)[0].children or ())
 
 

@@ -344,7 +344,7 @@ class Backfill:
         return len(events)
 
     async def _read(self, client: Client, gap: _Gap) -> list[dict[str, Any]]:
-        """Return what was said behind the gap's position, oldest first.
+        """Return the messages after the position of the gap, oldest first.
 
         Slack shows a channel's newest messages first, so all pages are read before any is stored.
         """

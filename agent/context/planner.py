@@ -448,7 +448,7 @@ async def write_ahead(
     write: Callable[[CompressionRequest], Summary | None],
     days: Days = (),
 ) -> Summary | None:
-    """Write ahead what a compaction of this view would need; None where it would cut nothing.
+    """Write the summary for a later compaction of this view; None if nothing would be cut.
 
     Args:
         limits: Of the model that answers.

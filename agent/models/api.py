@@ -309,7 +309,7 @@ class ApiModel(ABC, Generic[A]):
 
     @abstractmethod
     def _window_in(self, found: object) -> int | None:
-        """Return what such an answer tells, as `look_up` does.
+        """Return the result of `look_up` from such an answer.
 
         Servers that only look like the API send anything.
         """

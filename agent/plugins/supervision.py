@@ -112,7 +112,7 @@ class Caller:
 
 
 def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Tool:
-    """Return a plugin's tool as it is put into the registry.
+    """Return the registry's form of a plugin's tool.
 
     If it does more than read, it is only for senders who may act, whatever the plugin says.
 
