@@ -54,6 +54,12 @@ def handle_in(part: object) -> int | None:
     return None
 
 
+def pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
+    """Return the pictures of messages in order, whether they are shown or not."""
+    in_parts = (each for each in messages if isinstance(each.get("content"), list))
+    return [handle for message in in_parts for handle in _handles(message)]
+
+
 def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> list[ChatMessage]:
     """Return the messages with bytes in place of handles, labels for what is not shown.
 
@@ -84,7 +90,7 @@ class Images:
 
     async def shown(
         self,
-        messages: Sequence[ChatMessage],
+        inside: Sequence[int],
         model: ChatModel,
         conversation: str,
         left_out: Collection[int] = (),
@@ -95,12 +101,13 @@ class Images:
         so that a request mostly begins as the one before.
 
         Args:
+            inside: The pictures of the view, as `pictures_in` finds them.
             model: Who is asked; gets no picture where it cannot see, or has refused it lately.
         """
         # A model that cannot see refuses the whole request, not the picture alone.
         if not model.facts.vision:
             return {}
-        newest = _newest(_pictures_in(messages))
+        newest = _newest(inside)
         hidden = {*left_out, *(each for each in newest if self._is_refused(model, each))}
         return await self._loaded([each for each in newest if each not in hidden], conversation)
 
@@ -122,7 +129,7 @@ class Images:
         shown: Collection[int],
         model: ChatModel,
         conversation: str,
-        messages: Sequence[ChatMessage],
+        inside: Sequence[int],
     ) -> bool:
         """Whether old pictures of a view have left, or are back, since the model's newest answer.
 
@@ -132,14 +139,14 @@ class Images:
         if before is None:
             return False
         shown_then, inside_then = before
-        return shown_then.intersection(_pictures_in(messages)) != inside_then.intersection(shown)
+        return shown_then.intersection(inside) != inside_then.intersection(shown)
 
     def note_taken(
         self,
         shown: Collection[int],
         model: ChatModel,
         conversation: str,
-        messages: Sequence[ChatMessage],
+        inside: Sequence[int],
     ) -> None:
         """Take note that a request with these pictures was answered: they are beyond suspicion.
 
@@ -147,14 +154,14 @@ class Images:
             shown: Of those in its view.
             model: Who has answered.
             conversation: As the others, what `have_changed` is asked with next.
-            messages: Of the view.
+            inside: The pictures of the view.
         """
         if max(len(self._taken), len(self._newest)) >= REMEMBERED:
             self._taken.clear()
             self._newest.clear()
         self._taken.update((model.label, each) for each in shown)
-        if inside := frozenset(_pictures_in(messages)):
-            self._newest[model.label, conversation] = frozenset(shown), inside
+        if inside:
+            self._newest[model.label, conversation] = frozenset(shown), frozenset(inside)
 
     def note_refused(self, left_out: Iterable[int], model: ChatModel) -> None:
         """Take note that a request was answered only without these pictures."""
@@ -179,12 +186,6 @@ class Images:
                 while chars > MAX_REQUEST_CHARS // 2 and len(shown) > 1:
                     chars -= len(shown.popleft()[1])
         return dict(shown)
-
-
-def _pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
-    """Return the pictures of messages in order, whether they are shown or not."""
-    in_parts = (each for each in messages if isinstance(each.get("content"), list))
-    return [handle for message in in_parts for handle in _handles(message)]
 
 
 def _handles(message: ChatMessage) -> list[int]:

@@ -4,7 +4,7 @@ Each attempt of recovery builds the request anew, since a fallback takes another
 and has another price.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage
 from agent.models import observed
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
-from agent.models.images import with_pictures
+from agent.models.images import pictures_in, with_pictures
 from agent.models.prefix import Prefix
 from agent.models.recovery import complete_with_recovery
 from agent.money.costs import call_of, failed_call, forecast, lost_call
@@ -109,7 +109,8 @@ class LoopRequest:
             return await self._make(model)
         except BadRequest as exc:
             images = self.agent.images
-            for suspects in images.suspects(await self._pictures(model), model):
+            shown = await self._shown(pictures_in(self.view.messages), model)
+            for suspects in images.suspects(shown, model):
                 count = len(suspects)
                 log.warning("images_left_out", model=model.label, count=count, reason=str(exc))
                 with suppress(BadRequest):
@@ -126,22 +127,26 @@ class LoopRequest:
         await ports.planner.fit(self.view, model)
         # What a failed attempt has shown must not stand before the next one's text.
         ports.sink.restart()
-        pictures = await self._pictures(model, left_out)
-        if self._have_changed(pictures, model):
+        inside = pictures_in(self.view.messages)
+        shown = await self._shown(inside, model, left_out)
+        images = self.agent.images
+        if images.have_changed(shown, model, ports.conversation, inside):
             # Signed thinking behind them would be refused, and the new pictures be blamed for it.
             await self.repair()
         messages = sanitise(self.view.messages, self.view.folds)
         tools = self.agent.tools.schemas
-        # Nothing is known of a list that had to be fixed.
-        folds = self.view.folds if messages is self.view.messages else None
-        sent = ports.planner.watch.take(messages, tools, model, folds)
+        # Nothing is known of a list that had to be fixed: other messages are in its places.
+        is_whole = messages is self.view.messages
+        sent = ports.planner.watch.take(
+            messages, tools, model, self.view.folds if is_whole else None
+        )
         tokens = (await ports.planner.measured(self.view)).tokens
         expected = self._expected(model, tokens)
-        request = self._request(messages, pictures, model, tokens)
+        seen = with_pictures(messages, shown) if inside else messages
+        request = self._request(seen, model, tokens, is_whole=is_whole)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
-        images = self.agent.images
-        images.note_taken(pictures, model, ports.conversation, self.view.messages)
+        images.note_taken(shown, model, ports.conversation, inside)
         call = call_of(model, request, completion)
         # Booked all the same if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
@@ -174,23 +179,19 @@ class LoopRequest:
         own = (await planner.measured(view)).tokens - planner.meter.fixed_tokens(view.messages[0])
         return own >= LARGE_TOKENS and any(each["role"] == "assistant" for each in view.messages)
 
-    async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:
-        images, conversation = self.agent.images, self.ports.conversation
-        return await images.shown(self.view.messages, model, conversation, left_out)
-
-    def _have_changed(self, pictures: Mapping[int, str], model: ChatModel) -> bool:
-        images, conversation = self.agent.images, self.ports.conversation
-        return images.have_changed(pictures, model, conversation, self.view.messages)
+    async def _shown(
+        self, inside: Sequence[int], model: ChatModel, left_out: Collection[int] = ()
+    ) -> dict[int, str]:
+        return await self.agent.images.shown(inside, model, self.ports.conversation, left_out)
 
     def _request(
         self,
         messages: list[ChatMessage],
-        pictures: Mapping[int, str],
         model: ChatModel,
         tokens: int,
+        *,
+        is_whole: bool,
     ) -> ModelRequest:
-        # Places of the view: in a list that had to be fixed other messages stand there.
-        is_whole = messages is self.view.messages
         output = self.agent.max_output_tokens
         if (room := model.context_length - int(tokens * COUNT_MARGIN)) < output:
             # A server that refused the request may count more tokens than Parley.
@@ -198,7 +199,7 @@ class LoopRequest:
             output = max(room, LEAST_OUTPUT_TOKENS)
         return ModelRequest(
             messages=marked(
-                with_pictures(messages, pictures),
+                messages,
                 model,
                 self.agent.caching,
                 self.view.settled if is_whole else (),

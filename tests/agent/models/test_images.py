@@ -19,6 +19,7 @@ from agent.models.images import (
     Images,
     handle_in,
     image_part,
+    pictures_in,
     with_pictures,
 )
 from tests.support.scripted_model import ScriptedModel
@@ -59,7 +60,7 @@ async def shown(
     messages: list[ChatMessage], shelf: Shelf, model: ScriptedModel = SEEING, chat: str = "c1"
 ) -> list[Any]:
     """Return the number of each picture that is sent, None for a label."""
-    sent = with_pictures(messages, await Images(shelf).shown(messages, model, chat))
+    sent = with_pictures(messages, await Images(shelf).shown(pictures_in(messages), model, chat))
     return [_number(part) for each in sent for part in each["content"][1:]]  # type: ignore[index,arg-type]
 
 
@@ -82,7 +83,7 @@ async def test_messages_without_pictures_come_back_themselves() -> None:
     """The very objects; nothing is loaded."""
     messages = [user_message("attachment:1"), user_message([{"type": "text", "text": "x"}])]
     shelf = Shelf()
-    pictures = await Images(shelf).shown(messages, SEEING, "c1")
+    pictures = await Images(shelf).shown(pictures_in(messages), SEEING, "c1")
     assert [*map(id, with_pictures(messages, pictures))] == [*map(id, messages)]
     assert shelf.asked == []
 
@@ -90,7 +91,7 @@ async def test_messages_without_pictures_come_back_themselves() -> None:
 async def test_the_bytes_take_the_place_of_the_handle() -> None:
     """In a new message; the stored one and all others stay as they are."""
     messages = [user_message("hello"), message(7)]
-    sent = with_pictures(messages, await Images(Shelf()).shown(messages, SEEING, "c1"))
+    sent = with_pictures(messages, await Images(Shelf()).shown(pictures_in(messages), SEEING, "c1"))
     assert sent[0] is messages[0]
     assert await shown(messages[1:], Shelf()) == [7]
     assert messages[1] == message(7)
@@ -109,7 +110,7 @@ async def test_what_cannot_be_shown_is_a_label(
 
 async def test_without_a_loader_all_are_labels() -> None:
     """As in a replay, which has no database."""
-    assert await Images().shown(view(1), SEEING, "c1") == {}
+    assert await Images().shown(pictures_in(view(1)), SEEING, "c1") == {}
     [sent] = with_pictures(view(1), {})
     assert sent["content"] == [{"type": "text", "text": "see"}, UNSEEN]
 
@@ -119,7 +120,7 @@ async def test_no_message_outlives_its_request() -> None:
     found = Images(Shelf())
     messages = [Message(message(7))]
     alive = weakref.ref(messages[0])
-    with_pictures(messages, await found.shown(messages, SEEING, "c1"))  # type: ignore[arg-type]
+    with_pictures(messages, await found.shown(pictures_in(messages), SEEING, "c1"))  # type: ignore[arg-type]
     messages.clear()
     assert alive() is None
 
@@ -172,7 +173,7 @@ def test_new_pictures_are_suspected_in_halves(count: int, tries: list[list[int]]
 def test_what_a_model_has_taken_is_beyond_suspicion() -> None:
     """That model only: another one may read less."""
     found = Images()
-    found.note_taken([1, 2], SEEING, "c", [message(1), message(2)])
+    found.note_taken([1, 2], SEEING, "c", [1, 2])
     assert found.suspects([1, 2], SEEING) == []
     assert found.suspects([1, 2, 3], SEEING) == [[3]]
     assert found.suspects([1], ScriptedModel((), name="other")) == [[1]]
@@ -200,11 +201,10 @@ def test_old_pictures_that_have_left_are_noticed(
 ) -> None:
     """Since the newest answer of this model in this conversation; of others nothing is known."""
     found = Images()
-    found.note_taken([1, 3], SEEING, "c", [message(n) for n in (1, 2, 3, 5)])
-    messages = [message(n) for n in others]
-    assert found.have_changed(now, SEEING, "c", messages) is changed
-    assert not found.have_changed(now, SEEING, "other", messages)
-    assert not found.have_changed(now, ScriptedModel((), name="other"), "c", messages)
+    found.note_taken([1, 3], SEEING, "c", [1, 2, 3, 5])
+    assert found.have_changed(now, SEEING, "c", others) is changed
+    assert not found.have_changed(now, SEEING, "other", others)
+    assert not found.have_changed(now, ScriptedModel((), name="other"), "c", others)
 
 
 async def test_a_refused_picture_is_left_out_for_a_while() -> None:
@@ -213,15 +213,17 @@ async def test_a_refused_picture_is_left_out_for_a_while() -> None:
     found = Images(Shelf(), now=lambda: clock[0])
     found.note_refused([2], SEEING)
     other = ScriptedModel((), name="other")
-    assert list(await found.shown(view(3), other, "c1")) == [1, 2, 3]
+    assert list(await found.shown(pictures_in(view(3)), other, "c1")) == [1, 2, 3]
     for waited_s, shown_now in ((0.0, [1, 3]), (REFUSED_FOR_S, [1, 2, 3])):
         clock[0] = 1000.0 + waited_s
-        assert list(await found.shown(view(3), SEEING, "c1")) == shown_now
+        assert list(await found.shown(pictures_in(view(3)), SEEING, "c1")) == shown_now
 
 
 async def test_what_is_to_be_left_out_is_not_shown() -> None:
     """It keeps its place among those that a request may have."""
-    pictures = await Images(Shelf()).shown(view(MAX_IMAGES), SEEING, "c1", left_out=[2, 20])
+    pictures = await Images(Shelf()).shown(
+        pictures_in(view(MAX_IMAGES)), SEEING, "c1", left_out=[2, 20]
+    )
     assert list(pictures) == [1, *range(3, MAX_IMAGES)]
 
 
@@ -231,7 +233,7 @@ def test_what_is_known_of_pictures_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     clock = iter(range(0, 10_000, 300))
     found = Images(now=lambda: float(next(clock)))
     for n in range(10):
-        found.note_taken([n], SEEING, f"c{n}", [message(n)])
+        found.note_taken([n], SEEING, f"c{n}", [n])
         found.note_refused([n], SEEING)
     assert len(found._taken) <= 3
     assert len(found._newest) <= 3
