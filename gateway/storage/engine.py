@@ -31,7 +31,6 @@ from sqlalchemy import (
     NullPool,
     QueuePool,
     create_engine,
-    event,
 )
 from sqlalchemy.exc import DBAPIError
 
@@ -448,7 +447,8 @@ def read_only_uri(path: Path) -> str:
 
 def _begin_with(engine: Engine, statement: str) -> None:
     """Have transactions begin so, and not by themselves with the first write."""
-    event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(statement))
+    # The dialect's own hook: a listener of "begin" has SQLAlchemy dispatch at each statement.
+    engine.dialect.do_begin = lambda raw: raw.execute(statement)  # type: ignore[assignment]
 
 
 def _set_pragmas(connection: Connection) -> None:
