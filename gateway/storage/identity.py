@@ -117,7 +117,7 @@ class FileWatch:
         os.close(self._mark)
 
     def _look(self) -> None:
-        found = self._harm()
+        found = self._harm(now := [_found(each) for each in self._files])
         if found is None and self._lost is not None:
             log.info("database_found_again", path=str(self._files[0]))
         elif found is not None and found != self._lost:
@@ -125,13 +125,13 @@ class FileWatch:
         self._lost = found
         if found is not None:
             raise DatabaseReplaced(f"{found} while Parley runs: nothing is stored until it is back")
-        self._log_bytes = _found(self._files[1])[2]
+        self._log_bytes = now[1][2]
 
-    def _harm(self) -> str | None:
-        for path, known in zip(self._files, self._known, strict=True):
-            if (now := _found(path)[:2]) != known or not any(now):
-                return f"{path} was {'replaced' if any(now) else 'removed'}"
-        if _found(self._files[1])[2] >= self._log_bytes:
+    def _harm(self, now: list[tuple[int, int, int]]) -> str | None:
+        for path, known, (device, number, _) in zip(self._files, self._known, now, strict=True):
+            if (device, number) != known or not number:
+                return f"{path} was {'replaced' if number else 'removed'}"
+        if now[1][2] >= self._log_bytes:
             return None
         # Another program may have emptied the log: then the file has all commits.
         uri = f"{self._files[0].absolute().as_uri()}?mode=ro"
