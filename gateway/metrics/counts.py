@@ -99,10 +99,12 @@ class Counts:
 
     def _counting(self, rule: Mover) -> Count:
         """Return what counts by a rule; some run several times for each message."""
-        moved, folded = self._moved[rule.series.name], self._vocabulary.folded
+        moved: Any = self._moved[rule.series.name]
+        folded = self._vocabulary.folded
+        is_counter = rule.series.kind == "counter"
         sources = [(label, rule.fields.get(label, label)) for label in rule.series.labels]
         # With labels a series is there from its first event on, without them from the start.
-        children: dict[Labels, Counter | Histogram] = {} if sources else {(): moved}
+        children: dict[Labels, Any] = {} if sources else {(): moved}
 
         def count(told: Mapping[str, Any], usual: float) -> None:
             if rule.only is not None and told.get(rule.only[0]) != rule.only[1]:
@@ -117,7 +119,7 @@ class Counts:
             amount = _amount(rule, told, usual)
             if amount is None:
                 return
-            if isinstance(child, Histogram):
+            if not is_counter:
                 child.observe(amount)
             elif amount > 0:
                 child.inc(amount)
