@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from tests.house.bars import ROOMS
 from tests.house.parts import sizes_of_parts
 from tests.house.source import PACKAGES, Module, Product
 
@@ -22,6 +23,9 @@ SHORT_LINES = 60
 
 REGISTERED = ("*/commands/*.py", "*/platform.py", "*/errors.py")
 """One file for one thing by design, however short it is."""
+
+KINDS = {".py", ".html", ".css", ".js", ".toml"}
+"""Suffixes of the files that make up the product; libraries in a folder `vendor` are not ours."""
 
 _BROAD = {"Exception", "BaseException"}
 _LOADERS = {"import_module", "__import__", "find_spec", "resolve_name", "run_module"}
@@ -73,6 +77,20 @@ def sizes(product: Product) -> Iterator[Figure]:
     ]
     yield Figure("folders of more than 25 entries", len(crowded), crowded)
     yield Figure("product lines", lines, _lines_per_folder(modules))
+
+
+def rooms(product: Product) -> Iterator[Figure]:
+    """Lines of all kinds: the sum, and those of the rooms that have a ceiling."""
+    count: Counter[str] = Counter()
+    for top in (*PACKAGES, "migrations"):
+        for path in sorted((product.root / top).rglob("*")):
+            if path.suffix in KINDS and "vendor" not in path.parts:
+                room = "/".join(path.relative_to(product.root).parts[:2])
+                count[room] += len(path.read_text("utf-8").splitlines())
+    places = [f"{room}: {lines:,}" for room, lines in count.most_common()]
+    yield Figure("lines of all kinds", count.total(), places)
+    for room in ROOMS:
+        yield Figure(f"lines of {room}", count[room])
 
 
 def _per_folder(modules: Iterable[Module]) -> str:
@@ -457,6 +475,7 @@ def _is_sqlalchemy(statement: ast.Import | ast.ImportFrom) -> bool:
 
 MEASURES: tuple[Callable[[Product], Iterator[Figure]], ...] = (
     sizes,
+    rooms,
     importers,
     names,
     walls,

@@ -144,6 +144,15 @@ def test_shares(tmp_path: Path) -> None:
     assert found["product lines"].value == 18
 
 
+def test_rooms_are_measured_by_files_of_all_kinds(tmp_path: Path) -> None:
+    """Libraries of others do not count."""
+    files = {"adapters/web/a.py": "X = 1\n", "adapters/web/page/a.css": "a {\n}\n"}
+    others = {"adapters/web/vendor/b.js": "x\n", "adapters/web/notes.txt": "x\n"}
+    found = figures_of(tmp_path, files | others)
+    assert found["lines of adapters/web"].value == 3
+    assert found["lines of all kinds"].value == 9
+
+
 def test_functions_are_measured_by_their_code(tmp_path: Path) -> None:
     """Docstring, comments and empty lines do not count."""
     text = 'def f():\n    """Two\n    lines."""\n\n    # Why.\n    return (\n        1\n    )\n'
