@@ -19,8 +19,8 @@ from tests.bench.figures import Figure, LeftOut
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = {
-    "overhead": 6,
-    "throughput": 6,
+    "overhead": 3,
+    "throughput": 3,
     "clients": 2,
     "compaction": 2,
     "start": 2,
