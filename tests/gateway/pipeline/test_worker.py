@@ -22,6 +22,7 @@ from gateway.storage.queue.leases import LONGEST_BACKOFF_S
 from tests.support.engines import disk_is_full
 from tests.support.gateway import HeldModel, newest_question, running
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.thorough import WAIT_S
 
 
 async def test_a_message_gets_its_answer(tmp_path: Path) -> None:
@@ -402,10 +403,14 @@ async def test_between_two_ids_nothing_is_claimed(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         chat.gateway.replica.is_in = False
         await chat.say("one")
-        await asyncio.sleep(0.05)
+        worker = chat.gateway.worker
+        async with asyncio.timeout(WAIT_S):
+            while worker._hinted:  # noqa: ASYNC110 - it may be in its first claim
+                await asyncio.sleep(0)
+        assert worker.serving == 0
         assert not await chat.rows(schema.turn)
         chat.gateway.replica.is_in = True
-        chat.gateway.worker.wake()
+        worker.wake()
         assert await chat.answers(1) == ["re: one"]
 
 
