@@ -249,14 +249,14 @@ def begun(conn: Connection, replica: int, messages: int = 1) -> Turn:
     return begin_turn(conn, lease)
 
 
-async def runs_until_stopped(at: Peer, turn: Turn) -> None:
-    """Have a turn do nothing until it is stopped."""
+async def runs_until_stopped(at: Peer, turn: Turn) -> bool:
+    """Have a turn do nothing until it is stopped; return whether it was."""
     scope = asyncio.timeout(None)
     with suppress(TimeoutError):
         async with scope, asyncio.timeout(WAIT_S):
             with at.stops.covering(turn, scope):
                 await asyncio.Event().wait()
-    assert scope.expired()
+    return scope.expired()
 
 
 @pytest.mark.thorough
@@ -286,8 +286,10 @@ async def test_who_comes_in_the_middle_is_shown_the_answer(postgres_url: str) ->
         one.chats.growing("c1", "Hello")
         # Nobody looks: then nothing is stored of it.
         await one.chats.look_again()
+        assert await shown(one) == ""
         two.chats.opened("c1")
         await two.pages.hear("show", "c1", "Hello")
+        assert await shown(one) == "Hello"
 
 
 @pytest.mark.thorough
@@ -308,7 +310,7 @@ async def test_a_stop_is_found_in_the_rows(postgres_url: str) -> None:
             turn = await one.database.write(begun, one.id)
             running = asyncio.create_task(runs_until_stopped(one, turn))
             await stopped(two, turn)
-            await running
+            assert await running
             await one.database.write(give_back, turn)
 
 
@@ -322,7 +324,13 @@ async def test_a_stop_of_before_does_not_end_a_later_turn(postgres_url: str) -> 
         await one.chats.look_again()
         assert not running.done()
         await stopped(two, turn)
-        await running
+        assert await running
+
+
+async def shown(at: Peer) -> str:
+    """Return what is stored of the growing answer."""
+    [chat] = await at.database.read(sharing.chats, [KEY])
+    return chat.text
 
 
 async def stopped(at: Peer, turn: Turn) -> None:
