@@ -6,14 +6,9 @@ another under its lease; conversations run side by side, `queue.max_concurrent_t
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -168,7 +163,6 @@ class Worker:
                     await self._serve_line(tasks)
                 await self._wait_for_work()
             self._passed_at = None
-            await self._slots.wait_idle()
             sweeps.cancel()
 
     def stop(self) -> None:
@@ -455,43 +449,44 @@ class Slots:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._places = asyncio.Semaphore(limit)
-        self._too_many = 0
+        self._taken = 0
+        self._line: deque[asyncio.Future[None]] = deque()
         self._trial = asyncio.Lock()
-        self._running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._tried = 0
         self.suspects = 0
 
     @property
     def running(self) -> int:
         """How many turns have a place."""
-        return self._running
+        return self._taken + self._tried
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
         """Hold one place while the body runs."""
-        await self._places.acquire()
-        while self._too_many > 0:
-            # It was free when the places became fewer.
-            self._too_many -= 1
-            await self._places.acquire()
+        place = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        self._admit()
         try:
-            with self._counted():
-                yield
+            await place
+            yield
         finally:
-            if self._too_many > 0:
-                self._too_many -= 1
-            else:
-                self._places.release()
+            # A wait that was cancelled never got its place.
+            if not place.cancelled():
+                self._taken -= 1
+                self._admit()
 
     def resize(self, limit: int) -> None:
         """Have another number of places; turns that have one too many end as they would."""
-        self._too_many += self._limit - limit
         self._limit = limit
-        while self._too_many < 0:
-            self._too_many += 1
-            self._places.release()
+        self._admit()
+
+    def _admit(self) -> None:
+        """Give the free places to the first in line."""
+        while self._line and self._taken < self._limit:
+            place = self._line.popleft()
+            if not place.cancelled():
+                self._taken += 1
+                place.set_result(None)
 
     @asynccontextmanager
     async def on_trial(self, lasts_s: float) -> AsyncIterator[None]:
@@ -499,26 +494,15 @@ class Slots:
         self.suspects += 1
         try:
             await self._trial.acquire()
-            with ExitStack() as trial, self._counted():
+            with ExitStack() as trial:
                 trial.callback(self._trial.release)
                 # What it does after that is not held against it: the next one may begin.
                 timer = asyncio.get_running_loop().call_later(lasts_s, trial.close)
                 trial.callback(timer.cancel)
-                yield
+                self._tried += 1
+                try:
+                    yield
+                finally:
+                    self._tried -= 1
         finally:
             self.suspects -= 1
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._running += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
-
-    async def wait_idle(self) -> None:
-        """Return when no turn runs."""
-        await self._idle.wait()

@@ -290,7 +290,9 @@ async def test_who_is_full_leaves_messages_to_others(tmp_path: Path, postgres_ur
             begun += 1
             await until_begun(one, begun)
         await say(one, "hello", "another")
-        await page.until(lambda: page.answers == ["from the other one"])
+        await page.until(lambda: page.answers)
+        assert page.answers == ["from the other one"]
+        assert model.waiting == ["long"]
         hold.set()
 
 

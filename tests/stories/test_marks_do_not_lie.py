@@ -226,9 +226,6 @@ LEAVES = (str, bytes, int, float, bool, type(None), Path, Enum, type)
 _HELD_BY_ALL = (Settings, ModuleType, Gateway, Source, AgentOrigin, Reloading, Redactor)
 """What holds the whole tree, or nothing of it: it proves nothing. A redactor knows old secrets."""
 
-_OF_A_CHANGE = frozenset({"_too_many"})
-"""What is left of a change: places that the next turns do not take (`Slots`, beside its limit)."""
-
 
 def parts_of(gateway: Gateway) -> dict[str, str]:
     """Return all that the parts of a gateway hold, by the way there."""
@@ -289,7 +286,7 @@ def _fields(thing: Any) -> Iterator[tuple[str, Any]]:
     yield "class", type(thing)
     slots = [name for each in type(thing).__mro__ for name in getattr(each, "__slots__", ())]
     for name in dict.fromkeys([*getattr(thing, "__dict__", {}), *slots]):
-        if hasattr(thing, name) and name not in _OF_A_CHANGE:
+        if hasattr(thing, name):
             yield name, getattr(thing, name)
 
 

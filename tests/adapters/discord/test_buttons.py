@@ -354,7 +354,8 @@ async def test_an_answer_by_another_process_waits_for_the_acknowledgement(
     server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
 ) -> None:
     """Who has the session acknowledges; who sends before that tries again, and shows it once."""
-    receiver, sender = make(), make()
+    now = 0.0
+    receiver, sender = make(), make(clock=lambda: now)
     async with running(receiver, server):
         await server.wait_for(lambda: server.bot.commands)
         held = asyncio.Event()
@@ -374,6 +375,6 @@ async def test_an_answer_by_another_process_waits_for_the_acknowledgement(
         assert delayed.value.retry_after_s == 0.5
         held.set()
         await server.wait_for(lambda: used.thinking)
-        await asyncio.sleep(delayed.value.retry_after_s)
+        now += delayed.value.retry_after_s
         await sender.send(answer)
     assert (used.shown, server.direct().texts) == ("Set.", ["Set."])

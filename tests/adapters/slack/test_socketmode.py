@@ -190,6 +190,7 @@ async def test_a_server_that_refreshes_for_ever_is_backed_off_from(
         await slack.delivering.disconnect()
         await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterDisconnected)
+        assert "asks for a new connection at once" in str(task.exception())
 
 
 async def test_a_dropped_connection_is_opened_again(
@@ -250,6 +251,7 @@ async def test_a_removed_app_ends_the_adapter(
         await slack.delivering.disconnect()
         await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterRefused)
+        assert "platforms.slack.bot_token: token_revoked" in str(task.exception())
 
 
 async def test_the_event_of_a_revoked_token_ends_the_adapter(
@@ -262,6 +264,7 @@ async def test_the_event_of_a_revoked_token_ends_the_adapter(
         slack.tell({"type": "tokens_revoked", "tokens": tokens, "event_ts": "1700000000.000001"})
         await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterRefused)
+        assert "the app was removed from its workspace" in str(task.exception())
 
 
 async def test_socket_mode_switched_off_ends_the_adapter(
@@ -273,6 +276,7 @@ async def test_socket_mode_switched_off_ends_the_adapter(
         await slack.delivering.disconnect("link_disabled")
         await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterRefused)
+        assert "Socket Mode is switched off" in str(task.exception())
 
 
 @pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
@@ -347,6 +351,7 @@ async def test_too_many_connections_are_trouble(
         await slack.delivering.disconnect("too_many_websockets")
         await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterDisconnected)
+        assert "too_many_websockets" in str(task.exception())
 
 
 @pytest.mark.parametrize("frame", ["junk", "[]", "{}", '{"envelope_id": 7}', "[" * 100_000])

@@ -266,6 +266,7 @@ async def test_a_token_that_was_revoked_later_ends_the_adapter(
         slack.revoked = "token_revoked"
         await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterRefused)
+        assert "platforms.slack.bot_token: token_revoked" in str(task.exception())
 
 
 async def test_texts_and_secrets_are_in_no_log(

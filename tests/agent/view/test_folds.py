@@ -110,10 +110,10 @@ def test_the_digest_of_any_beginning_is_known(first: int, more: int, of: int) ->
     messages += [user_message(str(n)) for n in range(more)]
     of = min(of, len(messages))
     earlier = PrefixWatch()
-    watch.last = earlier.note(earlier.take(messages[:of], (), MODEL), None)
-    # A prefix that has moved is reported, and fails the test.
+    watch.last = sent = earlier.note(earlier.take(messages[:of], (), MODEL), None)
+    # A prefix that has moved is reported, which fails the test, and forgotten.
     watch.take(messages, (), MODEL, folds)
-    assert watch.last is not None
+    assert watch.last is sent
 
 
 def test_only_what_is_new_is_looked_at() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import psycopg
 import pytest
 from sqlalchemy import Connection
+from typing_extensions import override
 
 from adapters.messages import Address
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
@@ -161,11 +162,35 @@ def test_an_answer_that_goes_on_elsewhere_ends_here(
     chats: SharedChats, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has said for long that it grows."""
-    monkeypatch.setattr(other_replicas, "STALE_S", 0.0)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     chats.growing("c1", "Hel")
-    time.sleep(0.001)
+    now += other_replicas.STALE_S
+    chats.end_stale()
+    assert pages.told == []
+    now += 1.0
     chats.end_stale()
     assert (pages.told, chats.made_here) == ([("show", "c1", "")], {})
+
+
+class CountedChats(SharedChats):
+    """Counts the looks at the rows: each ends with what is stale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.looked = Watch()
+
+    @override
+    def end_stale(self) -> None:
+        super().end_stale()
+        self.looks += 1
+        self.looked.note()
+
+    async def look_again(self) -> None:
+        """Wait for a look that begins from now on; the first to end may have begun before."""
+        upto = self.looks + 2
+        await self.looked.until(lambda: self.looks >= upto)
 
 
 @dataclass
@@ -178,7 +203,7 @@ class Peer:
 
     id: int
     database: Database
-    chats: SharedChats
+    chats: CountedChats
     pages: Pages
     stops: Stops
     others: OtherReplicas
@@ -190,7 +215,7 @@ async def peer(url: str) -> AsyncIterator[Peer]:
     server = server_at(url, connections=2)
     async with open_database(server) as database:
         replica = Replica(database, await database.write(leases.register, "a test"))
-        chats, pages, stops = SharedChats(), Pages(), Stops()
+        chats, pages, stops = CountedChats(), Pages(), Stops()
         chats.join(pages)
         others = OtherReplicas(database, replica, stops, chats)
         task = asyncio.create_task(others.run())
@@ -224,14 +249,14 @@ def begun(conn: Connection, replica: int, messages: int = 1) -> Turn:
     return begin_turn(conn, lease)
 
 
-async def runs_until_stopped(at: Peer, turn: Turn) -> None:
-    """Have a turn do nothing until it is stopped."""
+async def runs_until_stopped(at: Peer, turn: Turn) -> bool:
+    """Have a turn do nothing until it is stopped; return whether it was."""
     scope = asyncio.timeout(None)
     with suppress(TimeoutError):
         async with scope, asyncio.timeout(WAIT_S):
             with at.stops.covering(turn, scope):
                 await asyncio.Event().wait()
-    assert scope.expired()
+    return scope.expired()
 
 
 @pytest.mark.thorough
@@ -260,9 +285,11 @@ async def test_who_comes_in_the_middle_is_shown_the_answer(postgres_url: str) ->
         await one.database.write(begun, one.id)
         one.chats.growing("c1", "Hello")
         # Nobody looks: then nothing is stored of it.
-        await asyncio.sleep(2 * other_replicas.POLL_S)
+        await one.chats.look_again()
+        assert await shown(one) == ""
         two.chats.opened("c1")
         await two.pages.hear("show", "c1", "Hello")
+        assert await shown(one) == "Hello"
 
 
 @pytest.mark.thorough
@@ -271,7 +298,7 @@ async def test_nothing_is_written_where_nobody_looks(postgres_url: str) -> None:
     async with peers(postgres_url) as (one, _):
         await one.database.write(begun, one.id)
         one.chats.growing("c1", "Hello")
-        await asyncio.sleep(3 * other_replicas.POLL_S)
+        await one.chats.look_again()
         [chat] = await one.database.read(sharing.chats, [KEY])
         assert chat.shown_at is None
 
@@ -283,7 +310,7 @@ async def test_a_stop_is_found_in_the_rows(postgres_url: str) -> None:
             turn = await one.database.write(begun, one.id)
             running = asyncio.create_task(runs_until_stopped(one, turn))
             await stopped(two, turn)
-            await running
+            assert await running
             await one.database.write(give_back, turn)
 
 
@@ -294,10 +321,16 @@ async def test_a_stop_of_before_does_not_end_a_later_turn(postgres_url: str) -> 
         turn = await one.database.write(begun, one.id, 2)
         running = asyncio.create_task(runs_until_stopped(one, turn))
         await two.database.write(conversations.stop_upto, turn.lease.conversation, 1)
-        await asyncio.sleep(1.5 * other_replicas.IDLE_POLL_S)
+        await one.chats.look_again()
         assert not running.done()
         await stopped(two, turn)
-        await running
+        assert await running
+
+
+async def shown(at: Peer) -> str:
+    """Return what is stored of the growing answer."""
+    [chat] = await at.database.read(sharing.chats, [KEY])
+    return chat.text
 
 
 async def stopped(at: Peer, turn: Turn) -> None:
@@ -334,7 +367,8 @@ async def test_news_reach_all(postgres_url: str) -> None:
         for each in (one, two):
             each.others.news["forgotten"].listen(lambda: heard.put_nowait("forgotten"))
             each.others.news["secrets"].listen(lambda: heard.put_nowait("secrets"))
-        await asyncio.sleep(1.2 * other_replicas.IDLE_POLL_S)
+        for each in (one, two):
+            await each.chats.look_again()
         assert heard.empty()
         for kind in ("forgotten", "secrets"):
             await one.database.write(sharing.announce, kind)

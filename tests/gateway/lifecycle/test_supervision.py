@@ -421,15 +421,25 @@ HERE = Receiving("telegram", "default")
 
 async def test_an_adapter_receives_while_its_lease_is_held(adapter: RecordingAdapter) -> None:
     """Not before, and not after: another replica receives for the account then."""
-    lease = AccountLease(HERE)
+    lease, run, ended = AccountLease(HERE), adapter.run, asyncio.Event()
+
+    async def noted() -> None:
+        try:
+            await run()
+        finally:
+            ended.set()
+
+    adapter.run = noted  # type: ignore[method-assign]
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(Supervised(adapter, lease).run())
         await asyncio.sleep(0)
         assert adapter.runs == 0
         lease.take(1)
         await adapter.watch.until(lambda: adapter.runs == 1)
+        assert not ended.is_set()
         lease.lose()
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(ended.wait(), 5)
+        assert adapter.runs == 1
         lease.take(3)
         await adapter.watch.until(lambda: adapter.runs == 2)
         task.cancel()

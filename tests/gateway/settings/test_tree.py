@@ -291,7 +291,7 @@ class TestAccounts:
         """A token in the environment is enough to switch Telegram on."""
         env = {"PARLEY_PLATFORMS__TELEGRAM__TOKEN": BOT_TOKEN}
         (account,) = load(tmp_path, env=env).settings.platforms.telegram
-        assert account.token is not None
+        assert account.token == SecretStr(BOT_TOKEN)
 
     def test_a_variable_must_say_which_of_several_blocks_it_means(self, tmp_path: Path) -> None:
         """The line shows the spelling with a position."""

@@ -1,6 +1,7 @@
 """The session that shows that a replica lives, on a real PostgreSQL."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -104,10 +105,14 @@ async def test_a_server_that_does_not_answer_is_given_up(
 async def test_who_is_cancelled_leaves_it_as_it_is(enter: Enter) -> None:
     """What was begun ends by itself; the session goes on."""
     here = await enter("here")
-    waiting = asyncio.ensure_future(
-        here.run(lambda conn: conn.execute(text("SELECT pg_sleep(.1)")))
-    )
-    await asyncio.sleep(0.01)
+    begun = threading.Event()
+
+    def slowly(conn: Connection) -> None:
+        begun.set()
+        conn.execute(text("SELECT pg_sleep(.1)"))
+
+    waiting = asyncio.ensure_future(here.run(slowly))
+    assert await asyncio.to_thread(begun.wait, WITHIN_S)
     waiting.cancel()
     assert await here.run(pid_of)
     assert not here.is_lost

@@ -359,6 +359,7 @@ def test_results_and_calls_are_tool_work() -> None:
 def test_what_is_clipped_are_valid_arguments() -> None:
     """A provider parses what a call says, however little of it is left."""
     result = compact(giant_arguments(), context_length=8_000)
-    for message in result.messages:
-        for call in message.get("tool_calls") or ():
-            assert isinstance(orjson.loads(call["function"]["arguments"]), dict)
+    calls = [call for message in result.messages for call in message.get("tool_calls") or ()]
+    assert calls
+    for call in calls:
+        assert isinstance(orjson.loads(call["function"]["arguments"]), dict)
