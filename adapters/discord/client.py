@@ -116,10 +116,10 @@ class Http(HTTPClient):
 
     @override
     def get_ratelimit(self, key: str) -> Ratelimit:
-        if key not in self._buckets:
-            self._buckets[key] = _Bucket(self.max_ratelimit_timeout)
-            self._try_clear_expired_ratelimits()
-        return self._buckets[key]
+        budget = super().get_ratelimit(key)
+        if not isinstance(budget, _Budget):
+            self._buckets[key] = budget = _Budget(self.max_ratelimit_timeout)
+        return budget
 
     @override
     async def request(self, route: Route, **kwargs: Any) -> Any:
@@ -387,25 +387,36 @@ async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-class _Bucket(Ratelimit):
+class _Budget(Ratelimit):
     """One budget of a route, as Discord told it.
 
     The SDK's own refuses as soon as the budget's period is longer than the longest wait, however
     much of it is left, and it holds back the answer that used the budget up until that is full
-    again. This one waits before a request, and only where nothing is left.
+    again. This one waits before a request, and only if nothing is left.
     """
 
-    __slots__ = ()
+    __slots__ = ("_freed",)
+
+    def __init__(self, longest_s: float | None) -> None:
+        super().__init__(longest_s)
+        self._freed = asyncio.Event()
+
+    @override
+    def is_inactive(self) -> bool:
+        return self.outgoing == 0 and (self.expires is None or self.is_expired())
 
     @override
     async def acquire(self) -> None:
-        self._last_request = self._loop.time()
         while not self._has_room():
-            wait_s = None if self.expires is None else self.expires - self._loop.time()
+            now = asyncio.get_running_loop().time()
+            wait_s = BUCKET_WAIT_S if self.expires is None else self.expires - now
             # Who asked goes back to the outbox, which can wait for hours.
-            if wait_s is not None and wait_s > BUCKET_WAIT_S:
+            if wait_s > BUCKET_WAIT_S:
                 raise discord.RateLimited(wait_s)
-            await self._wait(wait_s)
+            self._freed.clear()
+            # Until a request ends, or the budget is full again.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._freed.wait(), max(wait_s, 0.0) + _CLOCK_GRAIN_S)
         self.remaining -= 1
         self.outgoing += 1
 
@@ -414,22 +425,12 @@ class _Bucket(Ratelimit):
         self.outgoing -= 1
         if self.expires is None:
             self.reset()  # type: ignore[no-untyped-call]
-        self._wake(max(self.remaining, 1))
+        self._freed.set()
 
     def _has_room(self) -> bool:
         if self.is_expired():
             self.reset()  # type: ignore[no-untyped-call]
         return self.remaining > 0
-
-    async def _wait(self, seconds: float | None) -> None:
-        """Wait until a request ends, or until the budget is full again."""
-        turn = self._loop.create_future()
-        self._pending_requests.append(turn)
-        timeout_s = BUCKET_WAIT_S if seconds is None else max(seconds, 0.0) + _CLOCK_GRAIN_S
-        try:
-            await asyncio.wait([turn], timeout=timeout_s)
-        finally:
-            turn.cancel()
 
 
 async def _retry_after_s(answer: Any) -> float:

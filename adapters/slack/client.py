@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from typing_extensions import override
 
 from adapters.base import Clock, PoolUse, Share
@@ -295,5 +296,5 @@ class _Web(AsyncWebClient):
         self._outbound = outbound
 
     @override
-    async def _request(self, **call: Any) -> dict[str, Any]:
-        return await self._outbound.run(super()._request(**call), _DEADLINE_S)
+    async def api_call(self, api_method: str, **call: Any) -> AsyncSlackResponse:
+        return await self._outbound.run(super().api_call(api_method, **call), _DEADLINE_S)

@@ -11,15 +11,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any
+from warnings import filterwarnings
 
 import httpx
 import structlog
 import telegram
 from telegram import LinkPreviewOptions, ReplyParameters
 from telegram.error import NetworkError, TelegramError
-from telegram.request import HTTPXRequest, RequestData
+from telegram.request import BaseRequest, HTTPXRequest, RequestData
+from telegram.warnings import PTBUserWarning
 from typing_extensions import override
 
 from adapters.base import Clock, PoolUse
@@ -49,13 +52,20 @@ _CONNECTIONS = 64
 # is under way.
 _FLOODED_CHATS = 3
 _FLOODED_WITHIN_S = 5.0
+# The SDK's own `get_updates` fails whole batches.
+filterwarnings("ignore", "Please use 'Bot.getUpdates'", PTBUserWarning)
 
 
-class CheckedRequest(HTTPXRequest):
-    """The stock transport; answers that the SDK would misread become errors of this module."""
+class CheckedRequest(BaseRequest):
+    """Requests over the stock transport; answers that the SDK would misread become errors.
+
+    Attributes:
+        outbound: Carries them out.
+    """
 
     def __init__(self, account: str, root: str) -> None:
-        super().__init__(
+        self._new_transport = partial(
+            HTTPXRequest,
             connection_pool_size=_CONNECTIONS,
             read_timeout=_ANSWER_TIMEOUT_S,
             pool_timeout=_POOL_TIMEOUT_S,
@@ -63,21 +73,32 @@ class CheckedRequest(HTTPXRequest):
             proxy=proxy_for(root),
             httpx_kwargs={"verify": tls_for(root), "trust_env": False},
         )
-        self._outbound = Outbound("telegram", account, self._swap, _verdict)
+        self._transport = self._new_transport()
+        self._is_closed = False
+        self.outbound = Outbound("telegram", account, self._swap, _verdict)
 
     @property
-    def pool(self) -> PoolUse:
-        """How far the connections are used."""
-        return PoolUse(self._outbound.in_use, _CONNECTIONS, self._outbound.replaced)
+    @override
+    def read_timeout(self) -> float:
+        return _ANSWER_TIMEOUT_S
+
+    @override
+    async def initialize(self) -> None:
+        """Do nothing: the first request opens a connection."""
+
+    @override
+    async def shutdown(self) -> None:
+        self._is_closed = True
+        await self._transport.shutdown()
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
         # The SDK's own error would count as in doubt, and nothing has left.
-        if self._client.is_closed:
+        if self._is_closed:
             raise NetworkError("The connections are closed")
-        request = super().do_request(*args, **kwargs)
+        request = self._transport.do_request(*args, **kwargs)
         try:
-            status, body = await self._outbound.run(request, _deadline_s(**kwargs))
+            status, body = await self.outbound.run(request, _deadline_s(**kwargs))
         except (TimeoutError, ConnectionAbortedError) as exc:
             raise NetworkError(f"The request was ended: {in_words(exc)}") from exc
         answer = _parse(body)
@@ -91,27 +112,9 @@ class CheckedRequest(HTTPXRequest):
             _check_flood(status, answer)
         return status, body
 
-    async def close(self, within_s: float) -> None:
-        """Close the connections; requests on their way may go on for so many seconds before."""
-        await self._outbound.close(self.shutdown, within_s)
-
     def _swap(self) -> Shut:
-        replaced, self._client = self._client, self._build_client()
-        return replaced.aclose
-
-
-class RawBot(telegram.Bot):
-    """The SDK's bot, and updates as they came: its own `get_updates` fails whole batches."""
-
-    __slots__ = ()
-
-    async def raw_updates(self, offset: int | None, timeout_s: int) -> Any:
-        """Return the unchecked result of one long poll of at most `timeout_s` seconds.
-
-        `do_api_request("getUpdates")` does the same and warns about it on every call.
-        """
-        data = {"offset": offset, "timeout": timeout_s, "allowed_updates": list(ALLOWED_UPDATES)}
-        return await self._post("getUpdates", data, read_timeout=timeout_s + _ANSWER_TIMEOUT_S)
+        replaced, self._transport = self._transport, self._new_transport()
+        return replaced.shutdown
 
 
 class Client:
@@ -127,7 +130,7 @@ class Client:
         self._request = CheckedRequest(settings.name, root)
         files = (settings.base_file_url or root).rstrip("/")
         self.files_root = f"{files}/file/bot{self.token}/"
-        self.bot = RawBot(
+        self.bot = telegram.Bot(
             self.token,
             # The SDK appends the token to both.
             base_url=f"{root}/bot",
@@ -140,7 +143,14 @@ class Client:
     @property
     def pool(self) -> PoolUse:
         """How far the connections to the Bot API are used."""
-        return self._request.pool
+        outbound = self._request.outbound
+        return PoolUse(outbound.in_use, _CONNECTIONS, outbound.replaced)
+
+    async def raw_updates(self, offset: int | None, timeout_s: int) -> Any:
+        """Return the unchecked result of one long poll of at most `timeout_s` seconds."""
+        data = {"offset": offset, "timeout": timeout_s, "allowed_updates": list(ALLOWED_UPDATES)}
+        read_timeout = timeout_s + _ANSWER_TIMEOUT_S
+        return await self.bot.do_api_request("getUpdates", data, read_timeout=read_timeout)
 
     async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
         """Close the connections; `Bot.shutdown` closes none of a bot that was never started.
@@ -148,7 +158,7 @@ class Client:
         Args:
             within_s: How long requests on their way may go on before.
         """
-        await self._request.close(within_s)
+        await self._request.outbound.close(self._request.shutdown, within_s)
 
 
 class RateLimits:

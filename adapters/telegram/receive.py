@@ -219,7 +219,7 @@ class Receiver:
         """Ask for updates, and wait out each pause that Telegram asks for."""
         while True:
             try:
-                return await client.bot.raw_updates(offset, within_s)
+                return await client.raw_updates(offset, within_s)
             except TooManyRequests as exc:
                 if not exc.retry_after_s:
                     raise

@@ -187,42 +187,23 @@ def _is_in(address: str, networks: Iterable[Network]) -> bool:
     return bool(networks) and bool(address) and any(ip_address(address) in it for it in networks)
 
 
-class Site(web.BaseSite):
-    """Listens on host and port, and counts who comes."""
-
-    def __init__(
-        self, runner: web.AppRunner, host: str, port: int, connections: Connections
-    ) -> None:
-        """Listen to nobody yet."""
-        super().__init__(runner)
-        self._host = host
-        self._port = port
-        self._connections = connections
-
-    @property
-    @override
-    def name(self) -> str:
-        return f"http://{self._host}:{self._port}"
-
-    @override
-    async def start(self) -> None:
-        await super().start()
-        loop = asyncio.get_running_loop()
-        # asyncio accepts as many at a time as its queue is long; before the first of them is closed
-        # those of four times are open. The system's own queue may be longer.
-        at_once = min(128, (descriptors.limit() - descriptors.ceiling()) // 5)
-        self._server = await loop.create_server(
-            self._protocol, self._host, self._port, backlog=at_once
-        )
-        for each in self._server.sockets:
-            # A copy of the descriptor: leaving `with` closes it, and asyncio goes on with its own.
-            with socket.socket(fileno=os.dup(each.fileno())) as same:
-                same.listen(BACKLOG)
-
-    def _protocol(self) -> asyncio.Protocol:
-        server = self._runner.server
-        assert server is not None  # noqa: S101 - the runner is set up before its sites
-        return _Doorway(server, self._connections)
+async def listen(
+    runner: web.AppRunner, host: str, port: int, connections: Connections
+) -> asyncio.Server:
+    """Listen on host and port, and count who comes; the caller closes it before the runner."""
+    server = runner.server
+    assert server is not None  # noqa: S101 - the runner is set up
+    # asyncio accepts as many at a time as its queue is long; before the first of them is closed
+    # those of four times are open. The system's own queue may be longer.
+    at_once = min(128, (descriptors.limit() - descriptors.ceiling()) // 5)
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: _Doorway(server, connections), host, port, backlog=at_once
+    )
+    for each in listening.sockets:
+        # A copy of the descriptor: leaving `with` closes it, and asyncio goes on with its own.
+        with socket.socket(fileno=os.dup(each.fileno())) as same:
+            same.listen(BACKLOG)
+    return listening
 
 
 class _Doorway(asyncio.Protocol):

@@ -33,8 +33,8 @@ from gateway.http.connections import (
     MAX_LINE_BYTES,
     Connections,
     Handler,
-    Site,
     counting,
+    listen,
 )
 from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import WORKING, Supervised, Watch
@@ -97,8 +97,8 @@ class HttpServer:
         self._bound = False
         self._connections = connections or Connections()
         counted = counting(self._connections)
-        self._public = _runner(here.routes, counted)
-        self._ports = [(here, self._public)]
+        self._listening: list[asyncio.Server] = []
+        self._ports = [(here, _runner(here.routes, counted))]
         if webhooks is not None:
             self._ports.append((webhooks, _runner(webhooks.routes, counted)))
         told = web.get("/control/port", self._tell_port)
@@ -117,6 +117,8 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Close all connections."""
+        for each in self._listening:
+            each.close()
         for _, runner in self._ports:
             await runner.cleanup()
         await self._private.cleanup()
@@ -127,7 +129,7 @@ class HttpServer:
     async def _listen(self, port: Port, runner: web.AppRunner) -> None:
         await runner.setup()
         try:
-            await Site(runner, port.host, port.port, self._connections).start()
+            self._listening += [await listen(runner, port.host, port.port, self._connections)]
         except OSError as exc:
             why = os.strerror(exc.errno) if exc.errno else str(exc)
             if exc.errno == errno.EADDRINUSE:
@@ -138,7 +140,7 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        return int(self._public.addresses[0][1])
+        return int(self._listening[0].sockets[0].getsockname()[1])
 
     async def _tell_port(self, _: web.Request) -> web.Response:
         """Tell the command line where the page is: the settings may say "any free port"."""

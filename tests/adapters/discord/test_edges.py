@@ -395,3 +395,23 @@ async def test_a_used_up_budget_of_a_route(monkeypatch: pytest.MonkeyPatch) -> N
     bucket.expires = asyncio.get_running_loop().time() + 0.01
     await bucket.acquire()
     assert bucket.remaining == 1
+
+
+async def test_a_request_waits_for_the_answer_before_it() -> None:
+    """Only an answer tells the budget of a route; its end lets the next one go."""
+    bucket = Http(Pacer(FAST)).get_ratelimit("route")
+    async with bucket:
+        second = asyncio.ensure_future(bucket.acquire())
+        assert await asyncio.wait([second], timeout=0.01) == (set(), {second})
+    await asyncio.wait_for(second, client.BUCKET_WAIT_S / 2)
+
+
+async def test_what_discord_told_about_a_route_is_kept() -> None:
+    """Of many budgets only those go that say nothing any more."""
+    http = Http(Pacer(FAST))
+    told, fresh = http.get_ratelimit("told"), http.get_ratelimit("fresh")
+    told.expires = asyncio.get_running_loop().time() + 300
+    for number in range(300):
+        http.get_ratelimit(f"{number}")
+    assert http.get_ratelimit("told") is told
+    assert http.get_ratelimit("fresh") is not fresh

@@ -217,7 +217,7 @@ async def outcomes_of(answer: Answer) -> Outcomes:
             await outcome_of(mapped_send, lambda: bot.send_message(7, "Hello")),
             await outcome_of(mapped_edit, lambda: bot.edit_message_text("Hello", 7, 3)),
             await outcome_of(mapped_fetch, lambda: bot.get_file("f")),
-            await outcome_of(mapped_receiving, lambda: bot.raw_updates(None, 1)),
+            await outcome_of(mapped_receiving, lambda: client.raw_updates(None, 1)),
         )
 
 
@@ -279,7 +279,7 @@ def test_no_error_of_the_library_is_left_out() -> None:
         *("TimedOut", "TelegramError"),
     }
     not_ours = {
-        "EndPointNotFound": "only `do_api_request` raises it",
+        "EndPointNotFound": "only a bot that was initialized raises it",
         "PassportDecryptionError": "no update is decrypted",
         "RetryAfter": "`CheckedRequest` raises TooManyRequests before it",
     }

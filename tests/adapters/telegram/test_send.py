@@ -221,7 +221,7 @@ async def test_a_slow_answer_is_an_unknown_outcome(api: BotApi, make: MakeAdapte
     adapter = make()
     # Its connection is open by then: opening one may take as long.
     await adapter.send(row(adapter, "before"))
-    adapter._client._request._client.timeout = 0.05
+    adapter._client._request._transport._client.timeout = 0.05
     api.fail("sendMessage", Fault("slow", delay_s=0.3))
     with pytest.raises(SendUnknown):
         await adapter.send(row(adapter, "Hello"))
