@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from agent.messages import ChatMessage, ToolSchema, images_in
 from agent.tokens.estimate import estimate_message, estimate_tools
@@ -107,8 +107,8 @@ class TokenMeter:
         anchored = self._anchored(view)
         if anchored is None:
             return Measure(math.ceil(self.ratio * self._raw_view(view)), "estimated")
-        added = sum(map(self._raw, anchored.added))
-        return Measure(anchored.tokens + math.ceil(self.ratio * added), "reported")
+        tokens, added = anchored
+        return Measure(tokens + math.ceil(self.ratio * sum(map(self._raw, added))), "reported")
 
     def note(self, usage: Usage, view: View, answer_seq: int) -> None:
         """Learn from the report of a call; it covers everything up to its answer.
@@ -127,9 +127,10 @@ class TokenMeter:
         if anchored is None:
             if not view.folds.over(view.messages, _IMAGES):
                 self._learn(usage.prompt_tokens, self._raw_view(view))
-        elif not _has_images(anchored.added):
-            growth = usage.prompt_tokens - anchored.tokens
-            self._learn(growth, sum(map(self._raw, anchored.added)))
+        else:
+            tokens, added = anchored
+            if not _has_images(added):
+                self._learn(usage.prompt_tokens - tokens, sum(map(self._raw, added)))
         self.report = ReportedUsage(
             usage.prompt_tokens, usage.output_tokens, answer_seq, self.model
         )
@@ -139,8 +140,11 @@ class TokenMeter:
         self.report = None
         self._known.clear()
 
-    def _anchored(self, view: View) -> "_Anchored | None":
-        """Return what the report says of this view; None where it is about another one."""
+    def _anchored(self, view: View) -> tuple[int, list[ChatMessage]] | None:
+        """Return the view's tokens up to the newest answer, and the messages that came after it.
+
+        None where the report is about another view.
+        """
         if self.report is None:
             return None
         start = len(view.entries)
@@ -153,8 +157,7 @@ class TokenMeter:
             answer_tokens = self.report.output_tokens  # the answer is not added yet
         else:
             return None
-        tokens = self.report.prompt_tokens + answer_tokens
-        return _Anchored(tokens, [entry.message for entry in added])
+        return self.report.prompt_tokens + answer_tokens, [entry.message for entry in added]
 
     def _answer_tokens(self, report: ReportedUsage, answer: ChatMessage) -> int:
         """Return what the answer takes in the next prompt: thoughts that stay behind do not."""
@@ -203,13 +206,6 @@ def _sizes(model: str) -> Fold[int]:
         return tokens + sum(_tokens_of(message, model) for message in messages[first:])
 
     return Fold(("tokens", model), 0, add)
-
-
-class _Anchored(NamedTuple):
-    """Tokens up to the newest answer, and the messages that came after it."""
-
-    tokens: int
-    added: list[ChatMessage]
 
 
 def _replayed_thinking(message: ChatMessage, model: str) -> int:

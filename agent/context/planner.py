@@ -38,7 +38,7 @@ from agent.models.prefix import LIFETIMES_S, PrefixWatch
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.processes.threads import in_daemon
 from agent.usage import Usage
-from agent.view.view import Summary, View, ViewPlan
+from agent.view.view import Summary, View
 
 log = structlog.get_logger()
 
@@ -203,7 +203,19 @@ class Planner:
         plan = replace(view.plan, thinking_from=newest + 1)
         tokens = (await self.measured(view)).tokens
         after = View(view.system, plan, list(view.entries))
-        await self._adopt(view, after, _repair(plan, tokens, len(view.messages)), self.state)
+        compaction = Compaction(
+            plan=plan,
+            trigger="repair",
+            engine="none",
+            level="none",
+            messages_before=len(view.messages),
+            messages_after=len(view.messages),
+            tokens_before=tokens,
+            tokens_after=tokens,
+            duration_ms=0,
+            cache_tokens_lost=tokens,
+        )
+        await self._adopt(view, after, compaction, self.state)
         return True
 
     async def shrink(self, view: View, model: ChatModel) -> bool:
@@ -277,12 +289,21 @@ class Planner:
             return None
         # Rendering thousands of edits takes longer than the event loop may be held.
         after = await _in_thread(partial(View, view.system, found.plan), list(view.entries))
-        compaction = replace(
-            _compaction(view, after, request, found),
+        compaction = Compaction(
+            plan=found.plan,
+            trigger=trigger,
             engine=found.engine or self.engine.name,
-            summary_model=_written_by(request, found, calls),
-            failure=found.failure or (unasked if _is_extract(request, found) else None),
+            level=found.level,
+            messages_before=len(view.messages),
+            messages_after=len(after.messages),
+            tokens_before=request.tokens,
+            tokens_after=found.tokens,
             duration_ms=round((time.monotonic() - started) * 1000),
+            cache_tokens_lost=_behind_first_change(request, view.messages, after.messages),
+            summary_model=_written_by(request, found, calls),
+            retained_share=found.retained_share,
+            failure=found.failure or (unasked if _is_extract(request, found) else None),
+            nodes=found.nodes,
         )
         await self._adopt(view, after, compaction, self._state_after(request, found, calls))
         if calls is not None and calls.has_parts and compaction.summary_model:
@@ -295,8 +316,9 @@ class Planner:
     ) -> None:
         """Commit a new plan and show it."""
         segment = await self.store.commit(compaction, state)
-        self._enter(segment.id)
-        self.state = state
+        self.engine.on_session_end(self.session_id)
+        self.session_id, self.state = segment.id, state
+        self.engine.on_session_start(segment.id)
         view.take(after)
         if segment.system is not None:
             view.begin_with(segment.system)
@@ -308,11 +330,6 @@ class Planner:
     def close(self) -> None:
         """Tell the engine that its turn is over."""
         self.engine.on_session_end(self.session_id)
-
-    def _enter(self, session_id: str) -> None:
-        self.engine.on_session_end(self.session_id)
-        self.session_id = session_id
-        self.engine.on_session_start(session_id)
 
     async def _tell(self, compaction: Compaction) -> None:
         """Tell the user what a compaction could not avoid."""
@@ -502,26 +519,6 @@ async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
     return await asyncio.wrap_future(in_daemon(partial(fn, argument)))
 
 
-def _compaction(
-    view: View, after: View, request: CompressionRequest, found: Compressed
-) -> Compaction:
-    return Compaction(
-        plan=found.plan,
-        trigger=request.trigger,
-        engine=found.engine,
-        level=found.level,
-        messages_before=len(view.messages),
-        messages_after=len(after.messages),
-        tokens_before=request.tokens,
-        tokens_after=found.tokens,
-        duration_ms=0,
-        cache_tokens_lost=_behind_first_change(request, view.messages, after.messages),
-        retained_share=found.retained_share,
-        failure=found.failure,
-        nodes=found.nodes,
-    )
-
-
 def _fresh(request: CompressionRequest, found: Compressed) -> list[Summary]:
     """Return the summaries that were not in view before."""
     return [each for each in found.plan.summaries if each not in request.plan.summaries]
@@ -540,21 +537,6 @@ def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
     estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
     # The bounds of the meter's k: one odd report must not distort every size.
     return min(2.0, max(0.5, measure.tokens / estimated))
-
-
-def _repair(plan: ViewPlan, tokens: int, messages: int) -> Compaction:
-    return Compaction(
-        plan=plan,
-        trigger="repair",
-        engine="none",
-        level="none",
-        messages_before=messages,
-        messages_after=messages,
-        tokens_before=tokens,
-        tokens_after=tokens,
-        duration_ms=0,
-        cache_tokens_lost=tokens,
-    )
 
 
 def _chars_since(seq: int, view: View) -> int:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -279,14 +278,15 @@ class SummaryCalls:
             raise SummaryFailed("the time for summaries is used up", TRANSIENT_COOLDOWN_S)
         if not models:
             raise SummaryFailed(NO_WINDOW, NO_PROVIDER_COOLDOWN_S)
-        self._running = asyncio.run_coroutine_threadsafe(
-            self._recovered(question, models, left_s), self._loop
-        )
+        policy = replace(RETRIES, retry_for_s=min(RETRIES.retry_for_s, left_s))
+        rests, timing = self._summariser.rests, self._summariser.timing
+        recovered = complete_with_recovery(question, models, rests, policy, timing.retries)
+        self._running = asyncio.run_coroutine_threadsafe(recovered, self._loop)
         if self._closed:
             # Closed since it was looked at: `close` may not have seen this call.
             self._give_up()
         try:
-            completion = self._summariser.timing.wait(self._running, left_s)
+            completion = timing.wait(self._running, left_s)
         except (TimeoutError, concurrent.futures.CancelledError) as exc:
             self._give_up()
             raise SummaryFailed("the summary took too long", TRANSIENT_COOLDOWN_S) from exc
@@ -296,20 +296,14 @@ class SummaryCalls:
             self.note_cut(question.request.max_output_tokens, 0)
         return _answer_text(completion)
 
-    async def _recovered(
-        self, question: "_Question", models: Sequence[ChatModel], left_s: float
-    ) -> Completion:
-        """Have the models try until one answers; in the event loop, as `close` is."""
-        policy = replace(RETRIES, retry_for_s=min(RETRIES.retry_for_s, left_s))
-        summariser = self._summariser
-        return await complete_with_recovery(
-            question, models, summariser.rests, policy, summariser.timing.retries
-        )
-
     async def made(self, question: "_Question", model: ChatModel) -> Completion:
         """Make one call and note what it has cost; in the event loop."""
         request = question.request
-        expected = partial(_expected, model, request)
+
+        def expected() -> Usage:
+            """Return what the request will be billed at least, by Parley's own count."""
+            return Usage(input_tokens=estimate_messages(request.messages, model.name))
+
         # Noted before it is sent: a call that is given up is billed for what was read.
         self._pending.append(lambda: lost_call(model, expected()))
         believed = self.window_of(model)
@@ -433,12 +427,6 @@ def _answer_text(completion: Completion) -> str:
     if not text.strip():
         raise SummaryFailed("the summary is empty")
     return text
-
-
-def _expected(model: ChatModel, request: ModelRequest) -> Usage:
-    """Return what a request will be billed at least, by Parley's own count."""
-    tokens = estimate_messages(request.messages, model.name)
-    return Usage(input_tokens=tokens)
 
 
 def _failed(failure: ModelError) -> SummaryFailed:

@@ -10,14 +10,15 @@ text, 300,000 tokens of a request).
 
 import asyncio
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import orjson
 import structlog
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, ModelUnreachable
 from agent.models.base import can_be_key
+from agent.models.draft import field_in, tokens_in
 from agent.models.factory import resolve_provider
 from agent.models.openai.client import base_url_of, openai_errors
 from agent.models.openai.transport import JsonServer
@@ -37,36 +38,18 @@ POLL_S = 300.0
 """How long an indexed message stays without a vector at most, and a provider alone that fails."""
 QUESTION_S = 2.0
 """How long a search waits for the vector of its question."""
-WEIGHT = 0.1
-"""What a standard deviation of nearness is worth, in parts of the words' best score."""
 TEXT_BYTES = 8_000
 """Of a text; no tokenizer makes more than a token of a byte, so it has at most 8,192."""
 PRICES = {"text-embedding-3-small": 0.02, "text-embedding-3-large": 0.13}
 """US dollars for a million tokens. Source: https://openai.com/api/pricing"""
-TOP = 127
-"""The largest number of a vector as it is kept: eight bits, of which the length is left out."""
 SPEAK_OPENAI = frozenset({"openai", "openrouter", "nous"})
-
-
-class _Vector(BaseModel):
-    index: int
-    embedding: list[FiniteFloat] = Field(min_length=1)
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int = 0
-
-
-class _Answer(BaseModel):
-    data: list[_Vector]
-    usage: _Usage = _Usage()
 
 
 class Embedder:
     """Keeps vectors up with the search index, and compares them with questions."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
-        """Prepare the client; nothing is asked yet.
+        """Ask nothing yet.
 
         Raises:
             SettingsError: There is no server, or the key cannot be used.
@@ -74,62 +57,49 @@ class Embedder:
         self._database = database
         self._chosen = chosen = settings.search
         self._redactor = redactor_of(settings)
-        base_url, self._key = server_of(settings)
-        self._server = JsonServer(base_url, self._key, 30.0)
-        self._space = f"{base_url} {chosen.model} {chosen.dimensions or ''}".rstrip()
+        self._base_url, self._key = server_of(settings)
+        self._space = f"{self._base_url} {chosen.model} {chosen.dimensions or ''}".rstrip()
 
     async def run(self, replica_id: Callable[[], int]) -> None:
-        """Make what is missing until cancelled, where this is the oldest replica.
+        """Make what is missing until cancelled, while this is the oldest replica.
 
         Args:
             replica_id: Tells which one this is now.
         """
-        try:
-            while True:
-                await self._make_all_once(replica_id())
-                await asyncio.sleep(POLL_S)
-        finally:
-            await self.close()
-
-    async def _make_all_once(self, replica_id: int) -> None:
-        try:
-            if await self._database.read(health.oldest_replica) == replica_id:
-                await self.make_all()
-        except (StorageError, ModelError) as exc:
-            log.warning("embeddings_not_made", error=str(exc))
-        except Exception:
-            log.exception("embedding_failed")
-
-    async def close(self) -> None:
-        """Give back the connections."""
-        await self._server.close()
+        while True:
+            try:
+                if await self._database.read(health.oldest_replica) == replica_id():
+                    await self.make_all()
+            except (StorageError, ModelError) as exc:
+                log.warning("embeddings_not_made", error=str(exc))
+            except Exception:
+                log.exception("embedding_failed")
+            await asyncio.sleep(POLL_S)
 
     async def make_all(self) -> int:
         """Make what is missing now; returns how many messages were embedded.
 
+        After a refused request the texts go one by one, until the refused one is found: it gets an
+        empty vector and is not sent again.
+
         Raises:
             ModelError: The provider cannot be asked now.
         """
-        made, before = 0, (index.END, index.END)
-        while found := await self._database.read(vectors.lacking, self._space, before):
+        made, most, before = 0, vectors.TEXTS, (index.END, index.END)
+        while found := await self._database.read(vectors.lacking, self._space, before, most):
             conversation, texts = found
-            bodies = await self._vectors(texts, conversation)
-            await self._database.write(vectors.enter, conversation, self._space, bodies)
+            try:
+                bodies = await self._asked([*texts.values()], conversation)
+            except (BadRequest, ContextOverflow, ModelRefused) as exc:
+                if len(texts) > 1:
+                    most = 1
+                    continue
+                log.warning("text_not_embedded", conversation=conversation, error=str(exc))
+                bodies, most = [b""], vectors.TEXTS
+            by_seq = dict(zip(texts, bodies, strict=True))
+            await self._database.write(vectors.enter, conversation, self._space, by_seq)
             made, before = made + len(texts), (conversation, min(texts))
         return made
-
-    async def _vectors(self, texts: Mapping[int, str], conversation: int) -> dict[int, bytes]:
-        """Return vectors of texts by seq, an empty one of a text that the provider rejects."""
-        try:
-            return dict(zip(texts, await self._asked([*texts.values()], conversation), strict=True))
-        except (BadRequest, ContextOverflow, ModelRefused) as exc:
-            if len(texts) == 1:
-                log.warning("text_not_embedded", conversation=conversation, error=str(exc))
-                return dict.fromkeys(texts, b"")
-        found: dict[int, bytes] = {}
-        for seq, text in texts.items():
-            found |= await self._vectors({seq: text}, conversation)
-        return found
 
     async def nearness(
         self, conversations: Collection[int], question: str, only: SearchLimits, conversation: int
@@ -146,8 +116,7 @@ class Embedder:
             log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
             return {}
         # On a thread: to compare 100,000 vectors takes too long for the event loop.
-        found = await self._database.read(vectors.nearness, conversations, asked, only, self._space)
-        return {key: WEIGHT * share for key, share in found.items()}
+        return await self._database.read(vectors.nearness, conversations, asked, only, self._space)
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> list[bytes]:
         """Return the vectors of texts, by one request, which is booked.
@@ -159,29 +128,21 @@ class Embedder:
         asked: dict[str, object] = {"model": chosen.model, "input": inputs}
         if chosen.dimensions is not None:
             asked["dimensions"] = chosen.dimensions
-        with openai_errors(self._key):
-            said = await self._server.post("/embeddings", orjson.dumps(asked))
+        # Requests are too far apart to keep a connection.
+        server = JsonServer(self._base_url, self._key, 30.0)
         try:
-            answer = _Answer.model_validate(said)
-        except ValidationError as exc:
-            raise ModelUnreachable("OpenAI API: the answer holds no vectors") from exc
-        await self._book(answer.usage.prompt_tokens, conversation)
-        # By their numbers: a server may answer in another order.
-        found = sorted(answer.data, key=lambda each: each.index)
-        lengths = {len(each.embedding) for each in found}
-        is_length = lengths == {chosen.dimensions} if chosen.dimensions else len(lengths) == 1
-        if [each.index for each in found] != [*range(len(texts))] or not is_length:
-            raise ModelUnreachable("OpenAI API: other vectors came: check search.dimensions")
-        return [_packed(each.embedding) for each in found]
-
-    async def _book(self, tokens: int, conversation: int) -> None:
-        """Book a request; a usage that the server does not report is unknown."""
-        name, price = self._chosen.model, self._chosen.input_usd
-        price = PRICES.get(name) if price is None else price
+            with openai_errors(self._key):
+                said = await server.post("/embeddings", orjson.dumps(asked))
+        finally:
+            await server.close()
+        # A usage that the server does not report is unknown.
+        tokens = tokens_in(field_in(said, "usage"), "prompt_tokens")
+        price = PRICES.get(chosen.model) if chosen.input_usd is None else chosen.input_usd
         cost = tokens * price / 1e6 if tokens and price is not None else None
         usage = Usage(input_tokens=tokens) if tokens else None
-        call = ModelCall("embeddings", name, usage, cost, purpose="embedding")
+        call = ModelCall("embeddings", chosen.model, usage, cost, purpose="embedding")
         await self._database.write(ledger.book, conversation, None, "", [call])
+        return _vectors_in(said, len(texts), chosen.dimensions)
 
 
 def shortened(text: str) -> str:
@@ -189,11 +150,22 @@ def shortened(text: str) -> str:
     return text.encode()[:TEXT_BYTES].decode(errors="ignore").strip() or "."
 
 
+def _vectors_in(said: Any, count: int, length: int | None) -> list[bytes]:
+    """Return the vectors of an answer, in the order of the texts: it may have another."""
+    try:
+        found = {each["index"]: each["embedding"] for each in said["data"]}
+        bodies = [_packed(found[n]) for n in range(count)]
+    except (LookupError, TypeError, ValueError, ArithmeticError) as exc:
+        raise ModelUnreachable("OpenAI API: the answer lacks vectors") from exc
+    if {*map(len, bodies)} != {length or len(bodies[0])}:
+        raise ModelUnreachable("OpenAI API: other vectors came: check search.dimensions")
+    return bodies
+
+
 def _packed(numbers: Sequence[float]) -> bytes:
-    """Return a vector by its direction: eight bits for each number."""
-    if not (largest := max(map(abs, numbers))):
-        raise ModelUnreachable("OpenAI API: a vector has no direction")
-    return array("b", [round(each / largest * TOP) for each in numbers]).tobytes()
+    """Return a vector by its direction, which zeros have none of: eight bits for each number."""
+    largest = max(map(abs, numbers))
+    return array("b", [round(each / largest * 127) for each in numbers]).tobytes()
 
 
 def server_of(settings: Settings) -> tuple[str, str]:
@@ -202,9 +174,8 @@ def server_of(settings: Settings) -> tuple[str, str]:
     Raises:
         SettingsError: There is no server, or the key cannot be used.
     """
-    chosen = settings.search
-    main = settings.model.model_copy(update={"provider": resolve_provider(settings.model)})
-    if chosen.base_url is None and main.provider not in SPEAK_OPENAI:
+    chosen, main = settings.search, settings.model
+    if chosen.base_url is None and resolve_provider(main) not in SPEAK_OPENAI:
         raise SettingsError("search.base_url: the server of `model` has no /embeddings, name one")
     # A key goes to no other address than the one that it was given for.
     key = chosen.api_key or (main.api_key if chosen.base_url is None else None)

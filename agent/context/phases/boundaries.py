@@ -73,17 +73,13 @@ def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Bou
     for head_end, tail_start, pinned in choices:
         role = _role(entries, head_end, pinned, tail_start)
         found = Boundaries(head_end, tail_start, pinned, role or "user")
-        if role is not None and _leaves_anything(entries, found):
+        if role is not None and leaving(entries, found):
             yield found
 
 
 def leaving(entries: Sequence[Entry], cut: Boundaries) -> list[Entry]:
     """Return what leaves the view and is worth a summary: what was only told beside goes unsaid."""
     return [entries[n] for n in cut.evicted if not is_ephemeral(entries[n].message)]
-
-
-def _leaves_anything(entries: Sequence[Entry], cut: Boundaries) -> bool:
-    return any(not is_ephemeral(entries[n].message) for n in cut.evicted)
 
 
 def _choices(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Choice]:

@@ -6,11 +6,12 @@ reached is told by the size: system prompt, tools and the newest messages are th
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from agent.context.phases.boundaries import Newest, group_start
 from agent.context_engine import CompressionRequest, Level, Sizes
 from agent.messages import ChatMessage, chars_of
-from agent.view.view import Edit, Entry, ViewPlan
+from agent.view.view import Edit, ViewPlan
 
 NEWEST_SHARE = 0.9
 """The newest user message is clipped only where it alone would exceed this of the threshold."""
@@ -119,7 +120,7 @@ def clip(
             for seq, size in tokens.items()
             if size > cap
         ]
-        return replace(plan, edits=tuple(sorted([*plan.edits, *clips], key=_by_seq)))
+        return replace(plan, edits=tuple(sorted([*plan.edits, *clips], key=attrgetter("seq"))))
 
     target = int(target_tokens(request) * MARGIN)
     low, high = 0, max(tokens.values(), default=0)
@@ -141,14 +142,9 @@ def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection
         if seq in seqs and plan.shows(seq) and isinstance(message.get("content"), list)
     ]
     fresh = [edit for edit in labels if edit not in plan.edits]
-    return replace(plan, edits=tuple(sorted([*plan.edits, *fresh], key=_by_seq)))
+    return replace(plan, edits=tuple(sorted([*plan.edits, *fresh], key=attrgetter("seq"))))
 
 
 def _newest_seq(request: CompressionRequest) -> int:
-    entries: list[Entry] = list(request.entries)
-    position = Newest.of(entries).user
-    return entries[position].seq if position >= 0 else 0
-
-
-def _by_seq(edit: Edit) -> int:
-    return edit.seq
+    position = Newest.of(request.entries).user
+    return request.entries[position].seq if position >= 0 else 0

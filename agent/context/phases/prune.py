@@ -109,7 +109,5 @@ def _is_long_result(message: ChatMessage) -> bool:
 
 
 def _has_long_arguments(message: ChatMessage) -> bool:
-    for call in message.get("tool_calls") or ():
-        if len(call["function"]["arguments"]) > LONG_CHARS:
-            return True
-    return False
+    calls = message.get("tool_calls") or ()
+    return any(len(call["function"]["arguments"]) > LONG_CHARS for call in calls)

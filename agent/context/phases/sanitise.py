@@ -97,14 +97,11 @@ def _known(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     for message in messages:
         role = message.get("role")
         if role in _INSTRUCTING:
-            known.append(_note(message) if known else _as_system(message))
+            first = cast("ChatMessage", {**message, "role": "system"})
+            known.append(_note(message) if known else first)
         elif role in {"user", "assistant", "tool"}:
             known.append(message)
     return known
-
-
-def _as_system(message: ChatMessage) -> ChatMessage:
-    return cast("ChatMessage", {**message, "role": "system"})
 
 
 def _note(message: ChatMessage) -> ChatMessage:

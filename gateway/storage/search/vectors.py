@@ -20,6 +20,8 @@ TEXTS = 32
 """Most messages of one request: of 8,000 bytes each at most."""
 MOST_COMPARED = 100_000
 """Vectors that one search compares, the newest of a conversation: 26 MB of 256 numbers each."""
+WEIGHT = 0.1
+"""What a standard deviation of nearness is worth, in parts of the words' best score."""
 KERNEL = (0.25, 0.5, 1.0, 0.5, 0.25)
 """What the messages on either side have to say for one: two steps before, one, itself, …"""
 _key = (search_row.c.conversation, search_row.c.seq)
@@ -27,7 +29,7 @@ _of_space = vector.c.space == bindparam("space")
 
 
 def lacking(
-    conn: Connection, space: str, before: tuple[int, int]
+    conn: Connection, space: str, before: tuple[int, int], most: int
 ) -> tuple[int, dict[int, str]] | None:
     """Return a conversation and the texts of its next messages without a vector, by seq, or None.
 
@@ -35,7 +37,7 @@ def lacking(
         space: What their vectors can be compared with.
         before: Conversation and seq: only messages before it, the last ones first.
     """
-    known = {"space": space, "before": before[0], "before_seq": before[1]}
+    known = {"space": space, "before": before[0], "before_seq": before[1], "most": most}
     if not (rows := conn.execute(_LACKING, known).all()):
         return None
     here = rows[0].conversation
@@ -51,7 +53,7 @@ _LACKING = (
         ~exists().where(vector.c.conversation == _key[0], vector.c.seq == _key[1], _of_space),
     )
     .order_by(_key[0].desc(), _key[1].desc())
-    .limit(TEXTS)
+    .limit(bindparam("most"))
 )
 
 
@@ -75,8 +77,8 @@ def nearness(
 ) -> dict[tuple[int, int], float]:
     """Return how near messages that may be found are to a question; {} for too few.
 
-    By conversation and seq, in standard deviations: how much nearer a message is, with the two on
-    either side, than those of the searched conversations are on the mean.
+    By conversation and seq, in parts of the words' best score: how much nearer a message is, with
+    the two on either side, than those of the searched conversations are on the mean.
     """
     np: Any = import_module("numpy")
     asked = np.frombuffer(question, dtype=np.int8).astype(np.float32)
@@ -96,7 +98,7 @@ def nearness(
     if len(compared) < len(KERNEL):
         return {}
     whole = np.concatenate(smooth)
-    near = ((whole - whole.mean()) / (float(whole.std()) or 1.0)).tolist()
+    near = (WEIGHT * (whole - whole.mean()) / (float(whole.std()) or 1.0)).tolist()
     return {
         (row.conversation, row.seq): share
         for row, share in zip(compared, near, strict=True)

@@ -17,7 +17,7 @@ from agent.models.base import ModelRequest
 from agent.tools.builtin.history import SESSION_SEARCH
 from agent.tools.context import SearchQuery
 from gateway.agent_ports import embeddings
-from gateway.agent_ports.embeddings import TEXT_BYTES, Embedder, shortened
+from gateway.agent_ports.embeddings import TEXT_BYTES, Embedder, server_of, shortened
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError
 from gateway.settings.loading import load_settings
@@ -27,6 +27,7 @@ from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import leases
 from gateway.storage.schema import ledger, vector
+from gateway.storage.search import vectors
 from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
 from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.scripted_model import Step, tool_call
@@ -46,14 +47,12 @@ async def server() -> AsyncIterator[EmbeddingsServer]:
 
 
 @pytest.fixture
-async def embedder(
+def embedder(
     server: EmbeddingsServer, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Embedder]:
+) -> Embedder:
     """Its model at work on the test's database, with more weight than usual."""
-    monkeypatch.setattr(embeddings, "WEIGHT", 0.2)
-    made = embedder_of(database, server)
-    yield made
-    await made.close()
+    monkeypatch.setattr(vectors, "WEIGHT", 0.2)
+    return embedder_of(database, server)
 
 
 def embedder_of(database: Database, server: EmbeddingsServer, **chosen: Any) -> Embedder:
@@ -178,7 +177,7 @@ async def test_the_agents_search_compares_meanings(
     tmp_path: Path, server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a gateway that is told to."""
-    monkeypatch.setattr(embeddings, "WEIGHT", 0.5)
+    monkeypatch.setattr(vectors, "WEIGHT", 0.5)
 
     def script(request: ModelRequest) -> Step:
         newest = request.messages[-1]
@@ -198,7 +197,6 @@ async def test_the_agents_search_compares_meanings(
         assert isinstance(indexer.meanings, Embedder)
         assert await indexer.meanings.make_all() == 2 * (2 * len(NOISE) + 1)
         said = await chat.ask("which one?")
-        await indexer.meanings.close()
     assert "labrador" in said
     assert "~ #" in said
 
@@ -241,7 +239,6 @@ async def test_who_is_killed_is_followed_by_another(
     async with open_database(location) as database:
         after = embedder_of(database, server)
         await after.make_all()
-        await after.close()
     assert before < 200
     assert [row.seq for row in store.rows(vector)] == list(range(1, 201))
 
@@ -256,7 +253,6 @@ async def test_each_text_has_its_own_vector(
     talk(store, "a zebra", "a horse", "a zebra")
     embedder = embedder_of(database, server, dimensions=64)
     await embedder.make_all()
-    await embedder.close()
     first, second, third = (row.body for row in store.rows(vector))
     assert first == third != second
     assert len(first) == 64
@@ -276,7 +272,6 @@ async def test_the_price_is_the_operators_or_unknown(
     talk(store, "a zebra")
     embedder = embedder_of(database, server, model="other", input_usd=input_usd)
     await embedder.make_all()
-    await embedder.close()
     [booked] = store.rows(ledger)
     assert booked.usd == (None if cost is None else pytest.approx(cost))
 
@@ -310,6 +305,18 @@ async def test_a_refusal_is_a_model_error(
         await embedder.make_all()
 
 
+@pytest.mark.parametrize("usage", [None, 7, {}, {"prompt_tokens": "many"}])
+async def test_an_unreadable_usage_is_unknown(
+    store: Store, embedder: Embedder, server: EmbeddingsServer, usage: object
+) -> None:
+    """The request is booked, its vector is kept: it was paid for."""
+    talk(store, "a zebra")
+    server.answer = {"data": [{"index": 0, "embedding": [0.5] * 256}], "usage": usage}
+    assert await embedder.make_all() == 1
+    [booked] = store.rows(ledger)
+    assert (booked.input_tokens, booked.usd) == (0, None)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -321,9 +328,10 @@ async def test_a_refusal_is_a_model_error(
         {"data": [{"index": 0, "embedding": []}]},
         {"data": [{"index": 0, "embedding": [0.0] * 256}]},
         {"data": [{"index": 0, "embedding": ["x"] * 256}]},
+        {"data": [{"index": 0, "embedding": [0.5, float("nan")] * 128}]},
+        {"data": [{"index": 0, "embedding": [0.5, 10**400] * 128}]},
         {"data": [{"index": 0, "embedding": [0.5] * 255}]},
         {"data": [{"index": 0, "embedding": "AAAA"}]},
-        {"data": [{"index": 0, "embedding": [0.5] * 256}], "usage": {"prompt_tokens": "many"}},
     ],
 )
 async def test_what_is_no_vector_is_refused(
@@ -335,6 +343,7 @@ async def test_what_is_no_vector_is_refused(
     with pytest.raises(ModelUnreachable):
         await embedder.make_all()
     assert store.rows(vector) == []
+    assert [row.purpose for row in store.rows(ledger)] == ["embedding"]
 
 
 async def test_a_server_that_is_gone(
@@ -346,7 +355,6 @@ async def test_a_server_that_is_gone(
     with pytest.raises(ModelUnreachable) as caught:
         await gone.make_all()
     assert "sk-secret" not in str(caught.value)
-    await gone.close()
 
 
 @pytest.mark.parametrize(
@@ -367,3 +375,29 @@ async def test_settings_that_cannot_work_are_told(
     settings = load_settings(environ={"PARLEY_HOME": str(tmp_path)}).settings
     with pytest.raises(SettingsError, match=told):
         Embedder(database, settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "search", "server"),
+    [
+        ({"api_key": "sk-main"}, {}, ("https://api.openai.com/v1", "sk-main")),
+        (
+            {"provider": "openrouter", "api_key": "sk-main"},
+            {},
+            ("https://openrouter.ai/api/v1", "sk-main"),
+        ),
+        ({"base_url": "http://main/v1", "api_key": "sk-main"}, {}, ("http://main/v1", "sk-main")),
+        (
+            {"base_url": "http://main/v1", "api_key": "sk-main"},
+            {"api_key": "sk-search"},
+            ("http://main/v1", "sk-search"),
+        ),
+        ({"api_key": "sk-main"}, {"base_url": "http://a/v1"}, ("http://a/v1", "")),
+    ],
+)
+def test_a_key_goes_to_its_own_server_only(
+    model: dict[str, str], search: dict[str, str], server: tuple[str, str]
+) -> None:
+    """The main model's key never goes to the address that `search.base_url` names."""
+    told = {"home": Path("/nowhere"), "model": model, "search": search}
+    assert server_of(Settings.model_validate(told)) == server

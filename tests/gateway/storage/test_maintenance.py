@@ -101,7 +101,7 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
         store.run(turns.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
     feed(store)
-    lacking = store.run(vectors.lacking, "space", (index.END, index.END))
+    lacking = store.run(vectors.lacking, "space", (index.END, index.END), vectors.TEXTS)
     assert lacking is not None
     store.run(vectors.enter, lacking[0], "space", dict.fromkeys(lacking[1], b"direction"))
     return current.lease.conversation

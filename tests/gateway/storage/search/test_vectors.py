@@ -24,7 +24,7 @@ def body(*numbers: int) -> bytes:
 def make(store: Store, space: str = SPACE) -> list[tuple[int, dict[int, str]]]:
     """Make what is missing; returns what was embedded together."""
     batches, before = [], (END, END)
-    while batch := store.run(vectors.lacking, space, before):
+    while batch := store.run(vectors.lacking, space, before, TEXTS):
         conversation, texts = batch
         batches.append((conversation, texts))
         made = {seq: body(1, 2, 3) if text else b"" for seq, text in texts.items()}
