@@ -27,6 +27,7 @@ from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import leases
 from gateway.storage.schema import ledger, vector
+from gateway.storage.search import vectors
 from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
 from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.scripted_model import Step, tool_call
@@ -279,6 +280,11 @@ async def test_the_price_is_the_operators_or_unknown(
     await embedder.close()
     [booked] = store.rows(ledger)
     assert booked.usd == (None if cost is None else pytest.approx(cost))
+
+
+def test_a_request_has_no_more_tokens_than_the_provider_takes() -> None:
+    """300,000 in all: a token has a byte at least."""
+    assert vectors.TEXTS * TEXT_BYTES <= 300_000
 
 
 def test_long_and_empty_texts_are_taken() -> None:
