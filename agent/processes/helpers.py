@@ -1,7 +1,7 @@
 """Starts Parley's own helper processes: small Python programs with nothing of the environment.
 
-They get neither Parley's environment (it may hold secrets) nor its packages; what they are asked
-comes in by stdin. One of them is the keeper, which holds a program of somebody else's.
+They get none of Parley's environment (it may hold secrets), and import the standard library and
+`agent` alone; a request comes in by stdin. One of them is the keeper, which holds another program.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ LANGUAGE = "C.UTF-8"
 KEEPER_GONE_WITHIN_S = 10.0
 """How long a keeper may take beside the time that its program gets to end."""
 
-_PACKAGE = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 
 def program(module: str) -> tuple[str, ...]:
     """Return the command that runs a module's `main`; further arguments stand behind it."""
     # -I: neither the environment nor the working directory adds to what can be imported.
     # -S: no site-packages, which take most of the time that a start needs.
-    return (sys.executable, "-I", "-S", "-c", BOOT, str(_PACKAGE), module)
+    return (sys.executable, "-I", "-S", "-c", BOOT, str(_ROOT), module)
 
 
 class HelperFailed(Exception):

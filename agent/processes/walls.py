@@ -29,16 +29,14 @@ SPARE_PROCESSES = 512
 """Above what is allowed, and what the user's processes are at the start: the kernel's limit is for
 all of them, and is only the second line behind the count."""
 _PACKAGE = Path(__file__).parents[1]
-_PACKAGE_INSIDE = "/run/parley"
+_ROOT_INSIDE = "/run/parley"
 _STREAMS = (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
-# The package `agent` imports what a helper does not need, and cannot find.
+# Last on the path, so that nothing there takes the place of the standard library.
 BOOT = """
-import sys, types
-agent = types.ModuleType("agent")
-agent.__path__ = [sys.argv[1]]
-sys.modules["agent"] = agent
+import sys
 from importlib import import_module
+sys.path.append(sys.argv[1])
 import_module(sys.argv[2]).main()
 """
 
@@ -106,7 +104,7 @@ def launch(
     letter = os.memfd_create("parley")
     os.write(letter, json.dumps(order).encode())
     inside = [
-        *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _PACKAGE_INSIDE),
+        *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _ROOT_INSIDE),
         *("agent.processes.walls", str(letter), str(told)),
     ]
     return Launch([*bwrap(walls), *inside], (letter, told))
@@ -151,7 +149,8 @@ def bwrap(walls: Walls) -> list[str]:
         *_bound("--dev-bind", confinement.DEVICES),
         *_links(),
         *_bound("--ro-bind-try", _readable(walls)),
-        *("--ro-bind", str(_PACKAGE / "processes"), f"{_PACKAGE_INSIDE}/processes"),
+        *("--ro-bind", str(_PACKAGE / "__init__.py"), f"{_ROOT_INSIDE}/agent/__init__.py"),
+        *("--ro-bind", str(_PACKAGE / "processes"), f"{_ROOT_INSIDE}/agent/processes"),
         *_bound("--bind", walls.writable),
         *("--remount-ro", "/", "--chdir", walls.directory, "--"),
     ]

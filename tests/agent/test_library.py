@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from typing_extensions import override
 
 import agent
-from agent import HistoryManager, estimate_tokens
+from agent import ContextEngine, HistoryManager, estimate_tokens
+from agent.context_engine import Compressed, CompressionRequest
 from agent.engines.rounds import HEADING, PARTS
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
@@ -401,6 +403,50 @@ def test_the_settings_are_followed() -> None:
     few = compact([SYSTEM, *talk(300, words=1)], protect_last_n=1, target_ratio=0.1)
     assert len(few.messages) < len(many.messages)
     assert len(many.messages) >= 30
+
+
+def test_the_engine_lcm_takes_lists_too() -> None:
+    """Its nodes are in the summary; their list can be compacted again."""
+    first = compact(long_talk(), engine="lcm")
+    second = compact([*first.messages, *talk(60, start=50)], engine="lcm")
+    for result in (first, second):
+        assert result.level == "extract"
+        assert result.tokens_after <= TARGET
+        assert faults(result.messages) == []  # type: ignore[arg-type]
+        [shown] = summaries_of(result.messages)
+        assert "[node " in shown["content"]
+
+
+class Broken(ContextEngine):
+    """Raises."""
+
+    name = "broken"
+
+    @override
+    def compress(self, request: CompressionRequest) -> Compressed | None:
+        raise ZeroDivisionError
+
+
+def test_an_engine_that_breaks_is_replaced_by_the_compressor() -> None:
+    """The result is the compressor's own, and the log names the engine."""
+    with capture_logs() as logs:
+        result = compact(long_talk(), engine=Broken)
+    assert result == compact(long_talk())
+    assert [(each["event"], each["engine"]) for each in logs] == [("engine_failed", "broken")]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "complaint"),
+    [
+        ({"engine": "nobody"}, "there is no engine 'nobody'"),
+        ({"options": {"x": 1}}, "has no options: x"),
+        ({"engine": "lcm", "options": {"x": 1}}, "Extra inputs"),
+    ],
+)
+def test_an_unknown_engine_or_option_is_refused(chosen: dict[str, Any], complaint: str) -> None:
+    """Not replaced by the default one."""
+    with pytest.raises(ValueError, match=complaint):
+        compact(long_talk(), **chosen)
 
 
 @pytest.mark.thorough

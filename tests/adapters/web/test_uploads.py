@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from adapters.door import OWNER, Visitor
+from adapters.web import adapter
 from gateway.access.rate_limits import BODY_BYTES_OF_USER
 from tests.adapters.web.conftest import Serve, Served, until
 from tests.support.door import MAX_FILE_BYTES, TOKEN
@@ -83,6 +84,31 @@ async def test_a_repeated_upload_is_taken_once(chat: Served) -> None:
     for _ in range(2):
         assert (await post(chat, form(a_txt=b"x")))[0] == 202
     assert len(chat.history.messages) == 1
+
+
+async def test_few_forms_are_stored_at_once(chat: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait with their files read, and all are accepted in the end."""
+    go, accept, storing = asyncio.Event(), chat.history.accept, list[str]()
+    read, reads = adapter.posted_form, list[None]()
+
+    async def slowly(messages: Any) -> Any:
+        storing.append(messages[0].dedupe_key)
+        await go.wait()
+        return await accept(messages)
+
+    async def counted(*given: Any) -> Any:
+        posted = await read(*given)
+        reads.append(None)
+        return posted
+
+    monkeypatch.setattr(chat.history, "accept", slowly)
+    monkeypatch.setattr(adapter, "posted_form", counted)
+    async with asyncio.TaskGroup() as tasks:
+        posts = [tasks.create_task(post(chat, form(key=f"m{n}", a_txt=b"x"))) for n in range(4)]
+        await until(lambda: len(reads) == 4 and len(storing) >= adapter.FORMS_AT_ONCE)
+        assert len(storing) == adapter.FORMS_AT_ONCE
+        go.set()
+    assert [each.result()[0] for each in posts] == [202] * 4
 
 
 async def test_the_files_of_a_message_are_measured_together(serve: Serve) -> None:

@@ -125,6 +125,17 @@ def test_commands_and_results() -> None:
     assert read(entries(calling("f", "[1]"), calling("f", "{"))) == []
 
 
+def test_only_what_was_said_is_read() -> None:
+    """No system prompt, no request of Parley's own, and no picture."""
+    picture: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+    said = entries(
+        ChatMessage(role="system", content="Be kind."),
+        user_message("Go on.", synthetic=True),
+        ChatMessage(role="user", content=[{"type": "text", "text": "A zebra."}, picture]),
+    )
+    assert read(said) == [Sentence(6, "user", 0, "A zebra.")]
+
+
 def test_days_stand_where_they_change() -> None:
     """Also where the notes are read back, and go on."""
     days = [(1, "2026-03-04"), (6, "2026-03-05")]

@@ -276,6 +276,11 @@ async def test_the_price_is_the_operators_or_unknown(
     assert booked.usd == (None if cost is None else pytest.approx(cost))
 
 
+def test_a_request_has_no_more_tokens_than_the_provider_takes() -> None:
+    """300,000 in all: a token has a byte at least."""
+    assert vectors.TEXTS * TEXT_BYTES <= 300_000
+
+
 def test_long_and_empty_texts_are_taken() -> None:
     """A long one by its head, never beyond what a model reads; an empty one as a dot."""
     assert len(shortened("ü" * 20_000).encode()) <= TEXT_BYTES

@@ -1,6 +1,7 @@
 """What a model finds in people's words: quoted, checked, entered once, paid for once."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from agent.usage import Prices
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.told_notes import NoteChats
+from gateway.context import memory_reading
 from gateway.context.memory_reading import (
     AT_ONCE,
     MOST_CHARS,
@@ -117,15 +119,19 @@ def test_a_prompt_masks_secrets_and_shortens_what_is_pasted() -> None:
 
 @asynccontextmanager
 async def chatting(
-    home: Path, *texts: str, steps: Sequence[Step] = (), **budget: float
+    home: Path,
+    *texts: str,
+    steps: Sequence[Step] = (),
+    access: Mapping[str, Any] | None = None,
+    **budget: float,
 ) -> AsyncIterator[tuple[Running, MemoryReader]]:
     """Run a gateway in which a person has said this, and a model that reads it says that."""
-    async with running(home) as chat:
+    async with running(home, access=dict(access or {})) as chat:
         database = chat.gateway.database
         model = ScriptedModel(steps, facts=FACTS)
         budgets = Budgets(database, BudgetSettings(**budget), "UTC")
-        access = Access(chat.gateway.settings.access, chat.gateway.settings.web)
-        owners = Owners(access, {("telegram", "default"): chat.adapter.render})
+        rules = Access(chat.gateway.settings.access, chat.gateway.settings.web)
+        owners = Owners(rules, {("telegram", "default"): chat.adapter.render})
         chats = NoteChats(owners, chat.gateway.beside.inquiries.wakeups)
         reader = MemoryReader(database, budgets, Summariser([model], 10.0), chats, 1_000)
         chat.gateway.beside.recall.reader = reader
@@ -299,6 +305,48 @@ async def test_an_attack_is_not_kept(tmp_path: Path) -> None:
     async with chatting(tmp_path, attack, steps=[answer(item(1, attack))]) as (chat, reader):
         assert await reader.read_all() == 1
         assert await entered(chat) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [["My password: hunter2secret opens the gate."], [HABIT, HABIT]],
+    ids=["a secret", "said by the agent"],
+)
+async def test_what_must_not_become_a_note_is_left_out(tmp_path: Path, said: list[str]) -> None:
+    """A secret, and a copy of what the agent said before; the log has their number."""
+    steps = [answer(item(len(said), said[-1]))]
+    async with chatting(tmp_path, *said, steps=steps) as (chat, reader):
+        assert await reader.read_all() == 1
+        assert await entered(chat) == []
+        assert (await chat.logged("words_not_remembered"))["words"] == 1
+
+
+async def test_in_a_group_only_people_who_may_act_are_remembered(tmp_path: Path) -> None:
+    """A guest's words are read as well, and do not become a note."""
+    group = {"groups": {"*": {"senders": "anyone"}}}
+    steps = [answer(item(1, HABIT)), answer(item(1, PLAIN))]
+    async with chatting(tmp_path, steps=steps, access=group) as (chat, reader):
+        for sender, text in (("u9", HABIT), ("u1", PLAIN)):
+            await chat.ask(text, "g", chat_kind="group", sender=sender)
+        await chat.logged("turn_finished", 2)
+        assert await reader.read_all() == 2
+        assert len(requests_of(reader)) == 2
+        assert await entered(chat) == [("user", PLAIN)]
+
+
+async def test_what_is_not_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message on top of those that may wait, and what still waits at the stop."""
+    monkeypatch.setattr(memory_reading, "MOST_WAITING", 1)
+    async with chatting(tmp_path, HABIT, PLAIN) as (chat, reader):
+        stopped = asyncio.create_task(reader.run())
+        await asyncio.sleep(0)
+        stopped.cancel()
+        await asyncio.wait([stopped])
+        assert [each.text for said in reader.waiting.values() for each in said] == [HABIT]
+        assert [line["error"] for line in chat.events("memory_not_read")] == [
+            "too many messages wait",
+            "1 messages waited at the stop",
+        ]
 
 
 async def test_forwarded_words_are_not_read(tmp_path: Path) -> None:

@@ -158,6 +158,24 @@ async def test_a_turn_reads_only_what_is_new(store: Store) -> None:
     assert (reading.rows, reading.statements) == ([200, 2, 204], [1, 1, 1])
 
 
+@pytest.mark.parametrize("kind", ["message", "compaction"])
+async def test_what_another_replica_has_written_is_read(store: Store, kind: str) -> None:
+    """A turn behind one that another replica has run shows the same as there."""
+    place = opened_place(store)
+    reading, here, there = Reading(store), KeptViews(), KeptViews()
+    store.run(transcript.append, place, BATCHES[0])
+    await here.open(reading, active(store, place))  # type: ignore[arg-type]
+    await there.open(reading, active(store, place))  # type: ignore[arg-type]
+    store.run(transcript.append, place, [*BATCHES[1], *RESULTS])
+    if kind == "compaction":
+        session = active(store, place)
+        store.run(sessions.split, session, kind, plan_of(kind, newest=6, session=session))
+    for views in (there, here):
+        store.run(transcript.append, place, BATCHES[0])
+        kept = await views.open(reading, active(store, place))  # type: ignore[arg-type]
+        assert_same(kept, from_nothing(store, active(store, place)))
+
+
 async def test_another_segment_is_read_anew(store: Store) -> None:
     """Its view may show what the one before did not, and leave out what it did."""
     place = opened_place(store)

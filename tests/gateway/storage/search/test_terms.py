@@ -26,6 +26,20 @@ def test_case_accents_and_widths_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "asked_for"),
+    [
+        ("IŞIK \u0131ş\u0131k İ", "isik isik i"),
+        ("Łódź sjøen", "lodz sjoen"),
+        ("Größe", "grosse"),
+        ("чей", "чеи"),
+    ],
+)
+def test_what_is_the_same_to_a_reader_is_one_text(written: str, asked_for: str) -> None:
+    """Whatever marks its letters have, also those that Unicode does not take apart."""
+    assert folded(written) == asked_for
+
+
+@pytest.mark.parametrize(
     ("text", "terms"),
     [
         ("東京都", {"东京", "京都", "都"}),
