@@ -4,7 +4,7 @@ Sections: path, overhead, instruments, policy, throughput, bursts, suspects, sto
 first_answer, estimates, statements, recall, compaction, billing, caching, economy,
 rendering, platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run,
 in that order; console, and hermes, which needs another product, only by their names.
-`aged=FOLDER` and `console=FOLDER` keep their large database there, `releases=FOLDER` the releases
+`aged=FOLDER` and `console=FOLDER` keep their large database there, `releases=FOLDER` the commit
 before. `--write` puts the tables of the sections that were run into docs/performance.md, those of
 simulation and scaling into docs/scaling.md, that of instruments into docs/metrics.md.
 """

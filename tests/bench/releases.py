@@ -1,8 +1,8 @@
-"""This checkout beside releases before it: the same sections, in turns, in one run.
+"""This checkout and a commit before it: the same sections, in turns, in one run.
 
-Each release is taken from git into a folder of its own, with a virtual environment of its own lock
-file, and runs its own benchmarks on its own code. `releases=FOLDER` keeps them there and uses them
-again; a folder's name is the commit.
+The commit is taken from git into a folder of its own, with a virtual environment of its own lock
+file, and runs its own benchmarks on its own code. `releases=FOLDER` keeps it there and uses it
+again; the folder's name is the commit.
 """
 
 import re
@@ -30,18 +30,17 @@ SECTIONS = {
 """Section → rounds; the long ones have few."""
 RUN_WITHIN_S = 600
 COLUMNS = ("before", "now", "ratio", "bar", "")
-FAST = "24fc13f"
+BEFORE = "24fc13f"
 """The last commit before the speed tuning was removed."""
 _LINE = re.compile(r"^  (\S.*?)  +([\d,]+(?:\.\d+)?) (\S+)")
-_VERSION = re.compile(r"^## \[(\S+)\]", re.MULTILINE)
 
 
-BARS: Mapping[tuple[str, str], float] = {(FAST, "one conversation, CPU per message"): 1.7}
-"""Release and figure → the highest ratio, now ÷ before."""
+BARS: Mapping[str, float] = {"one conversation, CPU per message": 1.7}
+"""Figure → the highest ratio, now ÷ before."""
 
 
 class CannotCompare(Exception):
-    """A release cannot be had here; the text says why, and what helps."""
+    """The commit cannot be had here; the text says why, and what helps."""
 
 
 @dataclass(slots=True)
@@ -78,19 +77,16 @@ class Checkout:
 
 
 def measure(folder: Path | None = None) -> Iterator[Figure | LeftOut]:
-    """Yield each figure that this checkout and a release both have; the medians of all rounds."""
+    """Yield each figure that this checkout and the commit both have; the medians of all rounds."""
     here = Checkout("this checkout", ROOT, Path(sys.executable))
     with tempfile.TemporaryDirectory() as scratch:
-        others = []
-        for name, find in ((FAST, lambda: FAST), ("the release before", before)):
-            try:
-                others.append(checked_out(find(), folder or Path(scratch)))
-            except CannotCompare as exc:
-                yield LeftOut(f"beside {name}", str(exc))
-        if others:
-            yield from _rounds((*others, here))
-        for other in others:
-            yield from compared(other, here)
+        try:
+            other = checked_out(BEFORE, folder or Path(scratch))
+        except CannotCompare as exc:
+            yield LeftOut(f"beside {BEFORE}", str(exc))
+            return
+        yield from _rounds((other, here))
+        yield from compared(other, here)
 
 
 def _rounds(checkouts: Sequence[Checkout]) -> Iterator[LeftOut]:
@@ -111,7 +107,7 @@ def compared(other: Checkout, here: Checkout) -> Iterator[Figure]:
             continue
         before, now = median(other.found[name]), median(here.found[name])
         ratio = now / before
-        most = BARS.get((other.name, name))
+        most = BARS.get(name)
         figure = Figure(f"{name}, beside {other.name}", ratio, "", at_most=most)
         unit = here.units[name]
         cells = (f"{before:.4g} {unit}", f"{now:.4g} {unit}", f"{ratio:.2f}", *figure.verdict)
@@ -124,22 +120,8 @@ def read(printed: str) -> dict[str, tuple[float, str]]:
     return {line[1]: (float(line[2].replace(",", "")), line[3]) for line in lines}
 
 
-def before(root: Path = ROOT) -> str:
-    """Return the last commit of the release before: the one before the changelog's newest entry.
-
-    Raises:
-        CannotCompare: The history does not reach back to it.
-    """
-    newest = _VERSION.findall((root / "CHANGELOG.md").read_text("utf-8"))[0]
-    opened = _git(root, "log", "--format=%H", f"-S## [{newest}]", "--", "CHANGELOG.md")
-    if not opened:
-        raise CannotCompare(f"git does not know when the changelog's entry of {newest} was begun")
-    found = _git(root, "rev-parse", "--short=7", f"{opened.split()[-1]}^")
-    return found.strip()
-
-
 def checked_out(commit: str, folder: Path, root: Path = ROOT) -> Checkout:
-    """Return a release in its folder, ready to run; one that is there already is used as it is.
+    """Return a commit in its folder, ready to run; one that is there already is used as it is.
 
     Raises:
         CannotCompare: The commit is not in this clone, or what it needs cannot be installed.
@@ -147,7 +129,7 @@ def checked_out(commit: str, folder: Path, root: Path = ROOT) -> Checkout:
     tree = folder / commit
     python = tree / ".venv" / "bin" / "python"
     if not python.exists():
-        packed = _git_bytes(root, "archive", "--format=tar", commit)
+        packed = _git(root, "archive", "--format=tar", commit)
         tree.mkdir(parents=True, exist_ok=True)
         subprocess.run(("tar", "-x", "-C", tree), input=packed, check=True)
         _install(tree, python)
@@ -158,9 +140,6 @@ def _install(tree: Path, python: Path) -> None:
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     for command in (
         (sys.executable, "-m", "venv", tree / ".venv"),
-        # Lock files of 0.5 name no extras. For what asks for an extra, pip before 23.3 takes the
-        # newest release, of which these files hold no hash.
-        (*pip, "--upgrade", "pip"),
         (*pip, "--require-hashes", "-r", "requirements-dev.lock"),
         (*pip, "--no-deps", "--no-build-isolation", "--editable", "."),
     ):
@@ -170,11 +149,7 @@ def _install(tree: Path, python: Path) -> None:
             raise CannotCompare(f"what {tree.name} needs cannot be installed: {_end(ran.stderr)}")
 
 
-def _git(root: Path, *command: str) -> str:
-    return _git_bytes(root, *command).decode()
-
-
-def _git_bytes(root: Path, *command: str) -> bytes:
+def _git(root: Path, *command: str) -> bytes:
     try:
         return subprocess.run(("git", *command), cwd=root, capture_output=True, check=True).stdout
     except FileNotFoundError as exc:

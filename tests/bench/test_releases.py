@@ -1,4 +1,4 @@
-"""What the comparison with releases before says, and what it says where it cannot be made."""
+"""What the comparison with a commit before says, and what it says where it cannot be made."""
 
 import subprocess
 import sys
@@ -8,10 +8,9 @@ import pytest
 
 from tests.bench.figures import Figure
 from tests.bench.releases import (
-    FAST,
+    BEFORE,
     CannotCompare,
     Checkout,
-    before,
     checked_out,
     compared,
     measure,
@@ -30,12 +29,12 @@ def git(tree: Path, *command: str) -> str:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """A repository of three commits; the last two tell of versions."""
+    """A repository of three commits."""
     tree = tmp_path / "history"
     tree.mkdir()
     git(tree, "init", "--quiet")
-    for n, text in enumerate(("", "## [0.1.0]\n", "## [0.2.0] - unreleased\n\n## [0.1.0]\n")):
-        (tree / "CHANGELOG.md").write_text(text)
+    for n in range(3):
+        (tree / "CHANGELOG.md").write_text(f"{n}")
         (tree / "requirements-dev.lock").write_text("parley-that-nobody-has==1\n")
         git(tree, "add", ".")
         git(tree, "commit", "--quiet", "--message", f"{n}")
@@ -54,7 +53,7 @@ def test_what_a_run_prints_is_read() -> None:
 def test_medians_are_compared_beside_their_bar(now: float, reached: bool) -> None:
     """A slow round of a busy machine decides nothing; what one side alone has is left out."""
     none = Path()
-    other = Checkout(FAST, none, none, {CPU: [5, 5, 50], "gone": [1]}, {CPU: "ms", "gone": "s"})
+    other = Checkout(BEFORE, none, none, {CPU: [5, 5, 50], "gone": [1]}, {CPU: "ms", "gone": "s"})
     here = Checkout("here", none, none, {CPU: [now, now, 90], "new": [1]}, {CPU: "ms"})
     [figure] = compared(other, here)
     verdict = "reached" if reached else "**over**"
@@ -62,17 +61,10 @@ def test_medians_are_compared_beside_their_bar(now: float, reached: bool) -> Non
     assert figure.reached is reached
 
 
-def test_the_release_before_is_what_was_there_when_the_changelog_went_on(history: Path) -> None:
-    """The commit before the newest entry was begun."""
-    assert before(history) == git(history, "rev-parse", "--short=7", "HEAD^")
-
-
 def test_a_clone_without_the_history_says_so(history: Path, tmp_path: Path) -> None:
     """And how to get it."""
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "--quiet", "--depth=1", history.as_uri(), str(shallow))
-    with pytest.raises(CannotCompare, match="git fetch --unshallow"):
-        before(shallow)
     with pytest.raises(CannotCompare, match="git fetch --unshallow"):
         checked_out(git(history, "rev-parse", "HEAD^"), tmp_path, shallow)
 
@@ -91,15 +83,11 @@ def test_an_index_that_cannot_be_reached_is_named(
 def test_a_comparison_that_is_left_out_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line for each release, and nothing is measured."""
-    monkeypatch.setattr("tests.bench.releases.before", lambda: FAST)
+    """A line says so, and nothing is measured."""
     monkeypatch.setattr("tests.bench.releases.checked_out", _nowhere)
-    lines = list(measure(tmp_path))
-    assert [str(line) for line in lines] == [
-        f"  beside {FAST}: left out, nowhere",
-        "  beside the release before: left out, nowhere",
-    ]
-    assert not any(line.reached for line in lines)
+    [line] = measure(tmp_path)
+    assert str(line) == f"  beside {BEFORE}: left out, nowhere"
+    assert not line.reached
 
 
 def _nowhere(_commit: str, _folder: Path) -> Checkout:
