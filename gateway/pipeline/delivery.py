@@ -363,12 +363,9 @@ class Delivery:
         return replace(message, payload=shown, file=file)
 
     async def _mark_sending(self, message: Outgoing) -> bool:
-        me, line = self._replica, self._lines[message.conversation]
-        if me.is_shared and line.by is None:
-            # A row that was handed over is sent as who this replica is now.
-            line.by = me.id
-        by = me.id if line.by is None else line.by
-        return await self._database.write(sending.mark_sending, message, by)
+        by = self._lines[message.conversation].by
+        me = self._replica.id if by is None else by
+        return await self._database.write(sending.mark_sending, message, me)
 
     def _by(self, due: Due) -> int | None:
         """Return as whom this replica sends a row; None where no other one could."""

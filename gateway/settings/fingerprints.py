@@ -29,7 +29,7 @@ KEY_CHARS = 4
 class Fingerprints:
     """Writes settings as JSON, with a fingerprint in place of each secret.
 
-    A fingerprint is `hmac-KEY:HASH`. Rows of versions before 0.6 have `sha256:HASH` without a key.
+    A fingerprint is `hmac-KEY:HASH`. Rows of the unreleased 0.6 may have `sha256:HASH`.
     """
 
     def __init__(self, key: str) -> None:

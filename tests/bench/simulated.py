@@ -271,7 +271,7 @@ class Cluster:
 
 
 CONNECTIONS = 6
-"""Source: decision 250."""
+"""The default of `storage.connections`."""
 
 
 class _OneOfSeveral(Replica):
