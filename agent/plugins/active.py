@@ -82,27 +82,17 @@ class Plugins:
 
     def tools(self, taken: Collection[str]) -> list[Tool]:
         """Return the tools of all plugins; log and leave out a tool with a name that is taken."""
-        names = set(taken)
-        found: list[Tool] = []
+        found: dict[str, Tool] = {}
         for plugin in self.loaded:
             for tool in plugin.tools:
-                if tool.name in names:
+                if tool.name in taken or tool.name in found:
                     report_skipped(plugin.name, tool.name, "another tool has its name")
-                    continue
-                names.add(tool.name)
-                found.append(tool)
-        return found
-
-    def hooks_of_turn(self, guarded: Callable[[str], bool]) -> "TurnHooks | None":
-        """Return the hooks of a turn that begins; None where there can be nothing to do.
-
-        Args:
-            guarded: Whether a tool is only for senders who may act (`ToolRegistry.restricted`).
-        """
-        is_needed = self.missing_guards or self.having("pre_tool_call")
-        return TurnHooks(self, guarded) if is_needed or self.having("post_tool_call") else None
+                else:
+                    found[tool.name] = tool
+        return [*found.values()]
 
 
+@dataclass(frozen=True, slots=True)
 class TurnHooks:
     """`agent.tools.context.Hooks` of one turn: the hooks of all plugins around its tool calls.
 
@@ -111,33 +101,36 @@ class TurnHooks:
     A plugin that fails is left out for the rest of the turn. If it has a `pre_tool_call`, it may be
     there to forbid something: then every guarded tool is refused from there on. The same holds for
     a plugin that is enabled and could not be loaded.
+
+    Attributes:
+        guarded: Whether a tool is only for senders who may act (`ToolRegistry.restricted`).
+        left_out: Names of the plugins that have failed.
     """
 
-    def __init__(self, plugins: Plugins, guarded: Callable[[str], bool]) -> None:
-        """Begin a turn.
-
-        Args:
-            guarded: Whether a tool is only for senders who may act (`ToolRegistry.restricted`).
-        """
-        self._plugins = plugins
-        self._guarded = guarded
-        self._left_out: set[str] = set()
+    plugins: Plugins
+    guarded: Callable[[str], bool]
+    left_out: set[str] = field(default_factory=set)
 
     async def before(
         self, name: str, arguments: Mapping[str, Any], context: ToolContext
     ) -> str | None:
         """Return why the call must not run; None where it may."""
         # What is missing may be the very plugin that would have said no.
-        if self._plugins.missing_guards and self._guarded(name):
-            return _closed(name, self._plugins.missing_guards)
-        event = _event(name, arguments, context)
-        for plugin in self._plugins.having("pre_tool_call"):
-            refused = await self._refusal(plugin, event)
-            # It has failed just now: what it might have forbidden must not run unasked.
-            if refused is None and plugin.name in self._left_out and self._guarded(name):
-                refused = _closed(name, [plugin.name])
-            if refused is not None:
-                return refused
+        if self.plugins.missing_guards and self.guarded(name):
+            return _closed(name, self.plugins.missing_guards)
+        for plugin in self.plugins.having("pre_tool_call"):
+            event = _event(name, arguments, context)
+            for said in await self._call(plugin, "pre_tool_call", event):
+                if isinstance(said, str):
+                    return _veto(plugin.name, said)
+                if said is not None:
+                    # False may be meant as a veto, and True too.
+                    wrong = TypeError(f"it returned {type(said).__name__}, not a text or None")
+                    plugin.caller.failed("pre_tool_call", wrong)
+                    self.left_out.add(plugin.name)
+            # What it might have forbidden must not run unasked.
+            if plugin.name in self.left_out and self.guarded(name):
+                return _closed(name, [plugin.name])
         return None
 
     async def after(
@@ -148,48 +141,37 @@ class TurnHooks:
         context: ToolContext,
     ) -> None:
         """Tell what became of a call."""
-        event = _event(name, arguments, context)
-        event |= {"status": outcome.status, "result": outcome.text}
-        for plugin in self._plugins.having("post_tool_call"):
-            if plugin.name in self._left_out:
-                continue
-            try:
-                await plugin.call_hooks("post_tool_call", event)
-            except PluginFailed:
-                self._left_out.add(plugin.name)
+        became = {"status": outcome.status, "result": outcome.text}
+        for plugin in self.plugins.having("post_tool_call"):
+            event = _event(name, arguments, context) | became
+            await self._call(plugin, "post_tool_call", event)
 
-    async def _refusal(self, plugin: LoadedPlugin, event: dict[str, Any]) -> str | None:
-        """Return why a plugin does not let a call run; None also where it cannot say."""
-        if plugin.name in self._left_out:
-            return None
+    async def _call(
+        self, plugin: LoadedPlugin, hook: HookName, event: Mapping[str, Any]
+    ) -> list[Any]:
+        """Return what its hooks return; nothing if it fails, or is left out since it has failed."""
+        if plugin.name in self.left_out:
+            return []
         try:
-            for found in await plugin.call_hooks("pre_tool_call", event):
-                if (veto := _veto(plugin.caller, found)) is not None:
-                    return veto
+            return await plugin.call_hooks(hook, event)
         except PluginFailed:
-            self._left_out.add(plugin.name)
-        return None
+            self.left_out.add(plugin.name)
+            return []
 
 
 def _event(name: str, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
     return {
         "tool": name,
-        "arguments": deepcopy(dict(arguments)),
+        "arguments": dict(arguments),
         "conversation": context.conversation,
         "call_id": context.call_id,
         "may_act": context.may_act,
     }
 
 
-def _veto(caller: Caller, found: object) -> str | None:
-    if found is None:
-        return None
-    if not isinstance(found, str):
-        # False may be meant as a veto, and True too.
-        wrong = TypeError(f"it returned {type(found).__name__}, not a text or None")
-        raise caller.failed("pre_tool_call", wrong)
-    reason = found.strip()[:MAX_VETO_CHARS] or "no reason was given"
-    return f"the plugin {caller.plugin} does not allow this call: {reason}"
+def _veto(plugin: str, said: str) -> str:
+    reason = said.strip()[:MAX_VETO_CHARS] or "no reason was given"
+    return f"the plugin {plugin} does not allow this call: {reason}"
 
 
 def _closed(name: str, plugins: Sequence[str]) -> str:

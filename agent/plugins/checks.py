@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -184,37 +184,30 @@ def _edits(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
         yield "it changes the newest user message"
 
 
-class _Shown(NamedTuple):
-    """A message of a view: its seq (0 for a summary) and its role."""
-
-    seq: int
-    role: str
-
-
-def _sequence(plan: ViewPlan, entries: Sequence[Entry]) -> list[_Shown]:
-    """Return what a view consists of, in order."""
-    shown = [_Shown(seq, message["role"]) for seq, message in entries if plan.shows(seq)]
-    head = [each for each in shown if each.seq <= plan.head_upto]
-    summaries = [_Shown(0, message["role"]) for message in summary_messages(plan)]
-    return [*head, *summaries, *shown[len(head) :]]
+def _sequence(plan: ViewPlan, entries: Sequence[Entry]) -> list[tuple[int, str]]:
+    """Return seq (0 for a summary) and role of each message of a view, in order."""
+    shown: list[tuple[int, str]] = [
+        (seq, message["role"]) for seq, message in entries if plan.shows(seq)
+    ]
+    head = sum(seq <= plan.head_upto for seq, _ in shown)
+    shown[head:head] = [(0, message["role"]) for message in summary_messages(plan)]
+    return shown
 
 
 def _seams(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
     """Yield where roles do not fit that stood otherwise before."""
     before, after = (_sequence(each, request.entries) for each in (request.plan, plan))
-    if after and after[0].role != "user" and after[:1] != before[:1]:
-        yield f"the view starts with a message of role {after[0].role}, not user"
+    if after and after[0][1] != "user" and after[:1] != before[:1]:
+        yield f"the view starts with a message of role {after[0][1]}, not user"
     # Roles may have met before, by what people sent; only new seams are the engine's.
     known = set(pairwise(before))
     for one, two in pairwise(after):
-        if (one, two) in known:
-            continue
-        if two.role == "tool" or one.role == two.role:
-            yield f"{_name(two)} of role {two.role} follows {_name(one)} of role {one.role}"
+        if (one, two) not in known and two[1] in {"tool", one[1]}:
+            yield f"{_name(*two)} follows {_name(*one)}"
 
 
-def _name(shown: _Shown) -> str:
-    return f"message {shown.seq}" if shown.seq else "a summary"
+def _name(seq: int, role: str) -> str:
+    return f"message {seq} of role {role}" if seq else f"a summary of role {role}"
 
 
 def _size(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:

@@ -4,8 +4,10 @@ Only the engine that `context.engine` names is ever imported. If it cannot be us
 compressor takes its place, with a warning.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ from agent.plugins.finding import (
     entry_point,
     find_folder,
     find_folders,
-    name_problem,
     packaged,
 )
 from agent.plugins.loading import guarded, load_engine
@@ -33,33 +34,34 @@ from agent.plugins.registry import (
     registered,
     takes_lists,
 )
-from agent.plugins.supervision import supervised_engine
-from agent.processes.threads import CallHangs, DaemonThreads
+from agent.plugins.supervision import Caller, HostedEngine
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
+TIME_LIMIT_S = 90.0
+"""Longest `compress` of a plugin, its summary model included."""
 TOOL_TIME_LIMIT_S = 60.0
 """Of one call of an engine's tool."""
 
 
-@dataclass(frozen=True, slots=True)
 class EngineFactory:
     """Makes the engine of one turn when called with its limits; see `Found` for the source."""
 
-    name: str
-    source: str
-    engine: type[ContextEngine]
-    options: Mapping[str, Any]
-    threads: DaemonThreads = field(default_factory=DaemonThreads)
+    def __init__(
+        self, source: str, engine: type[ContextEngine], options: Mapping[str, Any]
+    ) -> None:
+        self.name, self.source = engine.name, source
+        self._engine, self._options = engine, options
+        self._caller = Caller(engine.name, TIME_LIMIT_S)
 
     def __call__(self, limits: Limits) -> ContextEngine:
         """Return a new engine; one that is not built in is supervised."""
         if self.source == "built-in":
-            return self.engine(limits, self.options)
-        built_in = BUILT_IN[DEFAULT](limits, {})
-        return supervised_engine(self.engine, self.options, built_in, self.threads)
+            return self._engine(limits, self._options)
+        make = partial(self._engine, limits, deepcopy(dict(self._options)))
+        return HostedEngine(make, BUILT_IN[DEFAULT](limits, {}), self._caller)
 
 
 def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
@@ -73,7 +75,7 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
         options: The engine's own block of the settings; not handed to the one that replaces it.
     """
     if name == DEFAULT:
-        return _built_in(DEFAULT, options)
+        return EngineFactory("built-in", BUILT_IN[DEFAULT], options)
     try:
         return _find(name, home, options)
     except PluginRefused as exc:
@@ -85,27 +87,21 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
             used=DEFAULT,
             exc_info=exc.__cause__,
         )
-        return _built_in(DEFAULT, {})
+        return EngineFactory("built-in", BUILT_IN[DEFAULT], {})
 
 
 def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
-    if wrong := name_problem("engine", name):
-        raise PluginRefused(wrong)
     # What an operator has put into the data directory comes before what is installed.
     if folder := find_folder(home, "engine", name):
-        return EngineFactory(name, "plugin", load_engine(folder, options), options)
+        return EngineFactory("plugin", load_engine(folder, options), options)
     if name in registered:
-        return EngineFactory(name, "registered", registered[name], options)
+        return EngineFactory("registered", registered[name], options)
     if point := entry_point(ENGINE_GROUP, name):
         engine = engine_class(guarded(f"importing {point.value}", point.load), name)
-        return EngineFactory(name, "entry point", engine, options)
+        return EngineFactory("entry point", engine, options)
     if name in BUILT_IN:
-        return _built_in(name, options)
+        return EngineFactory("built-in", BUILT_IN[name], options)
     raise PluginRefused(f"there is no engine {name!r}, neither in {home / ENGINES} nor installed")
-
-
-def _built_in(name: str, options: Mapping[str, Any]) -> EngineFactory:
-    return EngineFactory(name, "built-in", BUILT_IN[name], options)
 
 
 def engine_for(
@@ -130,14 +126,19 @@ def engine_for(
     if options and engine is BUILT_IN[DEFAULT]:
         raise ValueError(f"the engine {DEFAULT} has no options: {', '.join(options)}")
     source = "built-in" if engine in BUILT_IN.values() else "registered"
-    return EngineFactory(engine.name, source, engine, options)(limits)
+    return EngineFactory(source, engine, options)(limits)
 
 
 def available(home: Path) -> list[Found]:
     """Return every engine in the order in which names are looked up; runs no code of plugins."""
     found: list[Found] = []
     taken = {DEFAULT}
-    for each in _all(home):
+    for each in (
+        *find_folders(home, "engine"),
+        *(Found(name, "registered", _about(own)) for name, own in sorted(registered.items())),
+        *packaged(ENGINE_GROUP, "engine"),
+        *(Found(name, "built-in", _about(own)) for name, own in BUILT_IN.items()),
+    ):
         problem = each.problem
         if each.name in taken and (each.name, each.source) != (DEFAULT, "built-in"):
             whose = "the built-in engine" if each.name == DEFAULT else "an engine found before"
@@ -145,15 +146,6 @@ def available(home: Path) -> list[Found]:
         found.append(replace(each, problem=problem))
         taken.add(each.name)
     return found
-
-
-def _all(home: Path) -> Iterator[Found]:
-    yield from find_folders(home, "engine")
-    for name, engine in sorted(registered.items()):
-        yield Found(name, "registered", _about(engine))
-    yield from packaged(ENGINE_GROUP, "engine")
-    for name, engine in BUILT_IN.items():
-        yield Found(name, "built-in", _about(engine))
 
 
 def _about(engine: type[ContextEngine]) -> str:
@@ -172,33 +164,26 @@ def engine_tools(
         offered: `ContextEngine.get_tool_schemas()`.
         limit_s: For one call of the engine.
     """
-    names, threads = {*taken}, DaemonThreads()
-    tools: list[Tool] = []
+    caller, tools = Caller("context engine", limit_s), dict[str, Tool]()
     for schema in offered:
-        if schema.name in names:
+        if schema.name in taken or schema.name in tools:
             log.warning("engine_tool_skipped", tool=schema.name)
-            continue
-        names.add(schema.name)
-        tools.append(_engine_tool(schema, threads, limit_s))
-    return tools
+        else:
+            tools[schema.name] = _engine_tool(schema, caller)
+    return [*tools.values()]
 
 
-def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> Tool:
-    name = schema.name
+def _engine_tool(schema: ToolSchema, caller: Caller) -> Tool:
+    name, limit_s = schema.name, caller.limit_s
 
     async def run(context: ToolContext, arguments: dict[str, Any]) -> str:
         engine = context.services.engine
         if engine is None:
             raise ToolError("this turn has no context engine that could answer")
         await context.rights.read.note_earlier()
-        try:
-            return await threads.run_async(
-                lambda: str(engine.handle_tool_call(name, arguments)), limit_s
-            )
-        except CallHangs as exc:
-            raise ToolError(f"{name}: {exc}") from exc
+        return await caller.run_tool(name, limit_s, engine.handle_tool_call, name, arguments)
 
-    # The registry must not give up before the threads do: they count what hangs.
+    # The registry must not give up before the caller does: it counts what hangs.
     return Tool(
         name,
         schema.description,

@@ -78,6 +78,8 @@ def find_folders(home: Path, kind: Kind) -> list[Found]:
 def find_folder(home: Path, kind: Kind, name: str) -> Found | None:
     """Return the folder of this name, or None if there is none. Runs no code of it."""
     path, source = home / FOLDERS[kind] / name, "folder" if kind == "plugin" else "plugin"
+    if wrong := name_problem(kind, name):
+        return Found(name, source, problem=wrong)
     # The engines' own folder lies among those of plugins.
     if path == home / ENGINES or not path.is_dir():
         return None
@@ -112,8 +114,6 @@ def _about(path: Path) -> dict[str, Any]:
 def _problems(home: Path, kind: Kind, folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
     """Yield why a folder may not be loaded, the most basic reason first."""
     root, inside = folder.parent, [folder, *sorted(folder.rglob("*"))]
-    if wrong := name_problem(kind, folder.name):
-        yield wrong
     if not folder.resolve().is_relative_to(root.resolve()):
         yield f"{folder} is a link that leads out of {root}"
     for path in inside:
@@ -174,7 +174,7 @@ def available(home: Path) -> list[Found]:
 
 def may_guard(home: Path, name: str) -> bool:
     """Whether a plugin that is not loaded may have been there to forbid calls of tools."""
-    folder = find_folder(home, "plugin", name) if NAME.fullmatch(name) else None
+    folder = find_folder(home, "plugin", name)
     # A plugin that does not say what it offers may have forbidden anything.
     if folder is None or not folder.provides:
         return True

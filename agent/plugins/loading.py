@@ -18,7 +18,7 @@ from agent.context_engine import ContextEngine
 from agent.errors import PluginRefused
 from agent.plugins.active import LoadedPlugin, Plugins, report_skipped
 from agent.plugins.checks import tool_problem
-from agent.plugins.contracts import Hook, HookName, MemoryProvider
+from agent.plugins.contracts import MemoryProvider
 from agent.plugins.finding import (
     ENGINES,
     GROUP,
@@ -28,11 +28,9 @@ from agent.plugins.finding import (
     entry_point,
     find_folder,
     may_guard,
-    name_problem,
 )
 from agent.plugins.registry import (
     PluginRegistry,
-    class_of,
     engine_class,
     register_context_engine,
     takes_lists,
@@ -76,8 +74,6 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     Raises:
         PluginRefused: It cannot be loaded; nothing of it is active.
     """
-    if wrong := name_problem("plugin", name):
-        raise PluginRefused(wrong)
     registry = PluginRegistry(name, settings.options_of(name))
     provides: Mapping[str, list[str]] = {}
     if folder := find_folder(home, "plugin", name):
@@ -204,18 +200,15 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
     providers = [_provider(each, registry.options) for each in registry.providers]
     of_memories = [tool for each in providers for tool in each.tools()]
     prompts = [str(each.prompt()).strip()[:MAX_PROMPT_CHARS] for each in providers]
-    hooks: dict[HookName, tuple[Hook, ...]] = {}
-    for name, hook in registry.hooks:
-        hooks[name] = (*hooks.get(name, ()), hook)
     plugin = LoadedPlugin(
         name=registry.name,
         caller=caller,
         tools=(
-            *_usable(registry.name, registry.tools, caller),
-            *_usable(registry.name, of_memories, caller, recalls=True),
+            *_usable(registry.tools, caller),
+            *_usable(of_memories, caller, recalls=True),
         ),
         providers=tuple(providers),
-        hooks=hooks,
+        hooks={name: tuple(found) for name, found in registry.hooks.items()},
         prompt="\n\n".join(filter(None, prompts)),
     )
     # Last, and only where all of them can be: a plugin that is refused leaves no engine behind.
@@ -225,17 +218,16 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
 
 
 def _provider(offered: Any, options: Mapping[str, Any]) -> MemoryProvider:
-    provider = class_of(offered, MemoryProvider)  # type: ignore[type-abstract]
-    if not isinstance(getattr(provider, "name", None), str):
-        raise PluginRefused(f"{provider.__name__} has no class attribute name")
-    return provider(deepcopy(dict(options)))
+    if not (isinstance(offered, type) and issubclass(offered, MemoryProvider)):
+        raise PluginRefused(f"{offered!r} is not a class derived from MemoryProvider")
+    if not isinstance(getattr(offered, "name", None), str):
+        raise PluginRefused(f"{offered.__name__} has no class attribute name")
+    return offered(deepcopy(dict(options)))
 
 
-def _usable(
-    plugin: str, offered: Sequence[Any], caller: Caller, *, recalls: bool = False
-) -> Iterator[Tool]:
+def _usable(offered: Sequence[Any], caller: Caller, *, recalls: bool = False) -> Iterator[Tool]:
     for tool in offered:
         if problem := tool_problem(tool):
-            report_skipped(plugin, str(getattr(tool, "name", tool))[:64], problem)
+            report_skipped(caller.plugin, str(getattr(tool, "name", tool))[:64], problem)
         else:
             yield supervised_tool(tool, caller, recalls=recalls)

@@ -7,7 +7,7 @@ built in, and those that a program or a plugin has registered.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import ContextEngine
@@ -18,8 +18,6 @@ from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
 from agent.plugins.finding import NAME, NAME_RULE
 from agent.plugins.list_engines import ListEngine
 from agent.tools.registry import Tool
-
-T = TypeVar("T")
 
 BUILT_IN: dict[str, type[ContextEngine]] = {
     each.name: each for each in (ContextCompressor, RoundsEngine, LcmEngine)
@@ -59,17 +57,6 @@ def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
     return engine_class(engine, name)
 
 
-def class_of(offered: Any, base: type[T]) -> type[T]:
-    """Return what a plugin offers, if it is a class derived from `base`.
-
-    Raises:
-        PluginRefused: It is not.
-    """
-    if not (isinstance(offered, type) and issubclass(offered, base)):
-        raise PluginRefused(f"{offered!r} is not a class derived from {base.__name__}")
-    return offered
-
-
 def engine_class(offered: Any, name: str) -> type[ContextEngine]:
     """Return what a plugin offers under a name, if it can be an engine.
 
@@ -80,13 +67,14 @@ def engine_class(offered: Any, name: str) -> type[ContextEngine]:
     """
     if takes_lists(offered):
         return adapted(offered, name)
-    engine = class_of(offered, ContextEngine)  # type: ignore[type-abstract]
-    if inspect.isabstract(engine):
-        missing = ", ".join(sorted(engine.__abstractmethods__))
-        raise PluginRefused(f"{engine.__name__} does not define {missing}")
-    if getattr(engine, "name", None) != name:
-        raise PluginRefused(f"{engine.__name__} must have the class attribute name = {name!r}")
-    return engine
+    if not (isinstance(offered, type) and issubclass(offered, ContextEngine)):
+        raise PluginRefused(f"{offered!r} is not a class derived from ContextEngine")
+    if inspect.isabstract(offered):
+        missing = ", ".join(sorted(offered.__abstractmethods__))
+        raise PluginRefused(f"{offered.__name__} does not define {missing}")
+    if getattr(offered, "name", None) != name:
+        raise PluginRefused(f"{offered.__name__} must have the class attribute name = {name!r}")
+    return offered
 
 
 def takes_lists(offered: Any) -> bool:
@@ -121,7 +109,7 @@ class PluginRegistry:
     options: Mapping[str, Any]
     tools: list[Any] = field(default_factory=list)
     providers: list[Any] = field(default_factory=list)
-    hooks: list[tuple[HookName, Hook]] = field(default_factory=list)
+    hooks: dict[HookName, list[Hook]] = field(default_factory=dict)
     engines: list[Any] = field(default_factory=list)
 
     def register_tool(self, tool: Tool) -> None:
@@ -142,7 +130,7 @@ class PluginRegistry:
             raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")
         if not callable(hook):
             raise PluginRefused(f"the hook {name} is no function: {hook!r}")
-        self.hooks.append((name, hook))
+        self.hooks.setdefault(name, []).append(hook)
 
     def register_context_engine(self, engine: type[ContextEngine]) -> None:
         """Offer a context engine; it is used where `context.engine` names it."""
@@ -156,4 +144,4 @@ class PluginRegistry:
             "context_engines": self.engines,
         }
         names = {kind: [str(getattr(each, "name", "?")) for each in named[kind]] for kind in named}
-        return names | {"hooks": [name for name, _ in self.hooks]}
+        return names | {"hooks": list(self.hooks)}

@@ -11,7 +11,9 @@ Against mistakes, not against malice: a plugin runs with the rights of the proce
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +28,7 @@ from agent.errors import AgentError, ToolError, TurnSuspended
 from agent.messages import ChatMessage, ToolSchema
 from agent.plugins.checks import checked
 from agent.ports import ConversationReader, PastMessage
-from agent.processes.threads import CallHangs, DaemonThreads
+from agent.processes.threads import in_daemon
 from agent.tools.context import Provenance, ToolContext, ToolServices
 from agent.tools.registry import Tool
 from agent.usage import Usage
@@ -34,10 +36,8 @@ from agent.view.view import Entry, Summary
 
 log = structlog.get_logger()
 
-TIME_LIMIT_S = 90.0
-"""Longest `compress` of a plugin, its summary model included."""
-
-
+MOST_HANGING = 4
+"""How many calls of one plugin may hang at a time before it is not asked any more."""
 TOLD = ("attach", "on_session_start", "on_session_end", "on_session_reset")
 """Methods of an engine whose result is ignored."""
 
@@ -46,18 +46,22 @@ class PluginFailed(AgentError):
     """A call of a plugin raised, hung, or returned what it must not; it is logged by then."""
 
 
+class CallHangs(Exception):
+    """A call took longer than its limit, or was not made since too many earlier ones still run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Calls one plugin's functions, for all turns.
 
     Attributes:
         limit_s: For one call.
-        threads: Of those that are not async; while too many of them hang, every call fails at once.
+        hanging: Calls that were left behind in their threads and have not come back yet.
     """
 
     plugin: str
     limit_s: float
-    threads: DaemonThreads = field(default_factory=DaemonThreads)
+    hanging: set[Future[Any]] = field(default_factory=set)
 
     async def ask(self, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function of the plugin returns.
@@ -69,12 +73,39 @@ class Caller:
             PluginFailed: It raised or took too long.
         """
         try:
-            return await self.settled(self.limit_s, function, *arguments)
+            return await self._settled(self.limit_s, function, *arguments)
         # SystemExit too: a plugin that calls sys.exit() must not end the gateway.
         except (Exception, SystemExit) as exc:
             raise self.failed(call, exc) from exc
 
-    async def settled(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run_tool(
+        self, name: str, limit_s: float, function: Callable[..., Any], *arguments: Any
+    ) -> str:
+        """Return the text of a tool's result; raise what the tool raises.
+
+        Raises:
+            ToolError: It took too long.
+        """
+        try:
+            result = await self._settled(limit_s, function, *arguments)
+        except CallHangs as exc:
+            raise ToolError(f"{name}: {exc}") from exc
+        except SystemExit as exc:
+            raise RuntimeError("a plugin's tool cannot end the gateway") from exc
+        return "" if result is None else str(result)
+
+    def wait_for(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function that is not async returns; blocks for `limit_s` at most.
+
+        Raises:
+            CallHangs: It took too long.
+        """
+        with self._started(function, *arguments) as future:
+            if not wait([future], self.limit_s).done:
+                raise CallHangs(f"no answer within {self.limit_s:g} s")
+            return future.result()
+
+    async def _settled(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns, whichever kind it is.
 
         Raises:
@@ -86,8 +117,8 @@ class Caller:
             async with deadline:
                 if inspect.iscoroutinefunction(function):
                     return await function(*arguments)
-                # Longer than the deadline: it counts what hangs when that is over.
-                returned = await self.threads.run_async(lambda: function(*arguments), limit_s + 1)
+                with self._started(function, *arguments) as future:
+                    returned = await asyncio.wrap_future(future)
                 return await returned if inspect.isawaitable(returned) else returned
         except TimeoutError as exc:
             if not deadline.expired():
@@ -98,6 +129,19 @@ class Caller:
             if task is None or task.cancelling():
                 raise
             raise RuntimeError("it was cancelled by its own code") from exc
+
+    @contextmanager
+    def _started(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Future[Any]]:
+        """Run a function in a thread, and count it as hanging if it is not done at the end."""
+        if len(self.hanging) >= MOST_HANGING:
+            raise CallHangs(f"{len(self.hanging)} earlier calls still hang")
+        future = in_daemon(lambda: function(*arguments))
+        try:
+            yield future
+        finally:
+            if not future.done():
+                self.hanging.add(future)
+                future.add_done_callback(self.hanging.discard)
 
     def failed(self, call: str, failure: BaseException) -> PluginFailed:
         """Log a failure; returns what is to be raised."""
@@ -117,7 +161,6 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
     If it does more than read, it is only for senders who may act, whatever the plugin says.
 
     Args:
-        caller: Calls the plugin's code.
         recalls: Whether it is a memory provider's.
     """
     restricted = bool(tool.restricted) or tool.effect != "read"
@@ -134,14 +177,9 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
         elif recalls:
             await context.rights.read.note_earlier(of_scope=True)
         try:
-            result = await caller.settled(tool.timeout_s, tool.run, handed, arguments)
-        except CallHangs as exc:
-            raise ToolError(f"{tool.name}: {exc}") from exc
+            return await caller.run_tool(tool.name, tool.timeout_s, tool.run, handed, arguments)
         except TurnSuspended as exc:
             raise RuntimeError("a plugin's tool cannot have a turn wait for a person") from exc
-        except SystemExit as exc:
-            raise RuntimeError("a plugin's tool cannot end the gateway") from exc
-        return "" if result is None else str(result)
 
     # The registry must not give up before the caller does.
     return replace(tool, run=run, restricted=restricted, timeout_s=tool.timeout_s + 1)
@@ -166,10 +204,6 @@ class _Reader:
         return await self.reader.read_output(output_id)
 
 
-def _unchanged(answer: Any) -> Any:
-    return answer
-
-
 def _schemas(offered: Any) -> tuple[ToolSchema, ...]:
     return tuple(
         ToolSchema(str(each.name), str(each.description), deepcopy(dict(each.parameters)))
@@ -177,55 +211,37 @@ def _schemas(offered: Any) -> tuple[ToolSchema, ...]:
     )
 
 
-def supervised_engine(
-    engine: type[ContextEngine],
-    options: Mapping[str, Any],
-    built_in: ContextEngine,
-    threads: DaemonThreads,
-) -> ContextEngine:
-    """Return a plugin's engine for one turn, supervised; the built-in one if it cannot be made."""
-    try:
-        plugin = engine(built_in.limits, deepcopy(dict(options)))
-    # SystemExit too: a plugin that calls sys.exit() must not end the gateway.
-    except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
-        _report(engine.name, "__init__", exc)
-        return built_in
-    return HostedEngine(plugin, built_in, threads)
-
-
 class HostedEngine(ContextEngine):
     """A plugin's engine for one turn; the built-in compressor takes its place once it fails."""
 
     def __init__(
-        self,
-        plugin: ContextEngine,
-        built_in: ContextEngine,
-        threads: DaemonThreads | None = None,
-        *,
-        time_limit_s: float = TIME_LIMIT_S,
+        self, make: Callable[[], ContextEngine], built_in: ContextEngine, caller: Caller
     ) -> None:
-        """Take an engine under supervision.
+        """Make the plugin's engine, and ask for its tools.
 
         Args:
-            plugin: Of this turn alone.
+            make: Returns an engine for this turn alone.
             built_in: Answers for the rest of the turn, once the plugin has failed.
-            threads: Where `compress` runs; shared by all turns, so that those of a plugin that
-                always hangs do not pile up.
-            time_limit_s: For one `compress`.
+            caller: Calls `compress`; shared by all turns, so that those of a plugin that always
+                hangs do not pile up.
         """
         super().__init__(built_in.limits, {})
+        self.name = caller.plugin  # type: ignore[misc]
+        self._engine = self._built_in = built_in
+        self._caller = caller
+        try:
+            self._engine = make()
+        # SystemExit too, here and below: a plugin that calls sys.exit() must not end the gateway.
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
+            self._give_up("__init__", exc)
         # Of the class: what an instance says of itself is not asked for.
-        self.name, self.prepares = type(plugin).name, type(plugin).prepares  # type: ignore[misc]
-        self._engine = plugin
-        self._built_in = built_in
-        self._threads = threads or DaemonThreads()
-        self._time_limit_s = time_limit_s
+        self.prepares = type(self._engine).prepares  # type: ignore[misc]
         for call in TOLD:
             setattr(self, call, partial(self._ask, call))
         # Asked once: schemas that change would move the cached prefix of every request.
         self._schemas = self._ask("get_tool_schemas", made=_schemas)
 
-    def _ask(self, call: str, *arguments: Any, made: Callable[[Any], Any] = _unchanged) -> Any:
+    def _ask(self, call: str, *arguments: Any, made: Callable[[Any], Any] = lambda it: it) -> Any:
         """Return the plugin's answer; the built-in's if the plugin fails, or has failed before.
 
         Args:
@@ -239,7 +255,8 @@ class HostedEngine(ContextEngine):
 
     def _give_up(self, call: str, failure: BaseException) -> None:
         """Have the built-in answer from here on, with what the turn knows of model and usage."""
-        _report(self.name, call, failure)
+        reason = f"{type(failure).__name__}: {failure}"
+        log.warning("engine_failed", engine=self.name, call=call, reason=reason, exc_info=failure)
         self._built_in.limits, self._built_in.prompt_tokens = self.limits, self.prompt_tokens
         self._engine = self._built_in
 
@@ -281,7 +298,7 @@ class HostedEngine(ContextEngine):
         copies = tuple(Entry(seq, deepcopy(message)) for seq, message in request.entries)
         handed = replace(request, entries=copies, estimate=estimate)
         try:
-            returned = self._threads.run(lambda: plugin.compress(handed), self._time_limit_s)
+            returned = self._caller.wait_for(plugin.compress, handed)
         finally:
             over.set()
         # Compared with the request itself: the plugin may have changed its copy.
@@ -332,8 +349,3 @@ class HostedEngine(ContextEngine):
     def update_model(self, limits: Limits) -> None:
         super().update_model(limits)
         self._ask("update_model", limits)
-
-
-def _report(engine: str, call: str, failure: BaseException) -> None:
-    reason = f"{type(failure).__name__}: {failure}"
-    log.warning("engine_failed", engine=engine, call=call, reason=reason, exc_info=failure)

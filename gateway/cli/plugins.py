@@ -15,7 +15,7 @@ from gateway.cli.common import AsJson, loaded, settings_of
 from gateway.cli.output import out, say, show_json, show_table, table, warn
 from gateway.errors import NotFound
 from gateway.settings.editing import set_values
-from gateway.settings.loading import CONFIG_NAME, Loaded
+from gateway.settings.loading import CONFIG_NAME
 
 KEY = "context.engine"
 
@@ -80,9 +80,12 @@ def engines_list(context: typer.Context, *, json: AsJson = False) -> None:
 def engines_use(context: typer.Context, name: str) -> None:
     """Choose the engine: write `context.engine` into the settings file."""
     before = loaded(context)
-    usable = list(dict.fromkeys(info.name for info in _usable(before)))
+    found = engines.available(before.settings.home)
+    usable = [info.name for info in found if info.problem is None]
     if name not in usable:
-        raise NotFound(f"{_why_not(before, name)}; there are: {', '.join(usable)}")
+        problems = [f"{name} cannot be used: {info.problem}" for info in found if info.name == name]
+        wrong = problems[0] if problems else f"there is no engine {name!r}"
+        raise NotFound(f"{wrong}; there are: {', '.join(usable)}")
     file = before.config_file or before.settings.home / CONFIG_NAME
     set_values(file, {("context", "engine"): name})
     say(f"{file}: {KEY} is {name}")
@@ -112,18 +115,8 @@ def _show_problems(found: Sequence[Found]) -> None:
             say(f"! {info.name} ({info.source}) cannot be used: {info.problem}", "yellow")
 
 
-def _usable(found: Loaded) -> list[Found]:
-    return [info for info in engines.available(found.settings.home) if info.problem is None]
-
-
 def _active(found: Sequence[Found], name: str) -> Found:
     """Return the engine in use: the one of this name, or the default if that cannot be used."""
     usable = [info for info in found if info.problem is None]
     default = next(info for info in usable if info.name == DEFAULT)
     return next((info for info in usable if info.name == name), default)
-
-
-def _why_not(found: Loaded, name: str) -> str:
-    infos = engines.available(found.settings.home)
-    problems = [each.problem for each in infos if each.name == name]
-    return f"{name} cannot be used: {problems[0]}" if problems else f"there is no engine {name!r}"

@@ -5,7 +5,8 @@ told how it went, in the background. Where there is no plugin for it, neither co
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,9 +148,10 @@ class Recall:
         ):
             async with asyncio.TaskGroup() as group:
                 for plugin in self._plugins.having("turn_finished"):
-                    group.create_task(_finish(plugin, event), name=f"tell {plugin.name}")
+                    telling = _told(plugin.call_hooks, "turn_finished", event)
+                    group.create_task(telling, name=f"tell {plugin.name}")
                 for plugin, provider in remembered:
-                    storing = _store(plugin, provider, exchange)
+                    storing = _told(plugin.caller.ask, "store", provider.store, exchange)
                     group.create_task(storing, name=f"store {plugin.name}")
 
 
@@ -193,18 +195,10 @@ async def _recalled(
     return _Recollection(provider.name, text, of) if text else None
 
 
-async def _store(plugin: LoadedPlugin, provider: MemoryProvider, exchange: Exchange) -> None:
-    try:
-        await plugin.caller.ask("store", provider.store, exchange)
-    except PluginFailed:
-        return
-
-
-async def _finish(plugin: LoadedPlugin, event: dict[str, Any]) -> None:
-    try:
-        await plugin.call_hooks("turn_finished", event)
-    except PluginFailed:
-        return
+async def _told(tell: Callable[..., Awaitable[object]], *arguments: object) -> None:
+    """Tell a plugin something; if it fails, the call has logged it."""
+    with suppress(PluginFailed):
+        await tell(*arguments)
 
 
 def _exchange(ended: Finished, scope: str) -> Exchange:

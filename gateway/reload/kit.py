@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from adapters.base import Adapter
 from agent.models.base import ChatModel
 from agent.models.recovery import Rests
-from agent.plugins.active import Plugins
+from agent.plugins.active import Plugins, TurnHooks
 from agent.processes.sandbox import why_off
 from agent.turn.state import Agent
 from gateway.access.policy import Access, Quotas
@@ -140,7 +140,8 @@ def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
 
 def build_turn_kit(settings: Settings, mind: Mind, shared: TurnParts) -> TurnKit:
     """Return what turns are begun and run with; nothing in it changes later."""
-    agent, context, prompts = mind.agent, mind.context, mind.prompts
+    agent, context, prompts, plugins = mind.agent, mind.context, mind.prompts, shared.plugins
+    has_hooks = plugins.loaded or plugins.missing_guards
     toolkit = Toolkit(
         shared.database,
         shared.access,
@@ -148,7 +149,7 @@ def build_turn_kit(settings: Settings, mind: Mind, shared: TurnParts) -> TurnKit
         shared.beside.inquiries,
         shared.beside.indexer,
         memory=settings.tools.memory,
-        hooks=lambda: shared.plugins.hooks_of_turn(agent.tools.restricted),
+        hooks=lambda: TurnHooks(plugins, agent.tools.restricted) if has_hooks else None,
         folders=ToolFolders(
             prompts.files.shelf, Workspaces(settings.tools.workspace, settings.home)
         ),

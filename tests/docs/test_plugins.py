@@ -8,7 +8,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from agent.plugins.active import Plugins
+from agent.plugins.active import Plugins, TurnHooks
 from agent.plugins.contracts import Exchange, MemoryProvider, Query
 from agent.plugins.finding import available
 from agent.plugins.loading import load_plugins
@@ -78,8 +78,7 @@ async def test_its_tool_shows_the_newest_entries(plugins: Plugins, diary: Memory
 
 async def test_it_forbids_commands(plugins: Plugins) -> None:
     """In the terminal only."""
-    hooks = plugins.hooks_of_turn(lambda _: True)
-    assert hooks is not None
+    hooks = TurnHooks(plugins, lambda _: True)
     refused = await hooks.before("terminal", {"command": "rm -r x"}, context())
     assert str(refused).endswith("these commands are forbidden: rm")
     assert await hooks.before("terminal", {"command": "ls"}, context()) is None

@@ -103,13 +103,6 @@ async def test_what_fails_afterwards_is_left_out_before() -> None:
 
 async def test_a_guard_that_is_not_loaded_closes_guarded_tools() -> None:
     """All others run."""
-    hooks = Plugins(missing_guards=("guard",)).hooks_of_turn(guarded)
-    assert hooks is not None
+    hooks = TurnHooks(Plugins(missing_guards=("guard",)), guarded)
     assert "guard" in str(await hooks.before("terminal", {}, HERE))
     assert await hooks.before("look", {}, HERE) is None
-
-
-def test_without_hooks_a_turn_has_none() -> None:
-    """Nothing is asked then."""
-    assert plugins(active(turn_finished=print)).hooks_of_turn(guarded) is None
-    assert plugins(active(post_tool_call=print)).hooks_of_turn(guarded) is not None

@@ -21,9 +21,8 @@ from agent.plugins import finding
 from agent.plugins.engines import available, engine_tools, resolve
 from agent.plugins.finding import Found
 from agent.plugins.registry import register_context_engine
-from agent.plugins.supervision import HostedEngine
+from agent.plugins.supervision import MOST_HANGING, HostedEngine
 from agent.ports import Origin
-from agent.processes.threads import MAX_ABANDONED
 from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.engines.views import conversation, engine_source, request_of, write_plugin
@@ -86,7 +85,7 @@ def test_a_plugin_is_supervised(tmp_path: Path) -> None:
     other = factory(LIMITS)
     assert isinstance(other, HostedEngine)
     assert other is not engine
-    assert other._threads is engine._threads  # calls that hang are counted over all turns
+    assert other._caller is engine._caller  # calls that hang are counted over all turns
     assert (engine.name, engine.limits, factory.source) == ("wrong", LIMITS, "plugin")
     request = request_of(conversation(12))
     with capture_logs() as logs:
@@ -95,6 +94,18 @@ def test_a_plugin_is_supervised(tmp_path: Path) -> None:
     assert own is not None
     assert found == replace(own, engine="compressor")
     assert [event["event"] for event in logs] == ["engine_failed"]
+
+
+def test_a_plugin_is_made_with_its_options(tmp_path: Path) -> None:
+    """A copy of them: they belong to all turns."""
+    made = "options['list'].append(2); super().__init__(limits, options)"
+    init = f"    def __init__(self, limits, options):\n        {made}\n"
+    write_plugin(tmp_path, "mine", engine_source("mine") + init)
+    options = {"list": [1]}
+    with capture_logs() as logs:
+        engine = resolve("mine", tmp_path, options)(LIMITS)
+    assert isinstance(engine, HostedEngine)
+    assert (engine.name, engine.limits, options, logs) == ("mine", LIMITS, {"list": [1]}, [])
 
 
 def test_no_plugin_is_active_unless_it_is_named(tmp_path: Path) -> None:
@@ -390,7 +401,7 @@ async def test_what_is_not_asked_while_an_earlier_call_runs(hang: threading.Even
     box = tools(time_limit_s=1)
     waiting = context(lambda _: hang.wait())
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(MAX_ABANDONED):
+        for _ in range(MOST_HANGING):
             tasks.create_task(box.execute(tool_call("grep", {}), waiting))
     assert await box.execute(tool_call("grep", {}), waiting) == ToolOutcome(
         "Error: grep: 4 earlier calls still hang", "error"

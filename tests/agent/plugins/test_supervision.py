@@ -19,14 +19,14 @@ from agent.errors import ToolError, TurnSuspended
 from agent.messages import ToolSchema, encode
 from agent.plugins.checks import tool_problem
 from agent.plugins.supervision import (
+    MOST_HANGING,
     Caller,
+    CallHangs,
     HostedEngine,
     PluginFailed,
-    supervised_engine,
     supervised_tool,
 )
 from agent.ports import PastMessage
-from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Tool, ToolRegistry
 from agent.usage import Usage
@@ -101,6 +101,95 @@ async def test_what_hangs_is_left_behind() -> None:
     assert len(asked) <= 4
     assert [each["reason"] for each in logs][-1] == "4 earlier calls still hang"
     assert logs[0]["exc_info"] is None
+
+
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """What hanging plugins wait for; they are let go when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def test_answers_and_failures_come_through() -> None:
+    """Also a TimeoutError of the call itself; with the event loop and without it."""
+    caller = Caller("mine", 5)
+
+    def fail(failure: Exception) -> None:
+        raise failure
+
+    assert caller.wait_for(lambda: 42) == 42
+    assert await caller.run_tool("x", 5, lambda: 42) == "42"
+    for failure in (ValueError("x"), TimeoutError("its own")):
+        with pytest.raises(type(failure), match=str(failure)):
+            caller.wait_for(fail, failure)
+        with pytest.raises(type(failure), match=str(failure)):
+            await caller.run_tool("x", 5, fail, failure)
+
+
+@pytest.mark.thorough
+def test_hanging_calls_are_left_behind_but_not_without_end(hang: threading.Event) -> None:
+    """After some of them nothing is started, until one comes back."""
+    caller = Caller("mine", 1)
+    started = threading.Semaphore(0)
+
+    def wait() -> None:
+        started.release()
+        hang.wait()
+
+    for _ in range(MOST_HANGING):
+        with pytest.raises(CallHangs, match="no answer within"):
+            caller.wait_for(wait)
+        assert started.acquire(timeout=30)
+    with pytest.raises(CallHangs, match="earlier calls still hang"):
+        caller.wait_for(wait)
+    assert not started.acquire(blocking=False)
+    left = list(caller.hanging)
+    hang.set()
+    for future in left:
+        future.result(30)
+    assert caller.wait_for(lambda: 1) == 1
+
+
+@pytest.mark.thorough
+async def test_the_loop_waits_no_longer_than_the_limit(hang: threading.Event) -> None:
+    """What is cancelled is counted as well."""
+    caller = Caller("mine", 60)
+    with pytest.raises(ToolError, match="x: no answer within 1 s"):
+        await caller.run_tool("x", 1, hang.wait)
+    task = asyncio.get_running_loop().create_task(caller.ask("x", hang.wait))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(caller.hanging) == 2
+
+
+HANGS = """
+import asyncio, threading
+from agent.plugins.supervision import Caller, PluginFailed
+
+async def main():
+    caller, loop = Caller("mine", 0.01), asyncio.get_running_loop()
+    for _ in range(100):
+        try:
+            await caller.ask("pre_tool_call", threading.Event().wait)
+        except PluginFailed:
+            pass
+    await loop.getaddrinfo("localhost", 80)
+    print(await asyncio.to_thread(lambda: "others answer"), threading.active_count() < 10)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_plugin_that_always_hangs_takes_nothing_from_others() -> None:
+    """Threads of the pool, names of hosts, or the end of the process."""
+    python = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HANGS), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await python.communicate()
+    assert (python.returncode, said.splitlines()[-1]) == (0, b"others answer True")
 
 
 class Unserialisable(BaseModel):
@@ -309,7 +398,9 @@ class Leaving(Broken):
 
 def hosted(plugin: ContextEngine, time_limit_s: float = 5) -> HostedEngine:
     """Return a plugin's engine under supervision."""
-    return HostedEngine(plugin, ContextCompressor(LIMITS, {}), time_limit_s=time_limit_s)
+    return HostedEngine(
+        lambda: plugin, ContextCompressor(LIMITS, {}), Caller("plugin", time_limit_s)
+    )
 
 
 def result(plan: ViewPlan) -> Callable[[CompressionRequest], Compressed]:
@@ -322,14 +413,6 @@ def built_in(request: CompressionRequest) -> Compressed:
     found = ContextCompressor(request.limits, {}).compress(request)
     assert found is not None
     return replace(found, engine="compressor")
-
-
-@pytest.fixture
-def hang() -> Iterator[threading.Event]:
-    """What hanging plugins wait for; they are let go when the test is over."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 def test_a_sound_plan_is_shown_with_its_true_size() -> None:
@@ -459,7 +542,7 @@ def test_the_smaller_plan_wins() -> None:
 def test_a_failing_question_is_answered_by_the_built_in(plugin: type[Broken], call: str) -> None:
     """With one warning; for the rest of the turn it answers everything."""
     own = ContextCompressor(LIMITS, {})
-    engine = HostedEngine(plugin(call), own)
+    engine = HostedEngine(lambda: plugin(call), own, Caller("plugin", 5))
     with capture_logs() as logs:
         answers = [QUICK_CALLS[call](engine) for _ in range(2)]
         status = engine.get_status()
@@ -472,7 +555,7 @@ def test_a_failing_question_is_answered_by_the_built_in(plugin: type[Broken], ca
 def test_the_built_in_knows_what_the_plugin_was_told() -> None:
     """Of the model and its usage, once it takes over."""
     plugin, own = Broken("get_status"), ContextCompressor(LIMITS, {})
-    engine = HostedEngine(plugin, own)
+    engine = HostedEngine(lambda: plugin, own, Caller("plugin", 5))
     for ask in QUICK_CALLS.values():
         ask(engine)
     assert plugin.told == ["s1", "s1", "reset"]
@@ -505,28 +588,14 @@ def test_tools_are_the_plugins() -> None:
 def test_a_plugin_that_cannot_be_made_is_replaced() -> None:
     """The built-in works in its place."""
 
-    class Unmade(Plugin):
-        def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-            raise KeyError("turns")
+    def unmade() -> ContextEngine:
+        raise KeyError("turns")
 
-    own = ContextCompressor(LIMITS, {})
+    request = request_of(ENTRIES)
     with capture_logs() as logs:
-        assert supervised_engine(Unmade, {}, own, DaemonThreads()) is own
-    assert (logs[0]["event"], logs[0]["call"]) == ("engine_failed", "__init__")
-
-
-def test_a_plugin_is_made_with_its_options() -> None:
-    """A copy of them: they belong to all turns."""
-
-    class Made(Plugin):
-        def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-            ContextEngine.__init__(self, limits, options)
-            options["list"].append(2)
-
-    options = {"list": [1]}
-    engine = supervised_engine(Made, options, ContextCompressor(LIMITS, {}), DaemonThreads())
-    assert isinstance(engine, HostedEngine)
-    assert (engine.name, engine.limits, options) == ("plugin", LIMITS, {"list": [1]})
+        engine = HostedEngine(unmade, ContextCompressor(LIMITS, {}), Caller("plugin", 5))
+        assert engine.compress(request) == built_in(request)
+    assert [(event["event"], event["call"]) for event in logs] == [("engine_failed", "__init__")]
 
 
 def test_log_fields_of_the_turn_are_those_of_the_plugin() -> None:
