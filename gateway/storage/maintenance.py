@@ -38,6 +38,7 @@ from gateway.storage.migrations import (
 from gateway.storage.people import notebook
 from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.schema import (
+    REVISION,
     alias,
     blob,
     chat_preview,
@@ -365,8 +366,8 @@ def check(location: Location) -> list[str]:
             broken += _distrusted(conn)
         orphans = [line for table in tables for line in _orphans(conn, table)]
         revision = schema_revision(conn)
-        if revision != migrations.head():
-            return [f"schema revision {revision}; this version needs {migrations.head()}", *broken]
+        if revision != REVISION:
+            return [f"schema revision {revision}; this version needs {REVISION}", *broken]
         return [*migrations.differences(conn), *broken, *orphans]
 
 

@@ -47,8 +47,6 @@ _ALONE = (
     "SET LOCAL statement_timeout = 0",
     f"SELECT pg_advisory_xact_lock({MIGRATING})",
 )
-OF_DEVELOPMENT = "0034"
-"""The last revision of main before what 0.6 adds became one migration."""
 
 
 @asynccontextmanager
@@ -133,11 +131,9 @@ def _is_behind(server: DatabaseServer) -> bool:
 
     with closing(postgres.connect(server)) as connection, connection.begin():
         connection.exec_driver_sql(_PATIENT)
-        revision = schema_revision(connection)
-        if revision == REVISION:
-            return False
-        refuse_newer(connection)
-        return revision is None or revision in known_revisions()
+        if (revision := schema_revision(connection)) != REVISION:
+            refuse_newer(connection)
+        return revision is None or revision < REVISION
 
 
 def prepare_server(server: DatabaseServer) -> None:
@@ -225,7 +221,7 @@ def _is_served(conn: Connection, revision: str | None) -> bool:
     During a rolling upgrade the older replicas run on beside the newer ones. A file has one process
     only: an older version gets a backup of its own.
     """
-    if conn.dialect.name != "postgresql" or revision in {None, *known_revisions()}:
+    if conn.dialect.name != "postgresql" or revision is None or revision <= REVISION:
         return False
     floor = conn.exec_driver_sql("SELECT obj_description('alembic_version'::regclass)").scalar()
     return floor is not None and str(floor) <= REVISION
@@ -282,17 +278,18 @@ def refuse_newer(conn: Connection) -> None:
         StorageUnavailable: It is one of the unreleased 0.6.
     """
     revision = schema_revision(conn)
-    if revision == OF_DEVELOPMENT:
+    if revision is None or revision in known_revisions() or _is_served(conn, revision):
+        return
+    if revision < REVISION:
         raise StorageUnavailable(
             f"the database has schema revision {revision} of the unreleased 0.6: stop its gateway"
-            " and make a backup, then `parley db convert` makes it this version's"
+            " and make a backup, then `parley db convert` makes it this version's (0007 to 0033"
+            " must be 0034 first: docs/upgrade.md)"
         )
-    known = revision is None or revision in known_revisions()
-    if not known and not _is_served(conn, revision):
-        raise DatabaseTooNew(
-            f"the database has schema revision {revision}, which this version of Parley does not"
-            f" know (newest here: {head()}); install the version that wrote it, or restore a backup"
-        )
+    raise DatabaseTooNew(
+        f"the database has schema revision {revision}, which this version of Parley does not"
+        f" know (newest here: {REVISION}); install the version that wrote it, or restore a backup"
+    )
 
 
 def differences(conn: Connection) -> list[str]:
@@ -313,12 +310,6 @@ def comparison(conn: Connection) -> "MigrationContext":
 def _is_compared(name: str | None, kind: str, _: object) -> bool:
     """Whether a table is the code's: not the search index, nor what SQLite keeps it in."""
     return kind != "table" or not (name or "").startswith(SEARCH_INDEX)
-
-
-def head() -> str | None:
-    """Return the newest revision that this code has."""
-    newest: str | None = _scripts().get_current_head()
-    return newest
 
 
 def behind(found: str | None) -> list[str]:
@@ -351,6 +342,6 @@ def _config(conn: Connection) -> "Config":
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
-    # For 0006, which distinguishes a new home from one that was in use.
+    # For 0035, which distinguishes a new home from one that was in use.
     config.attributes["before"] = schema_revision(conn)
     return config

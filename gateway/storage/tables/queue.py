@@ -143,7 +143,7 @@ partial_index(
 )
 
 # What replicas tell each other (gateway/storage/sharing.py). With one process they stay empty;
-# those of chats are UNLOGGED on PostgreSQL (migration 0006): after a crash nobody misses them.
+# those of chats are UNLOGGED on PostgreSQL (migration 0035): after a crash nobody misses them.
 news = Table(
     "news",
     metadata,

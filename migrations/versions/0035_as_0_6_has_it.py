@@ -1,6 +1,6 @@
 """What 0.6 stores: prompts once, people of the web chat, the audit log, alerts
 
-Revision: 0006, follows 0005.
+Revision: 0035, follows 0005: between them main had 0006 to 0034, none of which was released.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from alembic import context, op
 
 from migrations import WHOLE
 
-revision = "0006"
+revision = "0035"
 down_revision = "0005"
 branch_labels = None
 depends_on = None

@@ -1,4 +1,4 @@
-"""Migration 0006: what version 0.5 has stored stays, and is where 0.6 looks for it."""
+"""Migration 0035: what version 0.5 has stored stays, and is where 0.6 looks for it."""
 
 from dataclasses import replace
 from pathlib import Path
