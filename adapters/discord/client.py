@@ -395,8 +395,6 @@ class _Budget(Ratelimit):
     again. This one waits before a request, and only if nothing is left.
     """
 
-    __slots__ = ("_freed",)
-
     def __init__(self, longest_s: float | None) -> None:
         super().__init__(longest_s)
         self._freed = asyncio.Event()

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from typing_extensions import override
 
 from adapters.base import Clock, PoolUse, Share
@@ -296,5 +295,5 @@ class _Web(AsyncWebClient):
         self._outbound = outbound
 
     @override
-    async def api_call(self, api_method: str, **call: Any) -> AsyncSlackResponse:
+    async def api_call(self, api_method: str, **call: Any) -> Any:
         return await self._outbound.run(super().api_call(api_method, **call), _DEADLINE_S)

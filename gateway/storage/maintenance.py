@@ -365,8 +365,7 @@ def check(location: Location) -> list[str]:
         if isinstance(location, DatabaseServer):
             broken += _distrusted(conn)
         orphans = [line for table in tables for line in _orphans(conn, table)]
-        revision = schema_revision(conn)
-        if revision != REVISION:
+        if (revision := schema_revision(conn)) != REVISION:
             return [f"schema revision {revision}; this version needs {REVISION}", *broken]
         return [*migrations.differences(conn), *broken, *orphans]
 

@@ -118,11 +118,9 @@ async def _open_server(server: DatabaseServer) -> AsyncIterator[Database]:
 
 async def _migrated_by_another(server: DatabaseServer) -> None:
     """Wait until somebody has migrated the database (`parley db migrate`)."""
-    is_told = False
+    if await asyncio.to_thread(_is_behind, server):
+        log.info("migration_awaited", revision=REVISION)
     while await asyncio.to_thread(_is_behind, server):
-        if not is_told:
-            log.info("migration_awaited", revision=REVISION)
-            is_told = True
         await asyncio.sleep(AWAITED_EVERY_S)
 
 

@@ -33,17 +33,17 @@ class Bar:
 
 
 ROOMS = {
-    "gateway/storage": Bar(15_500, now=17_210),
+    "gateway/storage": Bar(15_500, now=17_209),
     "agent/models": Bar(4_900, now=6_334),
     "agent/tools": Bar(4_400, now=5_680),
-    "gateway/cli": Bar(4_400, now=5_475),
+    "gateway/cli": Bar(4_400, now=5_468),
     "gateway/console": Bar(None, now=4_775),
     "adapters/web": Bar(None, now=4_592),
-    "gateway/pipeline": Bar(3_500, now=3_961),
+    "gateway/pipeline": Bar(3_500, now=3_942),
     "gateway/lifecycle": Bar(None, now=3_896),
     "adapters/slack": Bar(3_200, now=3_538),
-    "adapters/discord": Bar(3_000, now=3_407),
-    "agent/context": Bar(3_000, now=3_199),
+    "adapters/discord": Bar(3_000, now=3_406),
+    "agent/context": Bar(3_000, now=3_152),
 }
 """The largest rooms, in lines of all kinds: a ceiling falls with each gain, and never rises."""
 
@@ -55,8 +55,8 @@ BARS = {
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=97_545),
-    "lines of all kinds": Bar(90_000, now=103_784),
+    "product lines": Bar(83_000, now=97_330),
+    "lines of all kinds": Bar(90_000, now=103_565),
     **{f"lines of {room}": bar for room, bar in ROOMS.items()},
     "files that one other file alone imports": Bar(50, now=80),
     "share of import lines": Bar(None, unit=" %"),
@@ -77,7 +77,7 @@ BARS = {
     "raise : except": Bar(None, at_least=True),
     "silent broad excepts": Bar(0),
     "parts of more than 8 fields": Bar(0),
-    "`Callable[[` annotations": Bar(None, now=179),
+    "`Callable[[` annotations": Bar(None, now=176),
     "comment lines per code line": Bar(None, at_least=True),
     "pages cited that are not in this repository": Bar(0),
     "files outside of storage that import SQLAlchemy": Bar(None, now=33),
@@ -85,7 +85,7 @@ BARS = {
     "`Row[` annotations": Bar(None, now=35),
     "… outside of storage, or that leave it": Bar(0),
     # On a busy machine one or two files that work beside it are entered by each hello, too.
-    HELLO: Bar(75, now=95),
+    HELLO: Bar(75, now=94),
     "statements: a plain message": Bar(27),
     "transactions: a plain message": Bar(6),
 }
