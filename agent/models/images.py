@@ -56,7 +56,7 @@ def handle_in(part: object) -> int | None:
 
 def pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
     """Return the pictures of messages in order, whether they are shown or not."""
-    in_parts = (each for each in messages if isinstance(each.get("content"), list))
+    in_parts = [each for each in messages if isinstance(each.get("content"), list)]
     return [handle for message in in_parts for handle in _handles(message)]
 
 
