@@ -120,7 +120,7 @@ async def _migrated_by_another(server: DatabaseServer) -> None:
     """Wait until somebody has migrated the database (`parley db migrate`)."""
     if await asyncio.to_thread(_is_behind, server):
         log.info("migration_awaited", revision=REVISION)
-    while await asyncio.to_thread(_is_behind, server):
+    while await asyncio.to_thread(_is_behind, server):  # noqa: ASYNC110 - another process migrates
         await asyncio.sleep(AWAITED_EVERY_S)
 
 
