@@ -143,7 +143,7 @@ class TokenMeter:
     def _anchored(self, view: View) -> tuple[int, list[ChatMessage]] | None:
         """Return the view's tokens up to the newest answer, and the messages that came after it.
 
-        None where the report is about another view.
+        None if the report is about another view.
         """
         if self.report is None:
             return None

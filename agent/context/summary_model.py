@@ -301,7 +301,7 @@ class SummaryCalls:
         request = question.request
 
         def expected() -> Usage:
-            """Return what the request will be billed at least, by Parley's own count."""
+            """Return the least that the request will be billed, by Parley's own count."""
             return Usage(input_tokens=estimate_messages(request.messages, model.name))
 
         # Noted before it is sent: a call that is given up is billed for what was read.

@@ -149,7 +149,7 @@ class TurnHooks:
     async def _call(
         self, plugin: LoadedPlugin, hook: HookName, event: Mapping[str, Any]
     ) -> list[Any]:
-        """Return what its hooks return; nothing if it fails, or is left out since it has failed."""
+        """Call its hooks; an empty list if one fails, or if the plugin is left out by now."""
         if plugin.name in self.left_out:
             return []
         try:

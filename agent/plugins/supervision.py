@@ -95,7 +95,7 @@ class Caller:
         return "" if result is None else str(result)
 
     def wait_for(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function that is not async returns; blocks for `limit_s` at most.
+        """Call a function that is not async, and block for `limit_s` at most.
 
         Raises:
             CallHangs: It took too long.
