@@ -59,6 +59,8 @@ def _readable(examined: Examined) -> Iterator[Sight]:
 )
 def _schema(examined: Examined) -> Iterator[Sight]:
     if not (waiting := examined.migrations):
+        if reason := examined.lacks("database"):
+            yield Sight("unknown", f"skipped: {reason}")
         return
     fix = partial(_migrated, examined.location) if examined.running is None else None
     yield Sight(

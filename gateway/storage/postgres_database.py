@@ -80,7 +80,7 @@ class PostgresDatabase:
             StorageUnavailable: Rolled back; the database, not the function, is to blame.
             Exception: Whatever `fn` raised; its writes are rolled back.
         """
-        running = self._begun(self._workers, self._engine, _bound(fn, *args, **kwargs))
+        running = self._begun(self._workers, self._engine, lambda conn: fn(conn, *args, **kwargs))
         return await asyncio.shield(running)
 
     async def read(
@@ -91,7 +91,7 @@ class PostgresDatabase:
         Raises:
             StorageUnavailable: The database cannot be read, or is closed.
         """
-        running = self._begun(self._workers, self._reading, _bound(fn, *args, **kwargs))
+        running = self._begun(self._workers, self._reading, lambda conn: fn(conn, *args, **kwargs))
         return await asyncio.shield(running)
 
     async def search(
@@ -102,7 +102,7 @@ class PostgresDatabase:
         Raises:
             StorageUnavailable: The database cannot be read, or is closed.
         """
-        search = Search(_bound(fn, *args, **kwargs), _cancel)
+        search = Search(lambda conn: fn(conn, *args, **kwargs), _cancel)
         running = self._begun(self._searchers, self._searching, search.run)
         try:
             return cast("T", await asyncio.shield(running))
@@ -168,7 +168,10 @@ async def _cancel(driver: "psycopg.Connection[Any]") -> None:
 def _once(engine: Engine, fn: Transaction[T], *, is_read: bool) -> T:
     with engine.connect() as conn:
         found = fn(conn)
-        if not is_read:
+        if is_read:
+            # With a ROLLBACK the driver would forget all statements that it has prepared.
+            conn.commit()
+        else:
             _commit(conn)
         return found
 
@@ -183,12 +186,6 @@ def _commit(conn: Connection) -> None:
         if exc.connection_invalidated:
             raise CommitUnknown("the answer to a COMMIT was lost") from exc
         raise
-
-
-def _bound(
-    fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-) -> Transaction[T]:
-    return lambda conn: fn(conn, *args, **kwargs)
 
 
 def _storage_error(exc: DBAPIError, *, is_read: bool) -> Exception:

@@ -33,7 +33,7 @@ class Bar:
 
 
 ROOMS = {
-    "gateway/storage": Bar(15_500, now=17_209),
+    "gateway/storage": Bar(15_500, now=17_206),
     "agent/models": Bar(4_900, now=6_334),
     "agent/tools": Bar(4_400, now=5_680),
     "gateway/cli": Bar(4_400, now=5_468),
@@ -55,8 +55,8 @@ BARS = {
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=97_330),
-    "lines of all kinds": Bar(90_000, now=103_565),
+    "product lines": Bar(83_000, now=97_329),
+    "lines of all kinds": Bar(90_000, now=103_564),
     **{f"lines of {room}": bar for room, bar in ROOMS.items()},
     "files that one other file alone imports": Bar(50, now=80),
     "share of import lines": Bar(None, unit=" %"),

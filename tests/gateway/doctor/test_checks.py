@@ -136,6 +136,13 @@ def test_each_package_is_asked_about(patient: Patient, monkeypatch: pytest.Monke
     assert patient.result("versions-advisories").level == "fine"
 
 
+def test_of_an_unreadable_database_nobody_says_that_it_is_migrated(patient: Patient) -> None:
+    """That it cannot be read is said once; of its schema nothing is known."""
+    (patient.home / "parley.db").write_bytes(b"no database" * 1_000)
+    assert patient.result("database-readable").level == "wrong"
+    assert patient.result("database-migrated").level == "unknown"
+
+
 def test_an_older_schema_is_mended_where_no_gateway_runs(patient: Patient) -> None:
     """While one runs it is that one's, and nothing is offered."""
     outdated_file(patient.home / "parley.db", "0005")

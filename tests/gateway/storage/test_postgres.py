@@ -102,6 +102,22 @@ async def test_a_read_writes_nothing(database: PostgresDatabase) -> None:
         await database.read(enter)
 
 
+async def test_a_read_keeps_what_was_prepared(postgres_url: str) -> None:
+    """The driver forgets all prepared statements at a ROLLBACK: a read ends without one."""
+    database = PostgresDatabase(server_at(postgres_url, connections=1))
+
+    def kept(conn: Connection) -> list[str]:
+        return list(conn.execute(text("SELECT statement FROM pg_prepared_statements")).scalars())
+
+    for n in range(20):
+        await database.write(enter, f"{n}")
+        await database.read(names)
+    statements = await database.read(kept)
+    await database.close()
+    assert any(each.startswith("SELECT member") for each in statements)
+    assert any(each.startswith("INSERT INTO member") for each in statements)
+
+
 async def test_values_come_back_as_they_were(database: PostgresDatabase) -> None:
     """On the direct path and by way of SQLAlchemy: bytes, 64 bits, fractions, booleans, nothing."""
 
