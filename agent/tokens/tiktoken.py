@@ -53,7 +53,7 @@ class TokenCounter:
 
     @property
     def encoding_name(self) -> str | None:
-        """Name of the encoding that counts; None if tokens are estimated."""
+        """The encoding's name; None if tokens are estimated."""
         return self._encoding.name if self._encoding else None
 
     @property
