@@ -1,35 +1,31 @@
-"""What a tool may use of the turn that it runs in, and of whoever runs that.
+"""What a tool may use of the turn it runs in; the ports behind it are in agent/ports.py."""
 
-The gateway implements these ports for one turn at a time: each is bound to the conversation of the
-turn, and to the people whose words are in it. The transcript's port is in agent/ports.py.
-"""
-
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from typing_extensions import override
 
 from agent.context_engine import ContextEngine
-from agent.messages import ToolCall
 from agent.ports import (
     ConversationReader,
-    Decision,
+    Delegates,
     Files,
+    Notebook,
     Origin,
     OriginKind,
+    Past,
     PastMessage,
+    People,
+    Progress,
+    Searcher,
     StepMark,
     ToolStatus,
 )
 from agent.prompt.skills import SkillShelf
 from agent.tools.addresses import Trail
-
-InquiryKind = Literal["approval", "clarify"]
-MemoryTarget = Literal["memory", "user"]
-
 
 Redirects = Callable[[str], str]
 """Returns the rule of the policy that forbids a redirect to this address of another host; empty if
@@ -39,25 +35,6 @@ none does."""
 def no_redirects(_: str, /) -> str:
     """Let nothing lead on: no policy was asked."""
     return "no rule"
-
-
-class Past(Protocol):
-    """Tells what the past of a conversation taints a turn with that reads of it.
-
-    People whose words it holds do where they may not act now.
-    """
-
-    async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
-        """Return what taints of what past messages hold."""
-        ...
-
-    async def taints(self, *, of_scope: bool = False) -> Collection[Origin]:
-        """Return what taints of all that the conversation holds since its first message.
-
-        Args:
-            of_scope: Of all conversations that share its memories.
-        """
-        ...
 
 
 class NoPast(Past):
@@ -164,13 +141,13 @@ class ToolServices:
     """
 
     engine: ContextEngine | None = None
-    people: "People | None" = None
-    notebook: "Notebook | None" = None
-    searcher: "Searcher | None" = None
-    delegates: "Delegates | None" = None
+    people: People | None = None
+    notebook: Notebook | None = None
+    searcher: Searcher | None = None
+    delegates: Delegates | None = None
     skills: SkillShelf | None = None
     hooks: "Hooks | None" = None
-    progress: "Progress | None" = None
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,205 +199,6 @@ class ToolOutcome:
     text: str
     status: ToolStatus
     rule: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Inquiry:
-    """Something that a person is asked while the turn waits.
-
-    Attributes:
-        kind: approval: may this call run; clarify: a question of the agent.
-        call_id: The call that waits; one inquiry for each call of a turn.
-        question: In Markdown.
-        choices: Labels of the buttons of a question; an approval has its own.
-        definition: Of an approval, a digest of the tool as the model is offered it, and of which
-            calls of it are meant: what stays approved is that, not whatever comes under its name.
-        askable: Whether there is a question that can be shown; else only a standing approval
-            counts.
-        for_owners: Whether owners alone may say yes.
-        decision: Why somebody is asked; None for a question of the agent.
-    """
-
-    kind: InquiryKind
-    call_id: str
-    tool: str
-    question: str
-    choices: tuple[str, ...] = ()
-    definition: str = ""
-    askable: bool = True
-    for_owners: bool = False
-    decision: Decision | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InquiryReply:
-    """What became of an inquiry.
-
-    Attributes:
-        state: expired: nobody answered in time.
-        text: approval: "once", "conversation" or "deny"; clarify: what was said.
-        by: Who answered, "platform:sender id".
-    """
-
-    state: Literal["answered", "expired"]
-    text: str = ""
-    by: str = ""
-
-
-class People(Protocol):
-    """The people of the turn's conversation."""
-
-    async def ask(self, inquiry: Inquiry) -> InquiryReply:
-        """Return the reply to an inquiry; asked once, however often this is called.
-
-        Nobody is asked for a tool that was approved for the conversation, since it began anew
-        last: that is the reply.
-
-        Raises:
-            TurnSuspended: Nobody has answered yet. The turn ends its attempt, and goes on once
-                somebody has, or the time is over.
-            ToolError: It is not askable, and the tool was not approved for the conversation.
-        """
-        ...
-
-    async def decided(self, call_id: str) -> InquiryReply | None:
-        """Return what became of the question whether a call may run; None if nobody was asked.
-
-        Raises:
-            TurnSuspended: Nobody has answered yet.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class TodoItem:
-    """One thing to be done."""
-
-    content: str
-    state: Literal["pending", "in_progress", "done", "cancelled"] = "pending"
-
-
-class Notebook(Protocol):
-    """What the agent keeps for itself: the conversation's list, and what it has noted down.
-
-    Notes belong to the sender of a direct chat, and to the conversation everywhere else.
-    """
-
-    async def todo(self) -> Sequence[TodoItem]:
-        """Return the list."""
-        ...
-
-    async def set_todo(self, items: Sequence[TodoItem]) -> None:
-        """Replace the list."""
-        ...
-
-    async def notes(self, target: MemoryTarget) -> Sequence[str]:
-        """Return the notes in the order in which they were made."""
-        ...
-
-    async def change(
-        self, target: MemoryTarget, *, remove: str | None, add: str | None
-    ) -> Sequence[str]:
-        """Take out the one note that holds `remove`, put `add` in its place or behind the others.
-
-        Returns:
-            The notes as they stand now. A change that was made already has no effect.
-
-        Raises:
-            ToolError: No note or several hold it, or there is no room for the new one.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
-    """What is searched for; times are ISO 8601, `until` not included."""
-
-    text: str
-    limit: int = 10
-    neighbours: int = 1
-    role: Literal["user", "assistant", "tool"] | None = None
-    since: str | None = None
-    until: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A message that was found, among its neighbours in order of seq.
-
-    Attributes:
-        conversation: Its id; `title` what it is called, `here` whether it is the turn's own.
-        seq: Which of `messages` was found.
-        holds: Whether it holds a word that was looked for; else only messages next to it do.
-    """
-
-    conversation: int
-    title: str
-    here: bool
-    seq: int
-    messages: tuple[PastMessage, ...]
-    holds: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What a search found, best first; `scope` says in words what was and was not looked at."""
-
-    hits: tuple[Hit, ...]
-    scope: str
-
-
-class Searcher(Protocol):
-    """Searches what the turn may see.
-
-    That is its own conversation from its first message on and, in a direct chat, the other direct
-    chats of the same sender.
-    """
-
-    async def search(self, query: SearchQuery) -> Findings:
-        """Return what was found."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Delegated:
-    """How a delegated task ended.
-
-    Attributes:
-        outcome: As of a turn (agent/turn/loop.py), or "failed" for a child that broke.
-        text: What it answered; else why there is no answer.
-    """
-
-    outcome: str
-    text: str
-    conversation: int
-    iterations: int = 0
-    used_tokens: int = 0
-    cost_usd: float | None = None
-
-
-class Delegates(Protocol):
-    """Runs child agents, each in a conversation of its own."""
-
-    async def run(self, call_id: str, task: str) -> Delegated:
-        """Have a child agent do a task; for the same call of a turn it is one child, resumed.
-
-        Raises:
-            TurnSuspended: The child waits for a person.
-        """
-        ...
-
-
-class Progress(Protocol):
-    """Shows people what the tools of the turn do; both return at once and never raise."""
-
-    def working(self, call: ToolCall) -> None:
-        """A call begins."""
-        ...
-
-    def worked(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
-        """A call has ended, or waits for a person."""
-        ...
 
 
 class Hooks(Protocol):

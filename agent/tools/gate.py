@@ -17,19 +17,12 @@ import structlog
 from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
-from agent.ports import DecidedVerdict, Decision
+from agent.ports import DecidedVerdict, Decision, Inquiry, InquiryReply
 from agent.safety.redaction import MASK, Redactor
 from agent.safety.threats import is_delicate
 from agent.tools import policy
 from agent.tools.addresses import RECALLING, leads_of
-from agent.tools.context import (
-    Inquiry,
-    InquiryReply,
-    Redirects,
-    ToolContext,
-    ToolOutcome,
-    TurnRights,
-)
+from agent.tools.context import Redirects, ToolContext, ToolOutcome, TurnRights
 from agent.tools.policy import EVERYTHING, ApprovalMode, Destination, Facts, Rule, Ruling
 from agent.tools.registry import ToolRegistry
 

@@ -15,9 +15,8 @@ from adapters.base import Adapter, Renderer
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
-from agent.ports import Decision
+from agent.ports import Decision, Inquiry, InquiryKind, InquiryReply
 from agent.settings import ToolSettings
-from agent.tools.context import Inquiry, InquiryKind, InquiryReply
 from gateway.access.pairing import shown_name
 from gateway.access.policy import Access, Answerer, Owners, answer_refusal
 from gateway.errors import StorageError
@@ -197,7 +196,7 @@ def _who_asks(conn: Connection, found: Question, turn: Turn) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TurnPeople:
-    """`agent.tools.context.People` of one turn."""
+    """`agent.ports.People` of one turn."""
 
     inquiries: Inquiries
     turn: Turn

@@ -1,4 +1,4 @@
-"""Searches for one turn (`agent.tools.context.Searcher`), and feeds the index that they read.
+"""Searches for one turn (`agent.ports.Searcher`), and feeds the index that they read.
 
 A search is limited to what the turn's conversation may see (gateway/storage/search/query.py). The
 index is fed in the background from what turns have committed: what is missing is read from the
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from agent.errors import ToolError
 from agent.messages import count
-from agent.tools.context import Findings, Hit, Searcher, SearchQuery
+from agent.ports import Findings, Hit, Searcher, SearchQuery
 from gateway.agent_ports.embeddings import Embedder
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
@@ -127,8 +127,8 @@ class ConversationSearcher(Searcher):
         scope = await self.database.read(search.of, self.conversation)
         missing = await self._catch_up(scope)
         gathered, nearness = await asyncio.gather(
-            self.database.search(search.gather, scope.conversations, query.text, only),
-            self._nearness(scope, query.text, only),
+            self.database.search(search.gather, scope.conversations, query.query, only),
+            self._nearness(scope, query.query, only),
         )
         matches = await asyncio.to_thread(search.best, gathered, query.limit, nearness)
         texts = await self.database.read(search.around, matches, query.neighbours)

@@ -1,4 +1,4 @@
-"""What the tools of one turn may use: the gateway's side of `agent.tools.context`.
+"""What the tools of one turn may use: the gateway's side of `agent.ports`.
 
 That is its notebook, a folder for its files, and its rights, which follow from whose words it
 reads. Not its own question alone counts: an order that a guest wrote an hour ago is still in view
@@ -18,23 +18,13 @@ from typing_extensions import override
 from adapters.base import Renderer
 from agent.context_engine import ContextEngine
 from agent.errors import ToolError
-from agent.ports import Origin
+from agent.ports import MemoryTarget, Origin, Past, TodoItem
 from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import MemorySettings, WorkspaceSettings
 from agent.tools.addresses import FETCH_URL, RECALLING, Trail, named_in
-from agent.tools.context import (
-    Hooks,
-    MakesTools,
-    MemoryTarget,
-    Past,
-    Provenance,
-    TodoItem,
-    ToolContext,
-    ToolServices,
-    TurnRights,
-)
+from agent.tools.context import Hooks, MakesTools, Provenance, ToolContext, ToolServices, TurnRights
 from agent.tools.gate import reads_elsewhere
 from agent.tools.registry import ToolRegistry
 from gateway.access.policy import Access

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from adapters.base import Renderer
 from adapters.messages import InboundMessage
 from agent import messages
-from agent.tools.context import InquiryKind
+from agent.ports import InquiryKind
 from agent.tools.policy import taints
 from gateway.access.policy import Answerer, AnswerRefusal, answer_refusal
 from gateway.commands.registry import REPLY, Command, CommandContext, CommandResult

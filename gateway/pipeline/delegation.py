@@ -17,9 +17,9 @@ import structlog
 
 from agent.errors import ModelError, ModelRefused, SpendLimitReached, TurnSuspended
 from agent.messages import ChatMessage
-from agent.ports import ModelCall
+from agent.ports import Delegated, ModelCall
 from agent.settings import DelegationSettings
-from agent.tools.context import Delegated, ToolContext
+from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn, wrap_up
 from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
 from agent.view.view import Summary
@@ -95,7 +95,7 @@ def _child_agent(agent: Agent, limits: DelegationSettings) -> Agent:
 
 @dataclass(frozen=True, slots=True)
 class TurnDelegates:
-    """`agent.tools.context.Delegates` of one turn.
+    """`agent.ports.Delegates` of one turn.
 
     Attributes:
         agent: As it is in a child.

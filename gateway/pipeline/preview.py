@@ -252,7 +252,7 @@ class PreviewMessage(PreviewIntent):
 class LiveAnswer:
     """Shows one answer as it grows.
 
-    Implements `agent.models.base.TextSink` and `agent.tools.context.Progress`.
+    Implements `agent.models.base.TextSink` and `agent.ports.Progress`.
 
     Args:
         question: What is answered, and where the answer will appear.

@@ -14,10 +14,9 @@ from adapters.door import FIRST_OWNER
 from adapters.messages import Address
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT, account_types
 from agent.messages import text_of
-from agent.ports import Origin
+from agent.ports import MemoryTarget, Origin
 from agent.safety.redaction import Redactor
 from agent.safety.threats import scan
-from agent.tools.context import MemoryTarget
 from gateway.agent_ports.search import Indexer
 from gateway.context.prompts import IDENTITY_CHARS
 from gateway.errors import GatewayError

@@ -20,9 +20,9 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import CompressionRequest, ContextEngine, Limits
 from agent.engines.lcm.engine import LcmEngine
 from agent.messages import ChatMessage
+from agent.ports import Findings, Hit
 from agent.tokens.estimate import estimate_message
 from agent.tools.builtin.history import answer_of
-from agent.tools.context import Findings, Hit
 from agent.view.view import Entry, View, ViewPlan
 from gateway.storage import migrations
 from gateway.storage.conversation import transcript

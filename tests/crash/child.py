@@ -62,6 +62,7 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.models.recovery import Recovery, RetryPolicy
+from agent.ports import Inquiry, TodoItem
 from agent.processes.confinement import why_not
 from agent.processes.walls import Sandbox
 from agent.settings import (
@@ -76,7 +77,7 @@ from agent.settings import (
 )
 from agent.tools import policy
 from agent.tools.builtin.people import DELEGATE_TASK
-from agent.tools.context import Inquiry, TodoItem, ToolContext
+from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments

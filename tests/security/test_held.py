@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.tools.context import Inquiry
+from agent.ports import Inquiry
 from agent.tools.sandbox.pages import text_of_page
 from gateway.storage import audit_log
 from gateway.storage.conversation import questions

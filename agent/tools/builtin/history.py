@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
-from agent.ports import PastMessage
-from agent.tools.context import Findings, Hit, SearchQuery, ToolContext
+from agent.ports import Findings, Hit, PastMessage, SearchQuery
+from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.tools.truncate import place_of
 
@@ -135,14 +135,7 @@ async def session_search(context: ToolContext, arguments: HistorySearchArguments
     """Return what was found among its neighbours, best first, and where was looked."""
     if context.services.searcher is None:
         raise ToolError("there is nothing to search here")
-    query = SearchQuery(
-        text=arguments.query,
-        limit=arguments.limit,
-        neighbours=arguments.neighbours,
-        role=arguments.role,
-        since=arguments.since,
-        until=arguments.until,
-    )
+    query = SearchQuery(**arguments.model_dump(exclude={"order"}))
     findings = await context.services.searcher.search(query)
     if arguments.order == "time":
         findings = replace(findings, hits=tuple(sorted(findings.hits, key=_said_at)))

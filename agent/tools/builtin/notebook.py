@@ -13,33 +13,21 @@ from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
 from agent.messages import clean_text
+from agent.ports import MemoryTarget, TodoItem
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.tools import policy
-from agent.tools.context import MemoryTarget, TodoItem, ToolContext
+from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 
 MAX_ITEMS = 50
-MAX_ITEM_CHARS = 300
-"""Of one item: it is a line of a list, not a note."""
-
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "cancelled": "[-]"}
-_Line = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_ITEM_CHARS)
-]
-
-
-class TodoLine(Arguments):
-    """One thing to be done."""
-
-    content: _Line
-    state: Literal["pending", "in_progress", "done", "cancelled"] = "pending"
 
 
 class TodoArguments(Arguments):
     """The list as it is to be."""
 
-    items: list[TodoLine] | None = Field(None, max_length=MAX_ITEMS)
+    items: list[TodoItem] | None = Field(None, max_length=MAX_ITEMS)
 
 
 async def todo(context: ToolContext, arguments: TodoArguments) -> str:

@@ -12,8 +12,9 @@ import orjson
 from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
+from agent.ports import Inquiry
 from agent.safety.pasted import has_pasted
-from agent.tools.context import Inquiry, ToolContext
+from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 
 MOST_CHOICES = 5

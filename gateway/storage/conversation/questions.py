@@ -13,8 +13,7 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select, update
 
-from agent.ports import Decision, Origin
-from agent.tools.context import Inquiry, InquiryKind
+from agent.ports import Decision, Inquiry, InquiryKind, Origin
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations, sessions

@@ -15,9 +15,9 @@ import orjson
 from sqlalchemy import Connection, bindparam, delete, select, update
 
 from agent.errors import ToolError
+from agent.ports import MemoryTarget, TodoItem
 from agent.prompt.system import PinnedNote
 from agent.safety.threats import scan
-from agent.tools.context import MemoryTarget, TodoItem
 from gateway.errors import NotFound
 from gateway.session_keys import is_direct
 from gateway.storage import audit_log

@@ -13,19 +13,12 @@ from typing_extensions import override
 from adapters.rendering.markdown import parse
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import text_of
-from agent.ports import Decision, Origin
+from agent.ports import Decision, Inquiry, InquiryReply, Origin
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
 from agent.tools.addresses import Trail
-from agent.tools.context import (
-    Inquiry,
-    InquiryReply,
-    Provenance,
-    ToolContext,
-    ToolOutcome,
-    TurnRights,
-)
+from agent.tools.context import Provenance, ToolContext, ToolOutcome, TurnRights
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalRules, approval_question
 from agent.tools.policy import MOST_LINKS, ApprovalMode

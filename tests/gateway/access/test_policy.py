@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, event
 
 from adapters.messages import Address, InboundMessage
-from agent.tools.context import InquiryKind
+from agent.ports import InquiryKind
 from agent.tools.registry import FOR_OWNERS
 from gateway.access.policy import Access, Answerer, SenderRole, answer_refusal, is_for_bot
 from gateway.settings.tree import AccessSettings, GroupRule

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from agent.errors import CredentialsRefused, ModelUnreachable, RateLimited
 from agent.messages import text_of
 from agent.models.base import ModelRequest
+from agent.ports import SearchQuery
 from agent.tools.builtin.history import SESSION_SEARCH
-from agent.tools.context import SearchQuery
 from gateway.agent_ports import embeddings
 from gateway.agent_ports.embeddings import TEXT_BYTES, Embedder, server_of, shortened
 from gateway.agent_ports.search import ConversationSearcher, Indexer

@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 from agent.errors import ToolError
 from agent.messages import text_of
 from agent.models.base import ModelRequest
+from agent.ports import Findings, SearchQuery
 from agent.tools.builtin.history import SESSION_SEARCH
-from agent.tools.context import Findings, SearchQuery
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import StorageUnavailable
 from gateway.storage.conversation import conversations

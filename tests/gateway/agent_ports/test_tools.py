@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.errors import ToolError
+from agent.ports import TodoItem
 from agent.settings import MemorySettings, WorkspaceSettings
-from agent.tools.context import TodoItem
 from gateway.agent_ports.tools import TurnNotebook, Workspaces
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.settings.loading import load_settings

@@ -11,11 +11,10 @@ import pytest
 from sqlalchemy import update
 
 from agent.messages import assistant_message, tool_message
-from agent.ports import JournaledEffect, ToolStatus
+from agent.ports import Inquiry, JournaledEffect, ToolStatus
 from agent.safety.redaction import MASK
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.catalog import builtin_tools
-from agent.tools.context import Inquiry
 from agent.tools.policy import SIDE_EFFECT, WORLD
 from gateway.cli.audit import _classes
 from gateway.storage.audit_log import AuditEntry, append

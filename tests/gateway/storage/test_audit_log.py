@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from agent.messages import tool_message
-from agent.ports import DecidedVerdict, Decision
-from agent.tools.context import Inquiry
+from agent.ports import DecidedVerdict, Decision, Inquiry
 from gateway.access import pairing
 from gateway.errors import LeaseLost
 from gateway.storage import audit_log, retention

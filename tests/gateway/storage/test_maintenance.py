@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from adapters.messages import Poison
 from agent.context_engine import Node
 from agent.messages import assistant_message
-from agent.tools.context import Inquiry, TodoItem
+from agent.ports import Inquiry, TodoItem
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable

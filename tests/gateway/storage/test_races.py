@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from adapters.messages import Attachment
-from agent.tools.context import Inquiry
+from agent.ports import Inquiry
 from gateway.access import pairing
 from gateway.errors import LeaseLost
 from gateway.storage import maintenance, postgres

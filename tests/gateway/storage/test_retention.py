@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, delete, select, update
 from adapters.messages import Attachment
 from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.images import image_part
-from agent.tools.context import Inquiry
+from agent.ports import Inquiry
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.lifecycle.pruning import Pruner, count_all

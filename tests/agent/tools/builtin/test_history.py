@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from agent.errors import ToolError
-from agent.ports import Origin, PastMessage
+from agent.ports import Findings, Hit, Origin, PastMessage, SearchQuery
 from agent.settings import OutputSettings
 from agent.tools.builtin.history import (
     FOUND_CHARS,
@@ -17,11 +17,6 @@ from agent.tools.builtin.history import (
     HistorySearchArguments,
     read_conversation,
     session_search,
-)
-from agent.tools.context import (
-    Findings,
-    Hit,
-    SearchQuery,
 )
 from agent.tools.registry import parse_arguments
 from tests.agent.tools.doubles import KnownPast, MemoryReader, context

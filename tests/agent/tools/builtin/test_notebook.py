@@ -8,10 +8,9 @@ import orjson
 import pytest
 
 from agent.errors import ToolError
-from agent.ports import Origin
+from agent.ports import MAX_ITEM_CHARS, MemoryTarget, Origin, TodoItem
 from agent.prompt.skills import SkillShelf
 from agent.tools.builtin.notebook import (
-    MAX_ITEM_CHARS,
     MAX_ITEMS,
     MAX_NOTE_CHARS,
     MEMORY,
@@ -23,7 +22,7 @@ from agent.tools.builtin.notebook import (
 )
 from agent.tools.builtin.notebook import SKILL_MANAGE as MANAGE
 from agent.tools.builtin.notebook import SKILL_VIEW as VIEW
-from agent.tools.context import MemoryTarget, Provenance, TodoItem, ToolContext
+from agent.tools.context import Provenance, ToolContext
 from agent.tools.registry import Tool, parse_arguments
 from tests.agent.tools.doubles import context
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from agent.errors import ToolError
-from agent.ports import Origin
+from agent.ports import Delegated, Inquiry, InquiryReply, Origin
 from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
 from agent.tools.builtin.people import (
     CLARIFY,
@@ -17,7 +17,7 @@ from agent.tools.builtin.people import (
     FileArguments,
     send_file,
 )
-from agent.tools.context import Delegated, Inquiry, InquiryReply, ToolContext
+from agent.tools.context import ToolContext
 from agent.tools.registry import ToolRegistry, parse_arguments
 from tests.agent.tools.doubles import context
 from tests.agent.tools.doubles import context as tool_context

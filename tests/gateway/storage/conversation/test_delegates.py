@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from agent.messages import assistant_message, text_of, tool_message
-from agent.tools.context import Delegated
+from agent.ports import Delegated
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import delegates, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd

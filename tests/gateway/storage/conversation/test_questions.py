@@ -12,8 +12,8 @@ from sqlalchemy import Connection, update
 
 from adapters.messages import Address
 from agent.messages import assistant_message, tool_message
+from agent.ports import Inquiry
 from agent.settings import ToolSettings
-from agent.tools.context import Inquiry
 from gateway.access.policy import Access
 from gateway.agent_ports.questions import Inquiries
 from gateway.commands import approvals

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from adapters.messages import Address
 from agent.errors import ToolError
-from agent.tools.context import TodoItem
+from agent.ports import TodoItem
 from gateway.errors import NotFound, TurnCancelled
 from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
