@@ -55,7 +55,6 @@ Trigger = Literal[
     "hygiene",
     "manual",
     "prepare",
-    "idle",
     "fallback",
     "repair",
 ]
@@ -63,9 +62,9 @@ Trigger = Literal[
 
 threshold: after a step of the loop; preflight: before the first call of a turn; overflow: the
 provider refused the request as too large; hygiene: before the turn, at 85 %; manual: `/compress`;
-prepare: in the background, ahead of need; idle: before a turn whose prompt cache has died, where
-that pays; fallback: another model with a smaller window takes over; repair: a provider calls the
-request malformed, what the model thought is left out (no engine is asked).
+prepare: in the background, ahead of need; fallback: another model with a smaller window takes over;
+repair: a provider calls the request malformed, what the model thought is left out (no engine is
+asked).
 """
 
 Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
@@ -85,7 +84,7 @@ GUARD_SHARE = 0.85
 LEAST_GAIN = 0.05
 """A plan that saves less of what can be saved is not used by the loop: it would move the cached
 prefix for next to nothing. What has to shrink takes what there is."""
-LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight", "idle"})
+LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight"})
 """The loop's own, which may wait until there is more to gain."""
 
 EstimateMessage = Callable[[ChatMessage], int]

@@ -154,17 +154,12 @@ class AgentSettings(Section):
 
 
 class CompressionSettings(Section):
-    """When the in-loop compressor fires and what it keeps; fractions of the model's window.
-
-    `early` compacts a view whose prompt cache has died, where that pays within `payback_requests`.
-    """
+    """When the in-loop compressor fires and what it keeps; fractions of the model's window."""
 
     enabled: bool = True
     threshold: float = Field(default=0.50, gt=0, le=1)
     target_ratio: float = Field(default=0.20, ge=0.10, le=0.80)
     protect_last_n: int = Field(default=20, ge=1)
-    early: bool = False
-    payback_requests: float = Field(default=6, gt=0)
 
 
 class AuxiliaryModelSettings(Section):

@@ -301,7 +301,6 @@ def build_context(settings: Settings, agent: Agent) -> ContextParts:
         ),
         make_engine=choose_engine(settings),
         summariser=build_summariser(settings, agent),
-        payback_requests=compression.payback_requests if compression.early else None,
     )
 
 

@@ -21,7 +21,6 @@ import structlog
 from agent import spans
 from agent.context.meter import Measure, TokenMeter
 from agent.context.phases.boundaries import Newest
-from agent.context.phases.payback import Rates, early_pays
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.context_engine import (
     Compressed,
@@ -34,7 +33,7 @@ from agent.context_engine import (
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, chars_of
 from agent.models.base import ChatModel
-from agent.models.prefix import LIFETIMES_S, PrefixWatch
+from agent.models.prefix import PrefixWatch
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.processes.threads import in_daemon
 from agent.usage import Usage
@@ -66,24 +65,6 @@ NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 
 @dataclass(frozen=True, slots=True)
-class PriceRule:
-    """What tokens cost, which decides whether a view whose cache has died is compacted early.
-
-    Attributes:
-        rates: Of the model that answers.
-        ttl: How long its cache entries live.
-        payback_requests: In how many requests the compaction has to earn its cost back.
-        asks_model: Whether a model's summary has to be earned back too; None where the planner
-            knows. A replay without a summary model reckons with one.
-    """
-
-    rates: Rates
-    ttl: str
-    payback_requests: float
-    asks_model: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CompactionRules:
     """What a turn's compactions may do, and who writes their summaries.
 
@@ -91,14 +72,12 @@ class CompactionRules:
         enabled: `compression.enabled`; False leaves only what the provider enforces.
         summariser: None where no model writes summaries.
         spending: The budgets that summaries count for; None for none.
-        price: Whether a view is compacted before its threshold; None for never.
         recall: What a new summary says about recalling more (`agent.view.view.recall_text`).
     """
 
     enabled: bool = True
     summariser: Summariser | None = None
     spending: Spending | None = None
-    price: PriceRule | None = None
     recall: str = ""
 
 
@@ -154,8 +133,6 @@ class Planner:
         first, self.turn.calls = self.turn.calls == 0, self.turn.calls + 1
         if not self.rules.enabled:
             return
-        if first and await self._pays_early(view):
-            await self.compact(view, "idle")
         fires = self.engine.should_compress_preflight if first else self.engine.should_compress
         for _ in range(MAX_PREFLIGHT_PASSES):
             tokens = (await self.measured(view)).tokens
@@ -341,22 +318,6 @@ class Planner:
         if self.engine.should_compress(tokens):
             log.warning("context_floor_reached", tokens=tokens)
             await self.store.tell("floor")
-
-    async def _pays_early(self, view: View) -> bool:
-        """Whether the cache has died and a smaller view earns its cost back soon enough."""
-        last, price = self.watch.last, self.rules.price
-        if price is None or last is None:
-            return False
-        if time.time() - last.at < LIFETIMES_S[price.ttl]:
-            return False
-        return early_pays(
-            (await self.measured(view)).tokens,
-            self.engine.limits,
-            price.rates,
-            fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
-            asks_model=self._may_ask_model() if price.asks_model is None else price.asks_model,
-            most_requests=price.payback_requests,
-        )
 
     def _held_back(self, tokens: int) -> bool:
         """Whether anti-thrash pauses the loop's own compactions; never close to the window."""

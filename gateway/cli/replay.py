@@ -51,10 +51,6 @@ def replay(  # noqa: PLR0913 - an option each
     gap: Annotated[
         float, typer.Option(min=0, help="Seconds between two turns, as the prompt cache sees them.")
     ] = 60,
-    early: Annotated[
-        bool,
-        typer.Option("--early", help="Turn compression.early on."),
-    ] = False,
 ) -> None:
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
     settings = loaded(
@@ -62,7 +58,6 @@ def replay(  # noqa: PLR0913 - an option each
         model__context_length=window,
         context__engine=engine,
         compression__threshold=threshold,
-        compression__early=early or None,
         prompt_caching__strategy=strategy,
         prompt_caching__cache_ttl=ttl,
     ).settings

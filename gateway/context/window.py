@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent.context.meter import ReportedUsage, TokenMeter
-from agent.context.phases.payback import Rates
-from agent.context.planner import CompactionRules, Planner, PriceRule
+from agent.context.planner import CompactionRules, Planner
 from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
@@ -40,7 +39,6 @@ class ContextParts:
         limits: Of the settings' main model.
         make_engine: Returns a turn's engine.
         summariser: Who writes summaries; None for the extractor alone.
-        payback_requests: In how many requests an early compaction has to pay; None for none.
         views: Those of turns that were opened lately.
     """
 
@@ -48,7 +46,6 @@ class ContextParts:
     limits: Limits
     make_engine: Callable[[Limits], ContextEngine]
     summariser: Summariser | None
-    payback_requests: float | None = None
     views: KeptViews = field(default_factory=KeptViews)
 
     @property
@@ -84,7 +81,6 @@ class ContextParts:
                 enabled=self.enabled,
                 summariser=self.summariser,
                 spending=spending,
-                price=self._price(agent),
                 recall=recall_text([schema.name for schema in agent.tools.schemas]),
             ),
             state=session.planner_state,
@@ -102,15 +98,6 @@ class ContextParts:
         now = agent.models[0].context_length
         limits = self.limits
         return limits if limits.context_length == now else replace(limits, context_length=now)
-
-    def _price(self, agent: Agent) -> PriceRule | None:
-        model, ttl = agent.models[0], agent.caching.cache_ttl
-        # How long a provider keeps what it caches by itself is not known.
-        if self.payback_requests is None or model.cache_layout is None:
-            return None
-        # A replay decides as the model that it plays would.
-        asks_model = True if model.provider == "recorded" else None
-        return PriceRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)
 
 
 def meter_of(agent: Agent, session: Session) -> TokenMeter:

@@ -1,21 +1,17 @@
 """The planner and the models: fallbacks with other windows, repairs, caches that have died."""
 
 import asyncio
-import time
-from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
-from agent.context.phases.payback import CLAUDE, Rates
-from agent.context.planner import NO_BUDGET, Planner, PriceRule
+from agent.context.planner import NO_BUDGET, Planner
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
-from agent.models.prefix import Prefix
 from agent.ports import PlannerState
 from agent.usage import Prices, Usage
 from agent.view.view import Entry, View, ViewPlan
@@ -278,41 +274,3 @@ async def test_a_compaction_tells_the_watch() -> None:
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}))
     await planner.compact(long_view(), "manual")
     assert planner.watch.moving == "compaction:manual"
-
-
-RULE = PriceRule(Rates.of(CLAUDE, "5m"), "5m", 6)
-
-
-async def early_triggers(tokens: int, age_s: float | None, rule: PriceRule | None) -> list[str]:
-    """Return what two calls asked for, the last one of the turn before being so old."""
-    planner = planner_of(engine := Engine(dropping(2)), price=rule)
-    if age_s is not None:
-        planner.watch.last = Prefix("scripted", 3, "d", time.time() - age_s, 1_000)
-    view = view_of()
-    reported(planner, view, tokens)
-    await planner.keep_within(view)
-    await planner.keep_within(view)
-    return list(engine.triggers)
-
-
-async def test_a_view_whose_cache_has_died_is_compacted_where_that_pays() -> None:
-    """Once, before the first call of the turn."""
-    assert await early_triggers(9_900, 301, RULE) == ["idle"]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "age_s", "rule"),
-    [
-        (9_900, 200, RULE),
-        (5_000, 301, RULE),
-        (9_900, 301, None),
-        (9_900, None, RULE),
-        (9_900, 301, replace(RULE, asks_model=True)),
-    ],
-    ids=["warm", "small", "off", "first request", "a summary would be too dear"],
-)
-async def test_it_is_left_alone_otherwise(
-    tokens: int, age_s: float | None, rule: PriceRule | None
-) -> None:
-    """50 % means 50 %."""
-    assert await early_triggers(tokens, age_s, rule) == []

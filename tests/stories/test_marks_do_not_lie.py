@@ -106,7 +106,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     # What has to be there for a key to have an effect.
     "context.rounds": {"context": {"engine": "rounds"}},
     "context.lcm": {"context": {"engine": "lcm"}},
-    "compression.payback_requests": {"compression": {"early": True}},
 }
 NOT_THERE = {
     # Settings of a fallback that only those of `model` hold for (`gateway.settings.rules.doubts`).

@@ -102,7 +102,7 @@ def entries_with(small: int, words: int) -> list[Entry]:
     return [Entry(seq, message) for seq, message in enumerate(messages, 1)]
 
 
-@pytest.mark.parametrize("trigger", ["threshold", "preflight", "idle"])
+@pytest.mark.parametrize("trigger", ["threshold", "preflight"])
 @pytest.mark.parametrize("small", [1, 20, 40])
 def test_the_prefix_is_not_moved_for_next_to_nothing(trigger: Trigger, small: int) -> None:
     """One small round is not archived close to the window: the compressor does all at once."""

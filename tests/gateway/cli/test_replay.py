@@ -25,7 +25,6 @@ OPTIONS = {
     "window": ("model", "context_length"),
     "engine": ("context", "engine"),
     "threshold": ("compression", "threshold"),
-    "early": ("compression", "early"),
     "strategy": ("prompt_caching", "strategy"),
     "ttl": ("prompt_caching", "cache_ttl"),
 }
@@ -196,7 +195,7 @@ async def test_a_conversation_is_billed(tmp_path: Path) -> None:
 async def test_a_replay_can_be_repeated(tmp_path: Path) -> None:
     """The same compactions, the same bill."""
     files = [recording(tmp_path, long_talk(20), f"talk{n}") for n in range(2)]
-    options: dict[str, Any] = {"window": 16_000, "gap_s": 600, "early": True}
+    options: dict[str, Any] = {"window": 16_000, "gap_s": 600}
     outcomes = [await play(tmp_path, *files, **options) for _ in range(2)]
     assert outcomes[0][0]
     assert bill(outcomes[0][1], "all conversations") == bill(outcomes[1][1], "all conversations")
@@ -212,20 +211,6 @@ async def test_pauses_cost_what_the_cache_has_lost(tmp_path: Path) -> None:
     ]
     steady, paused, long_lived = (float(cells[-3]) for cells in found)
     assert steady >= long_lived > paused
-
-
-@pytest.mark.thorough
-async def test_early_compaction_can_be_tried(tmp_path: Path) -> None:
-    """Its rows are told from the others; it has to earn back a model's summary."""
-    file = recording(tmp_path, [*long_talk(15), *TALK * 20])
-    patient = settings_of(tmp_path, compression={"payback_requests": 20})
-    _, late = await play_with(patient, file, window=64_000, gap_s=600)
-    good, printed = await play_with(patient, file, window=64_000, gap_s=600, early=True)
-    assert good, printed
-    assert " idle " in printed
-    assert " idle " not in late
-    _, dear = await play(tmp_path, file, window=64_000, gap_s=600, early=True)
-    assert " idle " not in dear
 
 
 async def test_a_price_that_is_not_known_is_not_made_up(tmp_path: Path) -> None:
@@ -304,12 +289,11 @@ def test_the_command_takes_each_option(tmp_path: Path, monkeypatch: pytest.Monke
     taken = AsyncMock(return_value=True)
     monkeypatch.setattr("gateway.cli.replay.play_files", taken)
     monkeypatch.setattr(main, "log_problems_only", lambda: None)
-    words = ["replay", "x", *options, "--strategy", "anchored", "--early"]
+    words = ["replay", "x", *options, "--strategy", "anchored"]
     result = CliRunner().invoke(main.app, ["--home", f"{tmp_path}", *words])
     assert result.exit_code == 0, result.output
     settings, *_, gap_s = taken.call_args.args
     assert (settings.context.engine, window_of(settings), gap_s) == ("rounds", 9000, 600)
-    assert settings.compression.early
     assert (settings.prompt_caching.strategy, settings.prompt_caching.cache_ttl) == (
         "anchored",
         "1h",

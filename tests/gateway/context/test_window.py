@@ -18,7 +18,6 @@ from agent.models.prefix import Prefix
 from agent.ports import PlannerState
 from agent.settings import CachingSettings
 from agent.tools.builtin.history import READ_CONVERSATION
-from agent.usage import CacheLayout
 from agent.view.view import ViewPlan
 from gateway.context.window import (
     ContextParts,
@@ -113,18 +112,6 @@ def test_a_turn_knows_what_its_segment_has_left_behind(tmp_path: Path) -> None:
     planner = made.planner(agent, segment, MemoryCompactions(), budgets)
     assert (planner.watch.last, planner.watch.moving, planner.watch.ttl) == (prefix, "retry", "1h")
     assert (planner.state, planner.rules.spending) == (REPORTED.planner_state, budgets)
-    assert planner.rules.price is None
-
-
-@pytest.mark.parametrize(("layout", "early"), [(None, False), ("native", True)])
-def test_early_compaction_needs_a_cache_whose_life_is_known(
-    tmp_path: Path, layout: CacheLayout | None, early: bool
-) -> None:
-    """What a provider caches by itself it may keep for longer than `cache_ttl`."""
-    made = parts(tmp_path, compression={"early": True, "payback_requests": 4})
-    agent = agent_of(ScriptedModel([], cache_layout=layout))
-    rule = made.planner(agent, REPORTED, MemoryCompactions()).rules.price
-    assert (rule is not None and rule.payback_requests == 4) is early
 
 
 async def test_the_next_turn_has_the_smaller_window(tmp_path: Path) -> None:

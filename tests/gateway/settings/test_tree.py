@@ -575,7 +575,6 @@ class TestAuxiliaryModel:
         "sessions: {reset: both, timezone: Asia/Tokyo, at_hour: 0, idle_minutes: 1}",
         "model: {provider: nous, name: x, api_keys: [abcd1234, efgh5678], extra_body: {seed: 1}}",
         "agent: {max_turn_tokens: 1000, max_turn_s: 60}",
-        "compression: {early: true, payback_requests: 3}",
         "prompt_caching: {enabled: false, cache_ttl: 1h, strategy: anchored}",
         "budget: {daily_usd: 5, sender_daily_usd: 1}",
     ],
