@@ -362,13 +362,11 @@ class MemorySettings(Section):
 class PluginSettings(Section):
     """Plugins by name (entry points, or folders of PARLEY_HOME/plugins), and their options.
 
-    Texts among the options whose key ends in `key`, `token`, … are secrets. `timeout_s` is for one
-    call of a hook or a memory provider.
+    Texts among the options whose key ends in `key`, `token`, … are secrets.
     """
 
     enabled: tuple[str, ...] = ()
     options: dict[str, dict[str, Any]] = {}
-    timeout_s: float = Field(default=5, gt=0, le=60)
 
     @field_validator("options", mode="after")
     @classmethod

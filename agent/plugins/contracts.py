@@ -78,7 +78,7 @@ class MemoryProvider(ABC):
     async def prefetch(self, query: Query) -> str | Recalled:
         """Return what is known that bears on the question; empty for nothing.
 
-        Asked once before a turn, which waits for it no longer than `plugins.timeout_s`. Only what
+        Asked once before a turn, which waits for it no longer than `HOOK_S`. Only what
         was stored under `query.scope` may be returned. A mere text may come from anything that was
         ever read or said in that scope, and counts so.
         """

@@ -44,6 +44,8 @@ log = structlog.get_logger()
 
 PLUGIN_MODULE, ENGINE_MODULE = "parley_plugin_", "parley_context_engine_"
 """What the names of their modules begin with; no other module's does."""
+HOOK_S = 5.0
+"""Seconds for one call of a hook or a memory provider: a turn waits for it."""
 MAX_PROMPT_CHARS = 2_000
 """Longest text that one memory provider puts into every system prompt."""
 
@@ -92,7 +94,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
         # Operators read only what plugin.yaml says.
         if more := sorted({*names} - {*provides.get(kind, ())}):
             raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
-    caller = Caller(name, settings.timeout_s)
+    caller = Caller(name, HOOK_S)
     plugin: LoadedPlugin = guarded("taking what it offers", _accepted, registry, caller)
     log.info(
         "plugin_loaded",

@@ -2,7 +2,7 @@
 
 All of it is one transaction: the row of the trouble, and the rows of the outbox that tell of it.
 So a restart, or another replica, tells nothing twice. A trouble that comes again and again is over
-only after a longer and longer calm, and beyond `alerts.per_hour` one line stands for all others.
+only after a longer and longer calm, and beyond `PER_HOUR` one line stands for all others.
 Lesser messages take no room from an error that begins.
 """
 
@@ -30,6 +30,8 @@ HOUR_S = 3600.0
 COMES_AGAIN_S = 6 * HOUR_S
 """So long it is remembered that a trouble was over, and came again."""
 LONGEST_QUIET_S = HOUR_S
+PER_HOUR = 10
+"""Messages about alerts within an hour; enough for what goes wrong at once, few enough to read."""
 PAGE = "docs/operations.md"
 REASON_CHARS = 300
 FLOOD = (
@@ -118,7 +120,7 @@ class Telling:
             what = judgement.kind_of(alert)
             if alert.over_at is not None:
                 # What is there again is not over; and half of the room is for what begins.
-                room = max(1, self.settings.per_hour // 2)
+                room = max(1, PER_HOUR // 2)
                 is_again = (alert.kind, alert.subject) in there
                 if not is_again and alerts.told_lately(conn, HOUR_S) < room:
                     self._tell_end(conn, what, alert, told)
@@ -213,7 +215,7 @@ class Telling:
         Args:
             kinds: Only their begins take up that room; empty: every message does.
         """
-        if alerts.told_lately(conn, HOUR_S, kinds=kinds) < self.settings.per_hour:
+        if alerts.told_lately(conn, HOUR_S, kinds=kinds) < PER_HOUR:
             return True
         self._say_all(conn, f"flood:{int(now(conn) // HOUR_S)}", FLOOD, told)
         return False

@@ -27,6 +27,7 @@ from gateway.http import control
 from gateway.lifecycle.inventory import of_settings
 from gateway.settings.changes import SettingsQuestion, located, named
 from gateway.settings.editing import OWNER_ONLY, set_values
+from gateway.settings.former import former_key
 from gateway.settings.loading import (
     PASSWORDS,
     Loaded,
@@ -185,6 +186,8 @@ def config_set(
     """
     chosen = context.find_root().params
     file, path = file_of(chosen["config"], chosen["home"]), path_of(key)
+    if instead := former_key(path):
+        raise SettingsError(f"{key} is no longer a setting: {instead}")
     spellings = list({repr(each): each for each in (_as_yaml(value), value)}.values())
     problems: list[SettingsError] = []
     for each in spellings:

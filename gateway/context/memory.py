@@ -73,7 +73,7 @@ class Recall:
     async def notes(self, conversation_id: int) -> tuple[Sequence[SourcedText], Collection[Origin]]:
         """Return what memory providers know about the waiting question, and what taints of it.
 
-        All are asked side by side, each within `plugins.timeout_s`; one that fails is left out. A
+        All are asked side by side, each within `HOOK_S`; one that fails is left out. A
         turn that only goes on has its notes in the transcript.
         """
         if not self._plugins.providers:

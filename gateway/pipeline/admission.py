@@ -29,7 +29,7 @@ from gateway.commands.registry import (
 )
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.session_keys import GroupSessions, address_key, session_key, sole_sender
-from gateway.settings.tree import AttachmentSettings, CommandSettings, GroupRule, QueueSettings
+from gateway.settings.tree import AttachmentSettings, GroupRule, QueueSettings
 from gateway.storage.conversation import attachments, conversations, questions, turn_journal
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.queue import arrivals, inbox, outbox, overheard
@@ -68,7 +68,6 @@ class IntakeRules:
     model: Callable[[str | None], StatusFacts]
     money: MoneyRules = field(default_factory=MoneyRules)
     attachments: AttachmentSettings = field(default_factory=AttachmentSettings)
-    commands: CommandSettings = field(default_factory=CommandSettings)
     quotas: Quotas = field(default_factory=Quotas)
 
 
@@ -143,7 +142,7 @@ class AdmissionBatch:
         command = tx.said.command
         if command is not None and command.route.when == "at once":
             return self._run(command, message, row, role)
-        if word := self._unknown():
+        if word := self._tx.said.unknown:
             return self._correct(message, row, word)
         return self._answers.in_words(message, row, role) or self._queue(message, row, role)
 
@@ -160,12 +159,8 @@ class AdmissionBatch:
         command = self._tx.said.command
         if message.chat_kind != "group" or (command is not None and command.owner_only):
             return False
-        word = self._unknown()
+        word = self._tx.said.unknown
         return self._tx.said.names_a_bot or (bool(word) and nearest(word) is None)
-
-    def _unknown(self) -> str:
-        """Return the word of an unknown command that is not to go to the model; else nothing."""
-        return "" if self._tx.rules.commands.unknown == "model" else self._tx.said.unknown
 
     def _is_in_thread(self, message: InboundMessage) -> bool:
         """Whether the bot has a conversation in a thread where nobody was addressed."""

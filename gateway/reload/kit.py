@@ -133,7 +133,6 @@ def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
         status_facts(mind.agent, mind.context, mind.prompts, why_off(settings.tools)),
         build_money(settings, mind.models),
         settings.attachments,
-        settings.commands,
         Quotas(settings.quotas, settings.sessions.timezone),
     )
 

@@ -23,6 +23,7 @@ from agent.settings import (
     ReferencedSecret,
 )
 from gateway.errors import SettingsError
+from gateway.settings.former import taken_out
 from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets
 from gateway.settings.sources import Sources, complaint
@@ -360,6 +361,10 @@ def _is_there(path: Path) -> bool:
 
 def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
     tree, problems = sources.tree(), list(sources.problems)
+    sources.warnings += [
+        f"{sources.name(path)} in {sources.origin(path)} is no longer a setting: {instead}"
+        for path, instead in taken_out(tree, keys)
+    ]
     try:
         settings = Settings.model_validate({**tree, "home": home})
     except ValidationError as exc:

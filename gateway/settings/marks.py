@@ -27,7 +27,6 @@ SECTIONS: Mapping[str, Mark] = {
     "quotas": "live",
     "queue": "live",
     "delivery": "live",
-    "commands": "live",
     "sessions": "next-turn",
     "access": "live",
     "attachments": "next-turn",

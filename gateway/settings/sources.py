@@ -18,6 +18,7 @@ from typing_extensions import override
 from agent.safety.redaction import MASK, Redactor
 from gateway.errors import SettingsError
 from gateway.settings.foreign import counterpart, hint
+from gateway.settings.former import former_key, is_former
 from gateway.settings.tree import Key, KeyPath, Keys, dotted, has_secrets
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ class Sources:
             self._add_secret_file(variable, secret, environ)
         elif path in RENAMED:
             self._add_all(iter([(path, environ[variable])]), variable)
+        elif is_former(path):
+            value = _json_or_text(environ[variable])
+            self._add_all(_leaves(self._keys, path, value), variable)
         else:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
 
@@ -290,7 +294,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _leaves(keys: Keys, path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Split a value into the keys below `path`; unknown and misplaced things stay whole."""
     key = keys.find(path)
-    if not path or (key and key.kind == "section"):
+    if not path or (key.kind == "section" if key else is_former(path) and not former_key(path)):
         if isinstance(value, Mapping):
             for name, item in value.items():
                 yield from _leaves(keys, (*path, str(name)), item)
@@ -304,6 +308,13 @@ def _leaves(keys: Keys, path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, An
             yield from _leaves(keys, (*path, index), block)
     elif not (key and key.kind == "blocks"):
         yield path, value
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def path_of(name: str, separator: str = ".") -> KeyPath:

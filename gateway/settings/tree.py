@@ -92,12 +92,6 @@ class QueueSettings(Section):
     grace_s: float = Field(default=30, ge=0, le=3600)
 
 
-class CommandSettings(Section):
-    """What becomes of a text that looks like a command and is none."""
-
-    unknown: Literal["answer", "model"] = "answer"
-
-
 class DeliverySettings(Section):
     """How long an answer is tried for that cannot be delivered; then it is a dead letter."""
 
@@ -297,8 +291,7 @@ class AlertSettings(Section):
 
     `to`: chats as `platform:chat` or `platform:account:chat`; none: the owners' direct chats.
     `webhook` is told where no chat was shown an alert within a minute, or always; with a secret
-    its requests are signed. `per_hour`: as many messages at most, then one line. `disk_free_bytes`:
-    less room than that is a trouble.
+    its requests are signed. `disk_free_bytes`: less room than that is a trouble.
     """
 
     enabled: bool = True
@@ -306,7 +299,6 @@ class AlertSettings(Section):
     webhook: SecretStr | None = None
     webhook_secret: SecretStr | None = None
     webhook_when: Literal["unheard", "always"] = "unheard"
-    per_hour: int = Field(default=10, ge=1, le=1000)
     disk_free_bytes: int = Field(default=500_000_000, ge=0, le=10**15)
 
 
@@ -383,7 +375,6 @@ class Settings(Section):
     quotas: QuotaSettings = QuotaSettings()
     queue: QueueSettings = QueueSettings()
     delivery: DeliverySettings = DeliverySettings()
-    commands: CommandSettings = CommandSettings()
     sessions: SessionSettings = SessionSettings()
     access: AccessSettings = AccessSettings()
     attachments: AttachmentSettings = AttachmentSettings()

@@ -223,13 +223,6 @@ async def test_an_unknown_command_is_answered_with_the_nearest(play: Play) -> No
     assert (await on.answered(on.ann, 2))[-1] == "re: /usr/bin"
 
 
-async def test_unknown_commands_can_be_let_through(play: Play) -> None:
-    """`commands.unknown: model`, for who wants the model to see them."""
-    on = await play(commands={"unknown": "model"})
-    await on.ann.say("/stauts")
-    assert await on.answered(on.ann) == ["re: /stauts"]
-
-
 async def test_a_burst_is_one_turn(play: Play) -> None:
     """Five messages at once are read together, in order."""
     on = await play(queue={"debounce_ms": 1000})

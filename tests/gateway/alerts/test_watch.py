@@ -392,9 +392,12 @@ async def test_a_flapping_account_is_told_of_less_and_less(tmp_path: Path) -> No
         assert len(await chat.rows(schema.alert)) == 2
 
 
-async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
+async def test_more_than_there_is_room_for_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was not told begins and ends in silence; it is on record."""
-    async with running(tmp_path, alerts={"per_hour": 2}) as chat:
+    monkeypatch.setattr(telling, "PER_HOUR", 2)
+    async with running(tmp_path) as chat:
         await chat.ask("hello")
         here, rests = watch_of(chat), chat.agent.recovery.rests
         named = [ScriptedModel([], name=f"m{n}") for n in range(4)]
@@ -414,9 +417,10 @@ async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
         assert len(await chat.answers(6)) == 6
 
 
-async def test_an_end_waits_for_room(tmp_path: Path) -> None:
+async def test_an_end_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was told to have begun is told to be over, after a flood too, and before what is new."""
-    async with running(tmp_path, alerts={"per_hour": 1}) as chat:
+    monkeypatch.setattr(telling, "PER_HOUR", 1)
+    async with running(tmp_path) as chat:
         await chat.ask("hello")
         [supervised] = chat.gateway.platforms.supervised
         supervised.stopped = "refused"
@@ -459,9 +463,12 @@ async def test_lesser_messages_leave_room_for_an_error(tmp_path: Path, kind: str
         assert (await chat.answers(3))[2] == FLOOD
 
 
-async def test_what_is_there_again_is_not_told_to_be_over(tmp_path: Path) -> None:
+async def test_what_is_there_again_is_not_told_to_be_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There was no room for its end, and now there is nothing that would be over."""
-    async with running(tmp_path, alerts={"per_hour": 1}) as chat:
+    monkeypatch.setattr(telling, "PER_HOUR", 1)
+    async with running(tmp_path) as chat:
         await chat.ask("hello")
         [supervised] = chat.gateway.platforms.supervised
         for stopped in ("refused", None, "refused again"):

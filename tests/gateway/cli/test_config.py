@@ -199,3 +199,11 @@ def test_a_running_gateway_is_needed(parley: Parley, tmp_path: Path) -> None:
         done = parley("config", *arguments)
         assert done.err.startswith(f"no gateway runs in {tmp_path}"), arguments
     assert parley("adapter", "restart", "telegram").code == 1
+
+
+def test_a_setting_that_went_cannot_be_set(parley: Parley, tmp_path: Path) -> None:
+    """The refusal says what applies instead, as a start does; nothing is written."""
+    done = parley("config", "set", "alerts.per_hour", "3")
+    assert done.code == 1
+    assert "alerts.per_hour is no longer a setting: it is 10" in done.err
+    assert not (tmp_path / "parley.yaml").exists()
