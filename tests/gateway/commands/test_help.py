@@ -1,44 +1,41 @@
-"""`/help` and the menus, word for word; what is said to a word that is no command."""
+"""`/help` and the menus; what is said to a word that is no command."""
+
+from collections.abc import Sequence
 
 import pytest
 
 from gateway.commands.help import help_text, unknown_text
-from gateway.commands.registry import menu
+from gateway.commands.registry import AnyCommand, commands, menu
 
-EVERYBODYS = """\
-Write to me in plain words. I also know these commands:
 
-- `/new`: start afresh; the old conversation stays on record
-- `/stop`: stop the current answer and drop queued messages
-- `/approve`: approve an action that needs permission: by its number, once or for this conversation
-- `/deny`: refuse it
-- `/answer`: answer my question, in words or by the number of a choice
-- `/status`: show the state of this conversation
-- `/memory`: show what I remember; keep, forget or change an entry
-- `/usage`: show the tokens and the cost of this conversation
-- `/insights`: show how this conversation went over the last 30 days
-- `/compress`: condense the conversation so far; name a topic to keep more of it
-- `/model`: show the models, or choose the one that answers here
-- `/retry`: ask the last question again
-- `/help`: show this list"""
+def lines_of(listed: Sequence[AnyCommand]) -> list[str]:
+    """Return the lines of `/help` about some commands."""
+    return [f"- `/{each.name}`: {each.help}" for each in listed]
 
 
 def test_help_lists_every_command() -> None:
-    """With what it does, one line each, in an order that people learn."""
-    assert help_text() == EVERYBODYS
+    """With what it does, one line each."""
+    begin, listed = help_text().split("\n\n")
+    assert begin == "Write to me in plain words. I also know these commands:"
+    assert listed.splitlines() == lines_of(commands())
 
 
-def test_help_tells_an_owner_more() -> None:
-    """Two lines, after the others."""
-    pair, tools = help_text(to_owner=True).removeprefix(EVERYBODYS).split("\n")[1:]
-    assert pair == "- `/pair`: decide who may write to me"
-    assert tools == "- `/mcp`: decide which tools of MCP servers I may use"
+def test_help_lists_the_commands_of_owners_to_an_owner() -> None:
+    """Nobody else sees them."""
+    _, listed = help_text(to_owner=True).split("\n\n")
+    assert listed.splitlines() == lines_of(commands(with_owners=True))
+    assert {each.name for each in commands(with_owners=True)} > {each.name for each in commands()}
 
 
 def test_the_menus_are_the_same_list() -> None:
     """Telegram, Discord, the web page and `parley chat` show what `/help` lists for everybody."""
-    lines = EVERYBODYS.splitlines()[2:]
-    assert [f"- `/{name}`: {line}" for name, line in menu()] == lines
+    assert menu() == tuple((each.name, each.help) for each in commands())
+
+
+def test_lists_are_in_the_order_that_people_learn() -> None:
+    """Each command names its position."""
+    positions = [each.position for each in commands(with_owners=True)]
+    assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize(

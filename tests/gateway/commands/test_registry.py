@@ -1,6 +1,8 @@
 """The register of commands: which there are, and which one a text is."""
 
+import inspect
 import re
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,9 @@ from gateway.commands.registry import (
     REPLY,
     TURN,
     AnyCommand,
+    CommandContext,
+    QueuedContext,
+    TurnContext,
     by_word,
     commands,
     parse,
@@ -21,22 +26,14 @@ from gateway.commands.registry import (
 
 ALL = commands(with_owners=True)
 ALIASES = {word: each for word, each in by_word().items() if word != each.name}
-ROUTES = {
-    (IMMEDIATE, "at once"): {
-        "stop",
-        "status",
-        "usage",
-        "insights",
-        "help",
-        "mcp",
-        "memory",
-        "pair",
-    },
-    (REPLY, "at once"): {"approve", "deny", "answer"},
-    (QUEUED, "queued"): {"retry"},
-    (NEW_BEGINNING, "queued"): {"new"},
-    (TURN, "as a turn"): {"compress", "model"},
+GIVEN = {
+    IMMEDIATE: CommandContext,
+    REPLY: CommandContext,
+    QUEUED: QueuedContext,
+    NEW_BEGINNING: QueuedContext,
+    TURN: TurnContext,
 }
+"""The argument that each route calls a command's function with."""
 
 
 def named(text: str) -> str | None:
@@ -132,10 +129,7 @@ def test_an_alias_is_its_command(alias: str, command: AnyCommand) -> None:
 
 def test_the_aliases() -> None:
     """One that Telegram sends, one that people try."""
-    assert {word: each.name for word, each in ALIASES.items()} == {
-        "start": "help",
-        "compact": "compress",
-    }
+    assert (by_word()["start"].name, by_word()["compact"].name) == ("help", "compress")
 
 
 @given(st.text())
@@ -146,18 +140,21 @@ def test_no_text_breaks_the_parser(text: str) -> None:
     assert not (said.command and said.unknown)
 
 
-def test_the_routes() -> None:
-    """What is answered at once, what keeps its place in the queue, what takes a turn."""
-    for (route, when), names in ROUTES.items():
-        assert {each.name for each in ALL if each.route is route} == names
-        assert route.when == when
-    assert sum(map(len, ROUTES.values())) == len(ALL)
+@pytest.mark.parametrize("command", ALL, ids=lambda each: each.name)
+def test_a_command_takes_what_its_route_gives(command: AnyCommand) -> None:
+    """Its function has one argument, of the route's type; the function of a turn is a coroutine."""
+    hints = get_type_hints(command.run)
+    assert [each for name, each in hints.items() if name != "return"] == [GIVEN[command.route]]
+    assert inspect.iscoroutinefunction(command.run) == (command.route is TURN)
 
 
 def test_what_else_the_pipeline_asks_of_commands() -> None:
-    """Urgent ones have a limit of their own; others than owners do not know those of owners."""
-    assert {each.name for each in ALL if each.urgent} == {"stop", "status"}
-    assert {each.name for each in ALL if each.owner_only} == {"mcp", "pair"}
+    """Urgent ones have a limit of their own; only owners know those of owners."""
+    named = by_word()
+    assert named["stop"].urgent
+    assert named["status"].urgent
+    assert named["mcp"].owner_only
+    assert named["pair"].owner_only
 
 
 @pytest.mark.parametrize("command", ALL, ids=lambda each: each.name)
