@@ -27,11 +27,11 @@ async def parley(tmp_path: Path) -> AsyncIterator[ParleyProcess]:
 async def test_chat_answers_each_piped_line_in_order(parley: ParleyProcess) -> None:
     """`parley chat` prints plain answers, and the next call goes on with the conversation."""
     first = await parley.run("chat", stdin="My name is Ann.\n\nwhat is 12*7?\n/quit\nnever\n")
-    second = await parley.run("chat", stdin="what is my name?\n")
+    second = await parley.run("chat", stdin="what was my first message?\n")
     assert first.code == second.code == 0
-    assert "Nice to meet you, Ann!" in first.stdout
-    assert first.stdout.rstrip().endswith("`12*7` = **84**")
-    assert second.stdout.strip() == "Your name is Ann."
+    assert "> My name is Ann." in first.stdout
+    assert first.stdout.rstrip().endswith("The tool `calculate` answered:\n\n> 84")
+    assert second.stdout.strip() == "Your first message was:\n\n> My name is Ann."
     assert ("user", "never") not in parley.transcript()
 
 
@@ -89,7 +89,10 @@ async def test_a_backup_made_while_running_can_be_restored(parley: ParleyProcess
     await parley.restart()
     await chat.until(lambda: len(chat.answers) == 2)
     assert chat.answers[1].endswith("59, 60")
-    assert await chat.ask("what is my name?") == "Your name is Ann."
+    assert (
+        await chat.ask("what was my first message?")
+        == "Your first message was:\n\n> My name is Ann."
+    )
 
 
 @pytest.mark.thorough
@@ -143,7 +146,7 @@ async def test_a_second_process_on_the_same_home_ends(parley: ParleyProcess) -> 
     second = await parley.run("run", "--port", "0")
     assert_one_line(second, " is in use by another Parley process")
     said = await parley.run("chat", stdin="what is 12*7?\n")
-    assert "**84**" in said.stdout
+    assert "> 84" in said.stdout
     assert (await parley.health())[0] == 200
 
 

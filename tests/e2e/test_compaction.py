@@ -39,7 +39,10 @@ async def test_a_long_chat_survives_a_kill_and_can_be_looked_at(parley: ParleyPr
     before = parley.transcript()
     await parley.kill9()
     await parley.restart()
-    assert await chat.ask("what is my name?") == "Your name is Ann."
+    assert (
+        await chat.ask("what was my first message?")
+        == "Your first message was:\n\n> My name is Ann."
+    )
     assert parley.transcript()[: len(before)] == before
 
     lineage = await parley.run("sessions", "lineage", "1")

@@ -35,14 +35,17 @@ async def parley(tmp_path: Path, url: str) -> AsyncIterator[ParleyProcess]:
 async def test_killed_in_mid_answer_it_goes_on(parley: ParleyProcess) -> None:
     """The answer arrives, once, in the chat and in the transcript; nothing lies in a file."""
     chat = WebChat(parley)
-    assert "Nice to meet you, Ann!" in await chat.ask("My name is Ann.")
+    assert "> My name is Ann." in await chat.ask("My name is Ann.")
     await chat.say("count to 60")
     await chat.until(lambda: chat.preview)
     await parley.kill9()
     await parley.restart()
     await chat.until(lambda: len(chat.answers) == 2)
     assert chat.answers[1].endswith("59, 60")
-    assert await chat.ask("what is my name?") == "Your name is Ann."
+    assert (
+        await chat.ask("what was my first message?")
+        == "Your first message was:\n\n> My name is Ann."
+    )
     assert [role for role, _ in parley.transcript()] == ["user", "assistant"] * 3
     assert not list(parley.home.glob("parley.db*"))
 
@@ -51,9 +54,9 @@ async def test_killed_in_mid_answer_it_goes_on(parley: ParleyProcess) -> None:
 async def test_a_chat_in_the_terminal_is_answered(parley: ParleyProcess) -> None:
     """`parley chat` prints plain answers, and the next call goes on with the conversation."""
     first = await parley.run("chat", stdin="My name is Ann.\nwhat is 12*7?\n")
-    second = await parley.run("chat", stdin="what is my name?\n")
-    assert first.stdout.rstrip().endswith("`12*7` = **84**")
-    assert second.stdout.strip() == "Your name is Ann."
+    second = await parley.run("chat", stdin="what was my first message?\n")
+    assert first.stdout.rstrip().endswith("The tool `calculate` answered:\n\n> 84")
+    assert second.stdout.strip() == "Your first message was:\n\n> My name is Ann."
 
 
 @pytest.mark.thorough

@@ -132,7 +132,7 @@ async def test_attack_05_half_open_connections(api: BotApi, tmp_path: Path, addr
             took.append(seconds)
         assert sorted(took)[2] <= 1.0
         api.push_text(ANN, "My name is Ann.")
-        await api.wait_for(lambda: [it for it in api.shown(ANN) if "Nice to meet you" in it])
+        await api.wait_for(lambda: [it for it in api.shown(ANN) if "My name is Ann." in it])
         assert (await parley.health())[1]["descriptors"] == "free"
         await parley.event("connection_displaced")
         await parley.terminate()
@@ -304,7 +304,7 @@ async def undisturbed(parley: ParleyProcess, api: BotApi) -> None:
         http.post("/telegram/default", json=update) as response,
     ):
         assert response.status == 200
-    await api.wait_for(lambda: [it for it in api.shown(ANN) if "Nice to meet you" in it])
+    await api.wait_for(lambda: [it for it in api.shown(ANN) if "My name is Ann." in it])
 
 
 @pytest.mark.timeout(120)

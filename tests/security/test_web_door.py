@@ -443,7 +443,7 @@ async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) ->
     home = tmp_path / "home"
     async with ParleyProcess(home) as parley:
         chat = WebChat(parley, "old")
-        assert "= **84**" in await chat.ask("what is 12*7?")
+        assert "> 84" in await chat.ask("what is 12*7?")
     as_of_version_0_5(home / "parley.db")
     async with ParleyProcess(home) as parley, browser(parley) as http:
         old = {"Cookie": "parley_session=0123456789abcdef"}

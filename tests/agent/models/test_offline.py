@@ -20,10 +20,7 @@ from agent.tools.builtin.basics import evaluate
 from tests.agent.models.sink import CollectingSink
 from tests.support.effort import effort
 
-TOOLS = tuple(
-    ToolSchema(name, "", {"type": "object"})
-    for name in ("read_conversation", "current_time", "calculate")
-)
+TOOLS = tuple(ToolSchema(name, "", {"type": "object"}) for name in ("current_time", "calculate"))
 
 
 def talk(*texts: str) -> list[ChatMessage]:
@@ -66,32 +63,13 @@ async def answer_after(question: str, *results: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("Hello!", "Hello! What can I do"),
-        ("good morning", "Hello!"),
-        ("Who are you?", "offline demo model"),
-        ("help", "What is 12 * 7?"),
-        ("What can you do?", "Count to 100"),
-        ("my name is Ann Lee", "Nice to meet you, Ann Lee!"),
-    ],
-)
-async def test_small_talk(text: str, told: str) -> None:
-    """Common phrases have an answer of their own."""
-    assert told in await answer("before", text)
-
-
-@pytest.mark.parametrize(
     ("texts", "told"),
     [
-        (("My name is Ann.", "Hi"), "Hello, Ann!"),
-        (("My name is Ann.", "call me Bob", "What's my name?"), "Your name is Bob."),
-        (("hi", "What is my name?"), "You have not told me"),
         (("one fish", "two fish", "What was my first message?"), "> one fish"),
-        (("one fish", "two fish", "What is the last thing I said?"), "> two fish"),
+        (("one fish", "two fish", "What was my last message?"), "> two fish"),
         (("What was my first message?",), "This is your first message"),
         (("one fish", "two fish", "Summarise our conversation"), "1. one fish\n2. two fish"),
-        (("Give me a summary of it",), "only just begun"),
+        (("Give me a summary of it",), "nothing"),
     ],
 )
 async def test_questions_about_the_conversation(texts: tuple[str, ...], told: str) -> None:
@@ -100,35 +78,21 @@ async def test_questions_about_the_conversation(texts: tuple[str, ...], told: st
 
 
 @pytest.mark.parametrize(
-    ("text", "zones"),
+    ("text", "arguments"),
     [
-        ("What time is it?", [None]),
-        ("what's today's date?", [None]),
-        ("Could you tell me the time in tokyo and Paris?", ["Asia/Tokyo", "Europe/Paris"]),
-        ("What time is it in new york?", ["America/New_York"]),
-        ("What time is it in Africa/Lagos?", ["Africa/Lagos"]),
-        ("current time in Old Narnia please", ["Old Narnia"]),
+        ("What time is it?", {}),
+        ("Could you tell me the time in Africa/Lagos?", {"timezone": "Africa/Lagos"}),
+        ("current time in Narnia please", {"timezone": "Narnia"}),
     ],
 )
-async def test_the_time_is_asked_of_the_tool(text: str, zones: list[str | None]) -> None:
-    """One call for each place; an unknown place is left to the tool."""
-    expected = [("current_time", {"timezone": zone} if zone else {}) for zone in zones]
-    assert await calls(text) == expected
+async def test_the_time_is_asked_of_the_tool(text: str, arguments: dict[str, str]) -> None:
+    """A place is passed on as it is written."""
+    assert await calls(text) == [("current_time", arguments)]
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("what is 12*7?", 84),
-        ("Hi! Calculate (3 + 4) x 2 please", 14),
-        ("sqrt(16)", 4),
-        ("15% of 80", 12),
-        ("17.5 % of 2,340", 409.5),
-        ("1,000,000 + 1", 1_000_001),
-        ("max(3, 1,200)", 1_200),
-        ("how much is 7 times 6 - 2", 40),
-        ("What is 3 + 4 = ?", 7),
-    ],
+    [("what is 12*7?", 84), ("Hi! Calculate (3 + 4) * 2", 14), ("What is -3 + 4 = ?", 1)],
 )
 async def test_arithmetic_is_asked_of_the_tool(text: str, value: float) -> None:
     """The expression is one that the tool can work out."""
@@ -137,49 +101,20 @@ async def test_arithmetic_is_asked_of_the_tool(text: str, value: float) -> None:
     assert evaluate(arguments["expression"]) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["what is e-mail?", "2024-05-15", "what is love?", "is this well-known", "I am 5"]
-)
+@pytest.mark.parametrize("text", ["what is e-mail?", "2024-05-15", "what is 5 apples?"])
 async def test_what_only_looks_like_arithmetic_is_not(text: str) -> None:
     """It gets the honest answer."""
     assert "no real answer" in await answer("before", text)
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        ('Look up "Vienna" in our conversation', {"contains": "Vienna"}),
-        ("search this chat for red trains?", {"contains": "red trains"}),
-    ],
-)
-async def test_the_conversation_is_read_by_the_tool(text: str, arguments: dict[str, str]) -> None:
-    """Quotes around what is looked for are not part of it."""
-    assert await calls(text) == [("read_conversation", arguments)]
+@pytest.mark.parametrize("result", ["84", "Error: division by zero", "cancelled by the user"])
+async def test_results_are_quoted(result: str) -> None:
+    """An error and a note of the gateway as well."""
+    told = await answer_after("what is 12*7?", result)
+    assert told.startswith(f"The tool `calculate` answered:\n\n> {result}")
 
 
-async def test_results_become_sentences() -> None:
-    """One for each call, in their order."""
-    time_told = "Sunday, 1 March 2026, 12:30:00 UTC (UTC+00:00); 2026-03-01T12:30:00+00:00"
-    assert "It is Sunday, 1 March 2026, 12:30:00 UTC" in await answer_after(
-        "the time in UTC? what time is it", time_told
-    )
-    assert "`12*7` = **84**" in await answer_after("what is 12*7?", "84")
-    question = "look up hi in our conversation"
-    assert "> #1 user: hi" in await answer_after(question, "#1 user: hi")
-
-
-async def test_an_error_of_a_tool_is_told() -> None:
-    """Its text goes to the person."""
-    told = await answer_after("what is 1/0?", "Error: division by zero")
-    assert "I tried the tool `calculate`, but it reported a problem: division by zero" in told
-
-
-async def test_an_unusual_result_is_quoted() -> None:
-    """A note of the gateway in place of a result is passed on."""
-    assert "> cancelled by the user" in await answer_after("what is 1+1?", "cancelled by the user")
-
-
-@pytest.mark.parametrize("text", ["what time is it?", "what is 1+1?", "look up x in our chat"])
+@pytest.mark.parametrize("text", ["what time is it?", "what is 1+1?"])
 async def test_without_tools_it_says_what_is_missing(text: str) -> None:
     """Both when none are offered and when calls are forbidden."""
     forbidden = await answer(text, allow_tools=False)
@@ -199,8 +134,8 @@ async def test_a_last_call_without_tools_says_what_was_done() -> None:
 
 async def test_several_unanswered_messages_are_read_together() -> None:
     """A burst is one question."""
-    view = [user_message("My name is Ann"), user_message("what is my name?")]
-    assert "Your name is Ann." in text_of((await complete(view)).message)
+    view = [user_message("My name is Ann"), user_message("and I like tea")]
+    assert "> My name is Ann\n> and I like tea" in text_of((await complete(view)).message)
 
 
 async def test_counting_goes_to_the_number() -> None:
@@ -209,15 +144,8 @@ async def test_counting_goes_to_the_number() -> None:
         str(number) for number in range(1, 13)
     )
     long = await answer("hi", "Count from 1 to 99999")
-    assert f", {COUNT_LIMIT}\n\nI stop at {COUNT_LIMIT}." in long
+    assert long.endswith(f", {COUNT_LIMIT}")
     assert await answer("hi", "count to 0") == "There is nothing to count."
-
-
-async def test_long_answers_are_long() -> None:
-    """They take some seconds to stream."""
-    story = await answer("hi", "Write a long story about the sea.")
-    assert story.startswith("# A story about the sea\n\n## Chapter 1\n\n")
-    assert len(story.split()) > 400
 
 
 async def test_formatting_is_shown() -> None:
@@ -232,7 +160,7 @@ async def test_the_unknown_is_answered_honestly() -> None:
     told = await answer("hi", "What is the capital of France?")
     assert "offline demo model and have no real answer" in told
     assert "> What is the capital of France?" in told
-    assert "Count to 100" in told
+    assert "Count to 500" in told
 
 
 async def test_only_the_first_answer_carries_the_notice() -> None:
@@ -248,13 +176,13 @@ async def test_only_the_first_answer_carries_the_notice() -> None:
 async def test_the_same_request_gets_the_same_answer() -> None:
     """Ids of calls included, and they differ within a view."""
     first, second = (
-        await complete(talk("time in Paris and Rome")),
-        await complete(talk("time in Paris and Rome")),
+        await complete(talk("the time in Paris")),
+        await complete(talk("the time in Paris")),
     )
     assert first == second
-    later = await complete(talk("time in Paris", "what time is it?"))
+    later = await complete(talk("the time in Paris", "what time is it?"))
     ids = [call["id"] for it in (first, later) for call in it.message["tool_calls"]]
-    assert len(set(ids)) == 3
+    assert len(set(ids)) == 2
 
 
 async def test_it_streams_word_by_word() -> None:
@@ -262,7 +190,7 @@ async def test_it_streams_word_by_word() -> None:
     sink = CollectingSink()
     model = OfflineModel(ModelSettings(), word_delay_s=0)
     completion = await model.complete(ModelRequest(talk("a", "hi")), sink)
-    assert sink.deltas[:2] == ["Hello! ", "What "]
+    assert sink.deltas[:2] == ["I ", "am "]
     assert sink.text == text_of(completion.message)
     assert completion.usage is not None
     assert completion.usage.output_tokens > 0
