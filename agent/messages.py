@@ -5,7 +5,7 @@ same message has the same bytes on every request (prompt caches live from that).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, Required, TypedDict, cast
 
@@ -104,6 +104,35 @@ def images_in(message: ChatMessage) -> int:
     """Return how many images a message holds."""
     content = message.get("content")
     return sum(map(is_image, content)) if isinstance(content, list) else 0
+
+
+_HANDLE = re.compile(r"attachment:(\d{1,18})")
+
+
+def handle_of(attachment_id: int) -> str:
+    """Return the text in a stored message in place of a picture's bytes."""
+    return f"attachment:{attachment_id}"
+
+
+def image_part(attachment_id: int) -> dict[str, Any]:
+    """Return the content part of a stored picture."""
+    return {"type": "image_url", "image_url": {"url": handle_of(attachment_id)}}
+
+
+def handle_in(part: object) -> int | None:
+    """Return the id of the picture that a content part has a handle of; None for other parts."""
+    match part:
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            found = _HANDLE.fullmatch(url)
+            return int(found[1]) if found else None
+    return None
+
+
+def pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
+    """Return the stored pictures of messages in order, whether a model can see them or not."""
+    in_parts = [content for it in messages if isinstance(content := it.get("content"), list)]
+    found = (handle_in(part) for content in in_parts for part in content)
+    return [handle for handle in found if handle is not None]
 
 
 def chars_of(message: ChatMessage) -> int:

@@ -14,10 +14,9 @@ import structlog
 
 from agent.context.phases.sanitise import sanitise
 from agent.errors import BadRequest, ModelError
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, pictures_in
 from agent.models import observed
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
-from agent.models.images import pictures_in, with_pictures
 from agent.models.prefix import Prefix
 from agent.models.recovery import complete_with_recovery
 from agent.money.costs import call_of, failed_call, forecast, lost_call
@@ -26,6 +25,7 @@ from agent.prompt_caching import apply_cache_control
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import CachingSettings
 from agent.tokens.tiktoken import load_beside
+from agent.turn.pictures import with_pictures
 from agent.turn.state import Agent, TurnPorts, partial_text
 from agent.usage import Usage
 from agent.view.view import View

@@ -11,7 +11,6 @@ from agent.errors import ModelError
 from agent.messages import ChatMessage, text_of
 from agent.models.base import ChatModel, TextSink
 from agent.models.factory import choices
-from agent.models.images import Images
 from agent.models.recovery import Recovery
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.safety.redaction import Redactor
@@ -19,6 +18,7 @@ from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.context import MakesTools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolRegistry
+from agent.turn.pictures import Images
 from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]

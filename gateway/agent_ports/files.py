@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 from adapters.base import Adapter
 from adapters.errors import FetchDelayed, FetchRejected
 from agent.errors import ToolError
-from agent.models.images import Images
 from agent.spans import trace_of
+from agent.turn.pictures import Images
 from agent.turn.state import Agent
 from gateway.errors import StorageError
 from gateway.settings.tree import AttachmentSettings
@@ -304,7 +304,7 @@ def with_pictures_of(database: Database, agent: Agent) -> Agent:
 
 
 async def load_image(database: Database, conversation: str, attachment_id: int) -> str | None:
-    """Return the data URL of a picture of this conversation: `agent.models.images.ImageLoader`."""
+    """Return the data URL of a picture of this conversation: `agent.turn.pictures.ImageLoader`."""
     found = await database.read(attachments.of_conversation, int(conversation), attachment_id)
     picture = found and look_at(found.content)
     if found is None or picture is None:

@@ -26,8 +26,7 @@ from sqlalchemy import (
     update,
 )
 
-from agent.messages import decode
-from agent.models.images import handle_of
+from agent.messages import decode, handle_of
 from agent.view.view import ViewPlan, dump_plan
 from gateway.storage.audit_log import SETTINGS
 from gateway.storage.conversation import conversations, sessions

@@ -6,15 +6,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.errors import BadRequest
-from agent.messages import user_message
+from agent.messages import image_part, user_message
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts
-from agent.models.images import UNSEEN, Images, image_part, with_pictures
 from agent.models.openai.wire import WireForm
 from agent.models.openai.wire import request_body as openai_body
 from agent.tokens.estimate import estimate_messages
 from agent.tokens.rough import IMAGE_TOKENS
+from agent.turn.pictures import UNSEEN, Images, with_pictures
 from agent.usage import CacheLayout
 from tests.agent.turn.test_loop import USAGE, Bench, look
 from tests.support.scripted_model import Step

@@ -1,7 +1,7 @@
 """What the model reads of messages with files: their text, then what each file is or says.
 
 A picture that the model can look at stands as a handle ("attachment:12"), which keeps the stored
-message small; agent/models/images.py puts the bytes in its place when a model is asked. The type of
+message small; agent/turn/pictures.py puts the bytes in its place when a model is asked. The type of
 a picture is read from its first bytes: models refuse one whose type is another than it says.
 Whatever a file says is data: it stands between fences that nothing inside it can close.
 """
@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection, select
 
-from agent.messages import clean_text
-from agent.models.images import image_part
+from agent.messages import clean_text, image_part
 from agent.ports import Origin
 from agent.safety.pasted import has_pasted
 from gateway.storage.conversation.attachments import (

@@ -27,7 +27,6 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion, ModelRequest, StopReason
-from agent.models.images import Images
 from agent.models.recovery import Recovery, Rests, RetryPolicy
 from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, StepMark, ToolStatus
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
@@ -36,6 +35,7 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.turn.loop import MAX_CONTINUATIONS, OUTCOME_UNKNOWN, WRAP_UP, run_turn
+from agent.turn.pictures import Images
 from agent.turn.state import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan, render

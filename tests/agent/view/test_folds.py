@@ -13,10 +13,10 @@ from agent.messages import (
     assistant_message,
     decode,
     encode,
+    image_part,
     tool_message,
     user_message,
 )
-from agent.models.images import image_part
 from agent.models.prefix import PrefixWatch
 from agent.view.folds import MOST_FOLDS, Fold, Folds
 from agent.view.view import MARKER, View, ViewPlan

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Table, delete, select, update
 
 from adapters.messages import Attachment
-from agent.messages import ChatMessage, assistant_message, tool_message
-from agent.models.images import image_part
+from agent.messages import ChatMessage, assistant_message, image_part, tool_message
 from agent.ports import Inquiry
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan

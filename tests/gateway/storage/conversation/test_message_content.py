@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.messages import Attachment
-from agent.models.images import handle_in
+from agent.messages import handle_in
 from gateway.storage.conversation import attachments
 from gateway.storage.conversation.message_content import (
     LEAST_CHARS,

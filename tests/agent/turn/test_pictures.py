@@ -8,18 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.messages import ChatMessage, user_message
-from agent.models import images
+from agent.messages import ChatMessage, handle_in, image_part, pictures_in, user_message
 from agent.models.catalog import ModelFacts
-from agent.models.images import (
+from agent.turn import pictures as module
+from agent.turn.pictures import (
     LEAP,
     MAX_IMAGES,
     REFUSED_FOR_S,
     UNSEEN,
     Images,
-    handle_in,
-    image_part,
-    pictures_in,
     with_pictures,
 )
 from tests.support.scripted_model import ScriptedModel
@@ -142,7 +139,7 @@ async def test_older_ones_leave_in_leaps() -> None:
 
 async def test_large_pictures_leave_in_leaps_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Down to half of what a request may have; the newest one always stays."""
-    monkeypatch.setattr(images, "MAX_REQUEST_CHARS", 100)
+    monkeypatch.setattr(module, "MAX_REQUEST_CHARS", 100)
     assert await shown(view(3), Shelf(chars=30)) == [1, 2, 3]
     assert await shown(view(4), Shelf(chars=30)) == [None, None, None, 4]
     assert await shown(view(5), Shelf(chars=30)) == [None, None, None, 4, 5]
@@ -229,7 +226,7 @@ async def test_what_is_to_be_left_out_is_not_shown() -> None:
 
 def test_what_is_known_of_pictures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway runs for months."""
-    monkeypatch.setattr(images, "REMEMBERED", 3)
+    monkeypatch.setattr(module, "REMEMBERED", 3)
     clock = iter(range(0, 10_000, 300))
     found = Images(now=lambda: float(next(clock)))
     for n in range(10):

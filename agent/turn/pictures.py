@@ -1,18 +1,17 @@
-"""Pictures on their way to a model: a stored message holds a handle, a request holds the bytes.
+"""Pictures on their way to a model: a stored message has a handle, a request has the bytes.
 
-The bytes are put in just before a call, by agent/turn/request.py. So transcripts, token counts and
+agent/turn/request.py puts the bytes in just before a call. So transcripts, token counts and
 the watch over the prefix all work on the handle. What cannot be shown becomes a label; the text
 beside it names the picture. A picture that a provider refuses becomes one as well: it stands in
 every later request, and none of them would be answered.
 """
 
-import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, handle_in, pictures_in
 from agent.models.base import ChatModel
 
 ImageLoader = Callable[[str, int], Awaitable[str | None]]
@@ -30,45 +29,13 @@ REFUSED_FOR_S = 600.0
 """How long a refused picture is left out; then it is tried again, since it may be innocent."""
 UNSEEN = {"type": "text", "text": "[image: it cannot be looked at here]"}
 
-_HANDLE = re.compile(r"attachment:(\d{1,18})")
-
-Part = dict[str, Any]
-
-
-def image_part(attachment_id: int) -> Part:
-    """Return the content part that stands for a stored picture."""
-    return {"type": "image_url", "image_url": {"url": handle_of(attachment_id)}}
-
-
-def handle_of(attachment_id: int) -> str:
-    """Return what stands for the bytes of an attachment in a stored message."""
-    return f"attachment:{attachment_id}"
-
-
-def handle_in(part: object) -> int | None:
-    """Return the id of the picture that a content part stands for; None for any other part."""
-    match part:
-        case {"type": "image_url", "image_url": {"url": str(url)}}:
-            found = _HANDLE.fullmatch(url)
-            return int(found[1]) if found else None
-    return None
-
-
-def pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
-    """Return the pictures of messages in order, whether they are shown or not."""
-    in_parts = [each for each in messages if isinstance(each.get("content"), list)]
-    return [handle for message in in_parts for handle in _handles(message)]
-
 
 def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> list[ChatMessage]:
     """Return the messages with bytes in place of handles, labels for what is not shown.
 
     Messages without pictures come back as the same objects; none is changed.
     """
-    return [
-        _filled(each, shown) if isinstance(each.get("content"), list) and _handles(each) else each
-        for each in messages
-    ]
+    return [_filled(each, shown) if pictures_in([each]) else each for each in messages]
 
 
 class Images:
@@ -107,9 +74,14 @@ class Images:
         # A model that cannot see refuses the whole request, not the picture alone.
         if not model.facts.vision:
             return {}
-        newest = _newest(inside)
-        hidden = {*left_out, *(each for each in newest if self._is_refused(model, each))}
-        return await self._loaded([each for each in newest if each not in hidden], conversation)
+        # In leaps: each picture that leaves moves the prefix, and the cache behind it is lost.
+        gone = -(-max(0, len(inside) - MAX_IMAGES) // LEAP) * LEAP
+        now = self._now()
+        refused = {
+            key[1] for key, until in self._refused.items() if key[0] == model.label and until > now
+        }
+        hidden = refused.union(left_out)
+        return await self._loaded([it for it in inside[gone:] if it not in hidden], conversation)
 
     def suspects(self, shown: Iterable[int], model: ChatModel) -> list[list[int]]:
         """Return what to leave out of a refused request, one attempt after the other.
@@ -169,9 +141,6 @@ class Images:
         lately = {key: until for key, until in self._refused.items() if until > now}
         self._refused = lately | {(model.label, each): now + REFUSED_FOR_S for each in left_out}
 
-    def _is_refused(self, model: ChatModel, attachment: int) -> bool:
-        return self._refused.get((model.label, attachment), 0.0) > self._now()
-
     async def _loaded(self, wanted: Iterable[int], conversation: str) -> dict[int, str]:
         """Return the data URLs of the newest pictures that fit; they leave in leaps, too."""
         shown: deque[tuple[int, str]] = deque()
@@ -188,25 +157,11 @@ class Images:
         return dict(shown)
 
 
-def _handles(message: ChatMessage) -> list[int]:
-    return [found for part in message["content"] or () if (found := handle_in(part)) is not None]
-
-
-def _newest(handles: Sequence[int]) -> Sequence[int]:
-    """Return the pictures that may be shown by their number: some of them leave at a time."""
-    surplus = len(handles) - MAX_IMAGES
-    # In leaps: each picture that leaves moves the prefix, and the cache behind it is lost.
-    return handles if surplus <= 0 else handles[-(-surplus // LEAP) * LEAP :]
-
-
 def _filled(message: ChatMessage, shown: Mapping[int, str]) -> ChatMessage:
-    parts = [_seen(part, shown) for part in cast("list[Part]", message["content"])]
+    parts: list[Any] = [*(message["content"] or ())]
+    for n, part in enumerate(parts):
+        attachment = handle_in(part)
+        if attachment is not None:
+            url = shown.get(attachment)
+            parts[n] = {"type": "image_url", "image_url": {"url": url}} if url else UNSEEN
     return cast("ChatMessage", {**message, "content": parts})
-
-
-def _seen(part: Part, shown: Mapping[int, str]) -> Part:
-    attachment = handle_in(part)
-    if attachment is None:
-        return part
-    url = shown.get(attachment)
-    return {"type": "image_url", "image_url": {"url": url}} if url else UNSEEN
