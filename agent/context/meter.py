@@ -5,7 +5,7 @@ since; k is learned from report to report. Without a report: k times the estimat
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -14,7 +14,6 @@ from agent.messages import ChatMessage, ToolSchema, images_in
 from agent.tokens.estimate import estimate_message, estimate_tools
 from agent.tokens.rough import rough_tokens
 from agent.usage import Usage
-from agent.view.folds import Fold
 from agent.view.view import View
 
 RATIO_MIN = 0.5
@@ -125,11 +124,12 @@ class TokenMeter:
             # What lies between two tokenizers says nothing about either.
             anchored = None
         if anchored is None:
-            if not view.folds.over(view.messages, _IMAGES):
+            if not any(map(images_in, view.messages)):
                 self._learn(usage.prompt_tokens, self._raw_view(view))
         else:
             tokens, added = anchored
-            if not _has_images(added):
+            # Their flat cost would blur what is learned about text.
+            if not any(map(images_in, added)):
                 self._learn(usage.prompt_tokens - tokens, sum(map(self._raw, added)))
         self.report = ReportedUsage(
             usage.prompt_tokens, usage.output_tokens, answer_seq, self.model
@@ -176,7 +176,7 @@ class TokenMeter:
         self.ratio += weight * (_clamped(reported / estimated) - self.ratio)
 
     def _raw_view(self, view: View) -> int:
-        return view.folds.over(view.messages, _sizes(self.model)) + self._raw_tools
+        return sum(map(self._raw, view.messages)) + self._raw_tools
 
     @cached_property
     def _raw_tools(self) -> int:
@@ -187,25 +187,12 @@ class TokenMeter:
         known = self._known.get(id(message))
         if known is not None:
             return known[1]
-        tokens = _tokens_of(message, self.model)
+        tokens = estimate_message(message, self.model) + _replayed_thinking(message, self.model)
         if len(self._known) >= KNOWN_MESSAGES:
             self._known.clear()
         # The message is kept with it: its id is its own only as long as it lives.
         self._known[id(message)] = message, tokens
         return tokens
-
-
-def _tokens_of(message: ChatMessage, model: str) -> int:
-    return estimate_message(message, model) + _replayed_thinking(message, model)
-
-
-def _sizes(model: str) -> Fold[int]:
-    """Return the fold of the estimates for a model."""
-
-    def add(tokens: int, messages: Sequence[ChatMessage], first: int) -> int:
-        return tokens + sum(_tokens_of(message, model) for message in messages[first:])
-
-    return Fold(("tokens", model), 0, add)
 
 
 def _replayed_thinking(message: ChatMessage, model: str) -> int:
@@ -227,18 +214,6 @@ def _replayed_thinking(message: ChatMessage, model: str) -> int:
     reported: int = kept.get("reasoning_tokens", 0)
     readable = (rough_tokens(each, model) for each in thoughts if isinstance(each, str))
     return reported + sum(readable)
-
-
-def _has_images(messages: Iterable[ChatMessage]) -> bool:
-    """Return whether the flat cost of images would blur what is learned about text."""
-    return any(map(images_in, messages))
-
-
-def _images_upto(found: int, messages: Sequence[ChatMessage], first: int) -> int:
-    return found + _has_images(messages[first:])
-
-
-_IMAGES = Fold("images", 0, _images_upto)
 
 
 def _clamped(ratio: float) -> float:

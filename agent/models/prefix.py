@@ -16,7 +16,6 @@ import structlog
 from agent.messages import ChatMessage, ToolSchema
 from agent.models.base import ChatModel
 from agent.usage import Usage
-from agent.view.folds import Fold, Folds
 
 log = structlog.get_logger()
 
@@ -78,22 +77,17 @@ class PrefixWatch:
         self.moving = reason
 
     def take(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: ChatModel,
-        folds: Folds | None = None,
+        self, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: ChatModel
     ) -> Prefix:
         """Return the fingerprint of a request that is about to be sent; reports a moved prefix.
-
-        Costs as much as what is new to the folds; messages are never changed in place.
 
         Args:
             messages: The view as it goes out, not yet marked for the cache.
             tools: In their order.
-            folds: What is known of the messages; None for nothing.
+            model: The model that gets the request.
         """
-        self._taken = sent = _Sent(_digest_of_tools(tools), _DIGESTS.of(messages, folds))
+        schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
+        self._taken = sent = _Sent(_digest(schemas), [*map(_digest_of, messages)])
         if self.last is not None and self._has_moved(self.last, model.label, sent):
             self._report(self.last, sent, messages)
             self.last = None
@@ -155,7 +149,7 @@ class PrefixWatch:
             # A turn that goes on with a fallback has switched once, not at each call.
             if self._switched != model:
                 self._switched = model
-                _report_move("model", None, last.tokens)
+                log.info("cache_prefix_moved", reason="model", messages=None, tokens=last.tokens)
             return False
         end = last.messages
         return len(sent.messages) < end or sent.digest_at(end) != last.digest
@@ -167,9 +161,10 @@ class PrefixWatch:
         if self.moving is None:
             report_unexpected_move(stayed, last.tokens)
             return
-        _report_move(self.moving, stayed, last.tokens)
+        log.info("cache_prefix_moved", reason=self.moving, messages=stayed, tokens=last.tokens)
         behind = messages[stayed or 0 :]
-        if self.moving.startswith(BINDING_MOVES) and any(map(_thought, behind)):
+        thought = any("anthropic" in message.get("opaque", ()) for message in behind)
+        if thought and self.moving.startswith(BINDING_MOVES):
             report_stale_thinking()
 
     def _check(self, usage: Usage, miss_reason: str | None) -> None:
@@ -188,7 +183,7 @@ class _Sent(NamedTuple):
     """A request: the digests of its tools and of each of its messages, in order."""
 
     tools: bytes
-    messages: tuple[bytes, ...]
+    messages: list[bytes]
 
     def common_with(self, other: "_Sent") -> int:
         """Return how many messages both begin with; none behind other tools."""
@@ -202,15 +197,6 @@ class _Sent(NamedTuple):
         """Return the digest of the tools and of so many messages at the beginning."""
         digest = sha256(self.tools + b"".join(self.messages[:messages])).digest()
         return digest[:DIGEST_BYTES].hex()
-
-
-def _with_newer(
-    digests: tuple[bytes, ...], messages: Sequence[ChatMessage], first: int
-) -> tuple[bytes, ...]:
-    return (*digests, *map(_digest, messages[first:]))
-
-
-_DIGESTS: Fold[tuple[bytes, ...]] = Fold("digests", (), _with_newer)
 
 
 def report_unexpected_move(messages: int | None, tokens: int) -> None:
@@ -228,26 +214,16 @@ def report_stale_thinking() -> None:
     log.warning("stale_thinking_sent")
 
 
-def _thought(message: ChatMessage) -> bool:
-    return "anthropic" in message.get("opaque", ())
-
-
-def _report_move(reason: str, messages: int | None, tokens: int) -> None:
-    log.info("cache_prefix_moved", reason=reason, messages=messages, tokens=tokens)
-
-
-def _digest(message: ChatMessage) -> bytes:
-    """Return the digest of what goes out of a message."""
-    sent = (
+def _digest_of(message: ChatMessage) -> bytes:
+    """Return the digest of the fields of a message that are sent."""
+    return _digest([
         message["role"],
         message.get("content"),
         message.get("tool_calls"),
         message.get("tool_call_id"),
         message.get("opaque"),
-    )
-    return sha256(orjson.dumps(sent, option=orjson.OPT_SORT_KEYS)).digest()
+    ])
 
 
-def _digest_of_tools(tools: Sequence[ToolSchema]) -> bytes:
-    schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
-    return sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS)).digest()
+def _digest(value: object) -> bytes:
+    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest()

@@ -133,13 +133,10 @@ class LoopRequest:
         if images.have_changed(shown, model, ports.conversation, inside):
             # Signed thinking behind them would be refused, and the new pictures be blamed for it.
             await self.repair()
-        messages = sanitise(self.view.messages, self.view.folds)
-        tools = self.agent.tools.schemas
-        # Nothing is known of a list that had to be fixed: other messages are in its places.
+        messages = sanitise(self.view.messages)
+        # The places of the view are not those of a list that had to be fixed.
         is_whole = messages is self.view.messages
-        sent = ports.planner.watch.take(
-            messages, tools, model, self.view.folds if is_whole else None
-        )
+        sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
         tokens = (await ports.planner.measured(self.view)).tokens
         expected = self._expected(model, tokens)
         seen = with_pictures(messages, shown) if inside else messages

@@ -15,7 +15,6 @@ import orjson
 
 from agent.messages import ChatMessage, ToolCall
 from agent.view import edits as rewriting
-from agent.view.folds import Folds
 
 VERSION = 3
 """Of stored plans; `load_plan` still reads the earlier ones."""
@@ -325,14 +324,12 @@ class View:
     `messages` starts with the system message and only grows at its end until `adopt` brings
     another plan. `settled` are the places in it up to which messages were rewritten for being old:
     by this plan and, until the view grows, by the one that was shown before. The next compaction
-    rewrites what follows. `folds` are what is known of `messages`; `rendered` are these where who
-    opens the view has them already.
+    rewrites what follows. `rendered` are `messages` if the caller has them already.
     """
 
     system: str
     plan: ViewPlan
     entries: list[Entry]
-    folds: Folds = field(default_factory=Folds)
     rendered: InitVar[list[ChatMessage] | None] = None
     messages: list[ChatMessage] = field(init=False)
     settled: list[int] = field(init=False)

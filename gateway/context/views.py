@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from agent.messages import ChatMessage
-from agent.view.folds import Folds, Known
 from agent.view.view import Entry, View, ViewPlan, shown_messages, with_newer
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.sessions import Session
@@ -53,7 +52,6 @@ class KeptView:
 
     Attributes:
         messages: What is shown of the entries, the system message first.
-        folds: What is known of these; views go on with copies.
     """
 
     session_id: int
@@ -61,7 +59,6 @@ class KeptView:
     plan: ViewPlan
     entries: list[Entry]
     messages: list[ChatMessage]
-    folds: Folds
     size: int
 
     @property
@@ -79,7 +76,7 @@ class KeptView:
 
     def opened(self) -> View:
         """Return it as a view of its own."""
-        return View(self.system, self.plan, [*self.entries], self.folds.copy(), [*self.messages])
+        return View(self.system, self.plan, [*self.entries], [*self.messages])
 
 
 class KeptViews:
@@ -90,7 +87,6 @@ class KeptViews:
         self._most_bytes = most_bytes
         self._kept: dict[int, KeptView] = {}
         self._bytes = 0
-        self._asked: Known = {}
 
     @property
     def size(self) -> int:
@@ -102,8 +98,7 @@ class KeptViews:
         known = self._known(session)
         after = known.newest_seq if known else 0
         rows = await database.read(transcript.load_rows, session.conversation, session.plan, after)
-        folds = known.folds.copy() if known else Folds(self._asked)
-        build = partial(_with_rows, session, known, rows, folds)
+        build = partial(_with_rows, session, known, rows)
         # Decoding and rendering thousands of messages holds the event loop for too long.
         few = len(rows) <= FEW_MESSAGES and (known is not None or not session.plan.edits)
         kept = build() if few else await asyncio.to_thread(build)
@@ -135,20 +130,18 @@ class KeptViews:
         self._bytes -= gone.size if gone else 0
 
 
-def _with_rows(session: Session, known: KeptView | None, rows: Rows, folds: Folds) -> KeptView:
+def _with_rows(session: Session, known: KeptView | None, rows: Rows) -> KeptView:
     """Return what is known of a segment with the rows behind it."""
     system, plan, newer = session.system_prompt or "", session.plan, transcript.decoded(rows)
     entries = [*known.entries, *newer] if known else newer
     messages = with_newer(plan, known.messages, newer) if known else None
     messages = messages or shown_messages(system, plan, entries)
-    folds.advance(messages)
     return KeptView(
         session_id=session.id,
         system=system,
         plan=plan,
         entries=entries,
         messages=messages,
-        folds=folds,
         size=(known.size if known else 0) + sum(_bytes_of(body) for _, body in rows),
     )
 

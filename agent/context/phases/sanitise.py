@@ -1,14 +1,12 @@
 """The last step before a request: what every provider refuses is fixed, whatever came before.
 
-Runs before every call of a model, so a list that is in order costs a look at what is new in it, and
-comes back itself.
+Runs before every call of a model; a list that is in order comes back itself.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from agent.messages import ChatMessage, ToolCall, text_of, tool_message, user_message
-from agent.view.folds import Fold, Folds
 
 NO_RESULT = "[No result: none is on record for this call]"
 SYSTEM_NOTE = "[System note] "
@@ -17,7 +15,7 @@ OPENING = "[The conversation goes on.]"
 _INSTRUCTING = frozenset({"system", "developer"})
 
 
-def sanitise(messages: Sequence[ChatMessage], folds: Folds | None = None) -> list[ChatMessage]:
+def sanitise(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return messages that a provider takes: the very list that came in if nothing is wrong.
 
     - ORPHANED results are removed: without a call in the group before them, or the second one for
@@ -34,61 +32,36 @@ def sanitise(messages: Sequence[ChatMessage], folds: Folds | None = None) -> lis
 
     Args:
         messages: In order, the system message first if there is one. Not changed, nor are they.
-        folds: What is known of them; None for nothing.
     """
     # Before nearly every request nothing is wrong, and no message is copied.
-    order = _ORDER.of(messages, folds)
-    if not order.kept or order.waiting:
+    if not _is_in_order(messages):
         return _opened_by_user(_grouped(_known(messages)))
     return messages if isinstance(messages, list) else list(messages)
 
 
-class _Order(NamedTuple):
-    """What has been seen of messages.
-
-    Attributes:
-        kept: Whether nothing of them has to be fixed.
-        asked: Whether one of the user was among them.
-        waiting: Calls that have no result yet.
-    """
-
-    kept: bool = True
-    asked: bool = False
-    waiting: frozenset[str] = frozenset()
-
-
-def _with_newer(order: _Order, messages: Sequence[ChatMessage], first: int) -> _Order:
-    """Return the order of messages, `order` being that of those before a place."""
-    kept, asked, before = order
-    waiting = set(before)
-    for place in range(first, len(messages)) if kept else ():
-        message = messages[place]
+def _is_in_order(messages: Sequence[ChatMessage]) -> bool:
+    """Return whether a provider takes the messages as they are."""
+    asked, waiting = False, set[str]()
+    for place, message in enumerate(messages):
         role = message.get("role")
         if role == "tool":
             call_id = message.get("tool_call_id", "")
             if call_id not in waiting:
-                return _MENDED
+                return False
             # A second result for the same call is one too many.
             waiting.remove(call_id)
         elif waiting:
-            return _MENDED
+            return False
         elif role == "assistant" and asked:
-            calls = message.get("tool_calls")
-            if calls and len(waiting := _ids(calls)) < len(calls):
-                return _MENDED
+            calls = message.get("tool_calls") or ()
+            waiting = {call_id for call in calls if (call_id := call.get("id"))}
+            if len(waiting) < len(calls):
+                return False
         elif role == "user":
             asked = True
         elif role != "system" or place:
-            return _MENDED
-    return _Order(kept, asked, frozenset(waiting))
-
-
-_MENDED = _Order(kept=False)
-_ORDER = Fold("order", _Order(), _with_newer)
-
-
-def _ids(calls: Iterable[ToolCall]) -> set[str]:
-    return {call_id for call in calls if (call_id := call.get("id"))}
+            return False
+    return not waiting
 
 
 def _known(messages: Iterable[ChatMessage]) -> list[ChatMessage]:

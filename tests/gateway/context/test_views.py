@@ -4,7 +4,7 @@ import asyncio
 import gc
 import itertools
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, assistant_message, encode, tool_message, user_message
-from agent.view.folds import Fold
 from agent.view.view import Edit, Entry, Summary, View, ViewPlan
 from gateway.context.views import KeptViews
 from gateway.storage.conversation import conversations, sessions, transcript
@@ -40,16 +39,6 @@ BATCHES: list[list[ChatMessage]] = [
 
 
 numbers = itertools.count()
-looked_at: list[int] = []
-
-
-def visit(count: int, messages: Sequence[ChatMessage], first: int) -> int:
-    """Count messages, and note how many were looked at."""
-    looked_at.append(len(messages) - first)
-    return count + len(messages) - first
-
-
-VISITS = Fold("visits", 0, visit)
 
 
 @dataclass(slots=True)
@@ -143,7 +132,6 @@ def assert_same(kept: View, read: View) -> None:
     """Compare all that a turn sees of a view, its bytes too."""
     assert written(kept) == written(read)
     assert (kept.entries, kept.settled, kept.plan) == (read.entries, read.settled, read.plan)
-    assert VISITS.of(kept.messages, kept.folds) == VISITS.of(read.messages)
 
 
 async def test_a_turn_reads_only_what_is_new(store: Store) -> None:
@@ -198,19 +186,6 @@ async def test_cleared_views_hold_nothing(store: Store) -> None:
     assert (views.size, len(views._kept)) == (0, 0)
     await views.open(reading, active(store, place))  # type: ignore[arg-type]
     assert reading.rows == [2, 2]
-
-
-async def test_what_a_request_asks_is_worked_out_where_the_view_is_opened(store: Store) -> None:
-    """For what is new; a request of the next turn finds it."""
-    place = opened_place(store)
-    reading, views = Reading(store), KeptViews()
-    looked_at.clear()
-    for _ in range(3):
-        store.run(transcript.append, place, BATCHES[0])
-        view = await views.open(reading, active(store, place))  # type: ignore[arg-type]
-        assert VISITS.of(view.messages, view.folds) == len(view.messages)
-    # The first request asks; what it has found out is not the kept view's yet.
-    assert looked_at == [3, 5, 2]
 
 
 @pytest.mark.thorough
