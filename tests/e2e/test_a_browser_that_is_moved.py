@@ -82,7 +82,7 @@ async def test_an_answer_that_grows_elsewhere_is_seen_whole(balanced: Balanced) 
         await expect(bodies(tab, "parley").first).to_contain_text("499, 500")
         await expect(tab.locator("#preview")).to_be_hidden()
         await say(tab, "what is 12*7?")
-        await expect(bodies(tab, "parley").nth(1)).to_have_text("The tool calculate answered:84")
+        await expect(bodies(tab, "parley").nth(1)).to_have_text("The tool calculate answered: 84")
         await expect(bodies(tab, "you")).to_have_text([LONG, "what is 12*7?"])
         await expect(tab.locator("article[data-state]")).to_have_count(0)
     assert await balanced.finished(2) == 2

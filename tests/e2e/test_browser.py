@@ -66,7 +66,7 @@ async def test_nothing_is_lost_or_doubled(parley: ParleyProcess) -> None:
         for number, text in enumerate(said[:3], start=1):
             await say(tab, text)
             await expect(bodies(tab, "parley")).to_have_count(number)
-        await expect(bodies(tab, "parley").nth(1)).to_have_text("The tool calculate answered:84")
+        await expect(bodies(tab, "parley").nth(1)).to_have_text("The tool calculate answered: 84")
         await expect(bodies(tab, "parley").nth(2).locator("table")).to_be_visible()
         await expect(tab.locator("#gauge-text")).to_contain_text("% of 200k")
         await shoot(tab, "2-three-turns")
@@ -204,9 +204,9 @@ async def test_an_identity_provider_of_another_site_signs_in(tmp_path: Path) -> 
         await way.click()
         await expect(tab.locator("#who")).to_have_text("ann (guest)")
         await say(tab, "what is 12*7?")
-        await expect(bodies(tab, "parley")).to_contain_text("The tool calculate answered:84")
+        await expect(bodies(tab, "parley")).to_contain_text("The tool calculate answered: 84")
         await tab.reload()
-        await expect(bodies(tab, "parley")).to_contain_text("The tool calculate answered:84")
+        await expect(bodies(tab, "parley")).to_contain_text("The tool calculate answered: 84")
         provider.is_down = True
         await tab.get_by_role("button", name="Sign out").click()
         await expect(way).to_be_visible()
