@@ -33,7 +33,7 @@ Reply = str | list[tuple[str, dict[str, Any]]]
 """A text, or the names and arguments of tools to call."""
 
 
-class Talk(NamedTuple):
+class DemoTalk(NamedTuple):
     """The conversation as the rules see it.
 
     Attributes:
@@ -108,7 +108,7 @@ def reply_to(request: ModelRequest) -> Reply:
     return reply if talk.answers or not isinstance(reply, str) else reply + NOTICE
 
 
-def _reply(talk: Talk, steps: list[ChatMessage], request: ModelRequest) -> Reply:
+def _reply(talk: DemoTalk, steps: list[ChatMessage], request: ModelRequest) -> Reply:
     if steps and steps[-1]["role"] == "tool":
         return _told_by_tools(steps)
     if steps and not request.allow_tools:
@@ -124,7 +124,7 @@ def _reply(talk: Talk, steps: list[ChatMessage], request: ModelRequest) -> Reply
     )
 
 
-def _read(request: ModelRequest) -> tuple[Talk, list[ChatMessage]]:
+def _read(request: ModelRequest) -> tuple[DemoTalk, list[ChatMessage]]:
     """Return the talk, and the messages since the newest user text."""
     view = [message for message in request.messages if message["role"] != "system"]
     real = [n for n, it in enumerate(view) if it["role"] == "user" and not it.get("synthetic")]
@@ -133,7 +133,7 @@ def _read(request: ModelRequest) -> tuple[Talk, list[ChatMessage]]:
     # Messages in a row are one question: nothing was answered between them.
     while start - 1 in real:
         start -= 1
-    talk = Talk(
+    talk = DemoTalk(
         asked="\n".join(text_of(message) for message in view[start:end])[:READ_CHARS],
         earlier=[text_of(view[n]) for n in real if n < start],
         answers=sum(it["role"] == "assistant" and text_of(it) != "" for it in view),
@@ -155,7 +155,7 @@ def _quote(text: str, limit: int = READ_CHARS) -> str:
     return "\n".join(f"> {line}" for line in shown.splitlines())
 
 
-def _position(match: re.Match[str], talk: Talk) -> str:
+def _position(match: re.Match[str], talk: DemoTalk) -> str:
     if not talk.earlier:
         return f"This is your first message:\n\n{_quote(talk.asked, 300)}"
     if match[1].lower() == "first":
@@ -163,26 +163,26 @@ def _position(match: re.Match[str], talk: Talk) -> str:
     return f"Your last message before this one was:\n\n{_quote(talk.earlier[-1])}"
 
 
-def _summary(_match: re.Match[str], talk: Talk) -> str:
+def _summary(_match: re.Match[str], talk: DemoTalk) -> str:
     lines = [f"{n}. {text[:120]}".replace("\n", " ") for n, text in enumerate(talk.earlier, 1)]
     told = "\n".join(lines) or "nothing"
     return f"So far you have told me, in this order:\n\n{told}\n\nI answered {talk.answers} times."
 
 
-def _time(_match: re.Match[str], talk: Talk) -> Reply:
+def _time(_match: re.Match[str], talk: DemoTalk) -> Reply:
     if "current_time" not in talk.tools:
         return "I have no clock: the tool `current_time` is not available to me here."
     zone = re.search(r"\bin ([A-Z][\w/+-]*)", talk.asked)
     return [("current_time", {"timezone": zone[1]} if zone else {})]
 
 
-def _arithmetic(match: re.Match[str], talk: Talk) -> Reply:
+def _arithmetic(match: re.Match[str], talk: DemoTalk) -> Reply:
     if "calculate" not in talk.tools:
         return "I cannot work that out: the tool `calculate` is not available to me here."
     return [("calculate", {"expression": match[1].strip()})]
 
 
-def _count(match: re.Match[str], _talk: Talk) -> str:
+def _count(match: re.Match[str], _talk: DemoTalk) -> str:
     # Python reads no number of more than 4,300 digits, and any of nine is beyond the limit.
     numbers = [str(number) for number in range(1, min(int(match[1][:9]), COUNT_LIMIT) + 1)]
     lines = [", ".join(numbers[start : start + 10]) for start in range(0, len(numbers), 10)]
@@ -210,7 +210,7 @@ SAMPLE = """\
 print("Hello!")
 ```"""
 # The first rule that matches answers, so what is narrow is above what is broad.
-_TABLE: tuple[tuple[str, Callable[[re.Match[str], Talk], Reply]], ...] = (
+_TABLE: tuple[tuple[str, Callable[[re.Match[str], DemoTalk], Reply]], ...] = (
     (r"\bmy (first|last|previous) (?:message|question|text)\b", _position),
     (r"\bsumm?ari[sz]e\b|\bsummary of\b|\brecap\b", _summary),
     (r"\btime is it\b|\b(?:current|local|the) (?:time|date)\b", _time),
