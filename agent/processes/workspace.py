@@ -1,4 +1,4 @@
-"""A conversation's directory, and the only way to a file in it: one path component at a time.
+"""A directory that a model writes to, and the only way to its files: one component at a time.
 
 Every step is opened below the one before and never through a link, so that no path leads out, even
 while a command of the same conversation swaps directories for links. Standard library only beside
@@ -56,14 +56,14 @@ def _size(text: str) -> int:
 
 
 class Workspace:
-    """The directory of one conversation. Blocking: call it in a thread.
+    """The directory of one conversation, or that of the skills. Blocking: call it in a thread.
 
     Attributes:
-        root: Made with the first use, for its owner alone.
+        root: For its owner alone. Made with the first use, or, without `makes`, the first `write`.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, makes: bool = True) -> None:
+        self.root, self._makes = root, makes
 
     def prepare(self) -> None:
         """Make the directory if it is not there.
@@ -83,8 +83,10 @@ class Workspace:
         Raises:
             ToolError: It is not there, no directory, or behind a link.
         """
-        self.prepare()
-        handle = _opened(self.root)
+        if self._makes or create:
+            self.prepare()
+        with clear(self.root.name):
+            handle = _opened(self.root)
         try:
             for position, name in enumerate(names):
                 below = _step(handle, name, names[: position + 1], create=create)
@@ -112,13 +114,15 @@ class Workspace:
             finally:
                 os.close(handle)
 
-    def write(self, path: str, content: bytes, *, max_bytes: int, append: bool = False) -> int:
+    def write(
+        self, path: str, content: bytes, *, max_bytes: int | None = None, append: bool = False
+    ) -> int:
         """Put a file there in one step: readers see the old or the new one; returns its size.
 
         Args:
             path: Of the file; missing directories are made.
             content: All of it, or what is added to the end.
-            max_bytes: Of the whole workspace.
+            max_bytes: Of the whole workspace; None for no limit.
 
         Raises:
             ToolError: The workspace would be too large, or something else is in the way.
@@ -132,7 +136,7 @@ class Workspace:
                     handle = opened.enter_context(self.file(path))
                     old_bytes = os.fstat(handle).st_size
                     old, size = _pieces(handle, old_bytes), old_bytes + size
-            if self.used_bytes() + size > max_bytes:
+            if max_bytes is not None and self.used_bytes() + size > max_bytes:
                 raise ToolError(f"the workspace would be larger than {max_bytes:,} bytes")
             with self.directory(names[:-1], create=True) as folder, clear(path):
                 mode = _replaceable(folder, names[-1], path)
@@ -209,7 +213,7 @@ def clear(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as exc:
-        raise FileMissing(f"there is no {path!r} in the workspace") from exc
+        raise FileMissing(f"there is no {path!r}") from exc
     except OSError as exc:
         # A link that is opened without following it is "too many levels of symbolic links".
         is_link = exc.errno == errno.ELOOP

@@ -9,15 +9,18 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import yaml
 from typing_extensions import override
 
 from agent.errors import ToolError
+from agent.processes.workspace import FileMissing, Workspace, clear, walk
 from agent.safety.threats import Threat, scan
 
 FILE = "SKILL.md"
@@ -62,6 +65,11 @@ class SkillShelf:
 
     root: Path
 
+    @property
+    def _workspace(self) -> Workspace:
+        # The shelf itself may be a link that the operator made.
+        return Workspace(Path(os.path.realpath(self.root)), makes=False)
+
     def names(self) -> list[str]:
         """Return the names of all folders, in order; hidden ones are left out.
 
@@ -99,16 +107,35 @@ class SkillShelf:
             ToolError: It is not there, not a text, too large, or outside of the folder.
         """
         check_name(name)
-        parts = PurePosixPath(file).parts
-        if not parts or file.startswith("/") or ".." in parts or "\x00" in file:
-            raise ToolError(f"{file!r} is no file of the skill {name!r}")
-        return _read_below(self.root, (name, *parts))
+        try:
+            with self._workspace.file(f"{name}/{file}") as opened:
+                content = os.read(opened, MAX_SKILL_BYTES + 1)
+        except ToolError as exc:
+            raise ToolError(f"{name}/{file} cannot be read: {exc}") from exc
+        if len(content) > MAX_SKILL_BYTES:
+            raise ToolError(f"{file} has more than {MAX_SKILL_BYTES:,} bytes")
+        try:
+            return content.decode()
+        except UnicodeDecodeError as exc:
+            raise ToolError(f"{file} is not a text") from exc
 
     def files(self, name: str) -> list[str]:
-        """Return the other files of a skill's folder, at most 100, by their paths in it."""
+        """Return the other files of a skill's folder, at most 100, by their paths in it.
+
+        Links and what is hidden are left out.
+        """
         check_name(name)
-        found = (path for path in _walk(self.root / name, "", MAX_DEPTH) if path != FILE)
-        return sorted(path for path, _ in zip(found, range(MAX_LISTED_FILES), strict=False))
+        with suppress(FileMissing), clear(name), self._workspace.directory((name,)) as folder:
+            found = (
+                "/".join((*way, file))
+                for way, here, files in walk(folder)
+                for file in files
+                if len(way) <= MAX_DEPTH
+                and not any(step.startswith(".") for step in (*way, file))
+                and stat.S_ISREG(os.stat(file, dir_fd=here, follow_symlinks=False).st_mode)
+            )
+            return sorted(islice((path for path in found if path != FILE), MAX_LISTED_FILES))
+        return []
 
     def write(self, name: str, text: str, *, new: bool) -> Skill:
         """Store a SKILL.md as a whole; returns the skill that it makes.
@@ -129,9 +156,7 @@ class SkillShelf:
             raise ToolError(f"the text was refused: {described(skill.findings)}")
         if new == self._is_there(name):
             raise ToolError(f"there is {'a' if new else 'no'} skill {name!r}{_already(new)}")
-        folder = self.root / name
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(folder, text)
+        self._workspace.write(f"{name}/{FILE}", text.encode())
         return skill
 
     def remove(self, name: str) -> str:
@@ -210,70 +235,6 @@ def _may_be_skill(entry: "os.DirEntry[str]") -> bool:
 
 def _already(new: bool) -> str:  # noqa: FBT001 - one word of a sentence
     return " already; edit it" if new else "; create it"
-
-
-def _read_below(root: Path, parts: Sequence[str]) -> str:
-    """Open a file step by step, following no symbolic link: nothing outside can be reached."""
-    *folders, file = parts
-    opened: list[int] = []
-    try:
-        opened.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
-        for folder in folders:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-            opened.append(os.open(folder, flags, dir_fd=opened[-1]))
-        # Without blocking: a named pipe would be waited for.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        opened.append(os.open(file, flags, dir_fd=opened[-1]))
-        return _text(opened[-1], file)
-    except OSError as exc:
-        raise ToolError(f"{'/'.join(parts)} cannot be read: {exc.strerror}") from exc
-    finally:
-        for each in opened:
-            os.close(each)
-
-
-def _text(opened: int, file: str) -> str:
-    found = os.fstat(opened)
-    if not stat.S_ISREG(found.st_mode):
-        raise ToolError(f"{file} is not a file")
-    if found.st_size > MAX_SKILL_BYTES:
-        raise ToolError(f"{file} has more than {MAX_SKILL_BYTES:,} bytes")
-    content = os.read(opened, MAX_SKILL_BYTES + 1)
-    try:
-        return content.decode()
-    except UnicodeDecodeError as exc:
-        raise ToolError(f"{file} is not a text") from exc
-
-
-def _walk(folder: Path, prefix: str, depth: int) -> Iterator[str]:
-    """Yield the paths of regular files below a folder; hidden ones and links are left out."""
-    try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda each: each.name)
-    except OSError:
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_file(follow_symlinks=False):
-            yield prefix + entry.name
-        elif depth and entry.is_dir(follow_symlinks=False):
-            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", depth - 1)
-
-
-def _replace(folder: Path, text: str) -> None:
-    """Write SKILL.md so that it is there as a whole or not at all."""
-    draft = folder / f".{secrets.token_hex(8)}"
-    try:
-        # Exclusively and through no link: nobody else's file is written.
-        opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(opened, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / FILE)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def load_plain(text: str) -> Any:

@@ -151,7 +151,11 @@ def test_only_texts_of_a_size_are_read(shelf: SkillShelf) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "large").write_bytes(b"x" * (MAX_SKILL_BYTES + 1))
     (folder / "binary").write_bytes(b"\xff\xfe")
-    for file, reason in (("pipe", "not a file"), ("large", "more than"), ("binary", "not a text")):
+    for file, reason in (
+        ("pipe", "no regular file"),
+        ("large", "more than"),
+        ("binary", "not a text"),
+    ):
         with pytest.raises(ToolError, match=reason):
             shelf.read("report", file)
 
