@@ -5,7 +5,7 @@ cannot, the extractor's summary takes its place and nothing is dropped.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from typing_extensions import override
@@ -25,7 +25,7 @@ from agent.context.phases.boundaries import (
 from agent.context.phases.convergence import MARGIN, converge, target_tokens
 from agent.context.phases.prune import prune_old_results
 from agent.context.phases.summary import summary_budget, write_summary
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.errors import SummaryFailed
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry, Summary, ViewPlan
@@ -47,16 +47,6 @@ HELD_SHARE = 0.8
 """Earlier notes are thinned where they would take more of what is compacted."""
 LEAST_EXTRACT_TOKENS = 100
 """In the smallest window, too: what it begins with takes half of that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A plan with its new summary, and how that came about."""
-
-    plan: ViewPlan
-    level: Level
-    retained_share: float | None
-    failure: str | None = None
 
 
 class ContextCompressor(ContextEngine):
@@ -89,7 +79,7 @@ class ContextCompressor(ContextEngine):
             return self._smaller(request, clip_only(request, sizes))
         draft = ready or summarise(request, cut, sizes)
         end = converge(request, sizes, draft.plan, draft.level)
-        found = Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
+        found = replace(end, retained_share=draft.retained_share, failure=draft.failure)
         if end.tokens >= request.tokens:
             # A summary may be longer than the few messages that it stands for.
             return clip_only(request, sizes)
@@ -158,8 +148,8 @@ def fitting_prepared(request: CompressionRequest) -> Summary | None:
     return None if prepared and shown and prepared.first_seq > shown[0].first_seq else prepared
 
 
-def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> Draft | None:
-    """Return a plan around the summary that was written ahead; None if there is none that fits.
+def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> Compressed | None:
+    """Return a plan around the summary that was written ahead, not measured; None if none fits.
 
     The tail begins where it always does. What has come between is told by the extractor behind the
     text: another summary would be paid for the same compaction.
@@ -182,10 +172,10 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> D
         tokens = int(sum(sizes.message(entry.message) for entry in gap) * GAP_SHARE)
         text = f"{text}\n\n{extract(gap, '', tokens, days=request.days).text}"
     plan = assemble(request, cut, text, prepared.source, prepared.model)
-    return Draft(plan, "summary", None)
+    return Compressed(plan, "summary", 0)
 
 
-def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
+def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
     """Phases 3 and 4: the model's summary, cut if need be, or the extractor's; assembled."""
     if request.summarise is None:
         return by_extractor(request, cut, sizes)
@@ -198,7 +188,7 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Dra
     return draft if share is None else cut_shorter(request, cut, draft, share)
 
 
-def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Draft:
+def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
     """Return a plan with the summary model's text.
 
     Raises:
@@ -208,10 +198,10 @@ def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Draft
     text = write_summary(leaving, previous_text(request), budget, request)
     ahead = "" if leaving or request.prepared is None else request.prepared.model
     plan = assemble(request, cut, text, "model", ahead)
-    return Draft(plan, "summary", retained_share(facts_of(request, cut), text))
+    return Compressed(plan, "summary", 0, retained_share(facts_of(request, cut), text))
 
 
-def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
+def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
     """Return a plan with the extractor's text; that is shortened where the tail would be."""
     budget, fits = extract_budget(request, cut, sizes)
     draft = _extracted(request, cut, budget)
@@ -224,10 +214,11 @@ def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> 
     return _extracted(request, cut, max(LEAST_EXTRACT_TOKENS, int(budget * share)))
 
 
-def _extracted(request: CompressionRequest, cut: Boundaries, budget: int) -> Draft:
+def _extracted(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
     leaves, before = uncovered(request, cut), previous_text(request)
     found = extract(leaves, before, budget, focus=request.focus, days=request.days)
-    return Draft(assemble(request, cut, found.text, "extract"), "extract", found.retained_share)
+    plan = assemble(request, cut, found.text, "extract")
+    return Compressed(plan, "extract", 0, found.retained_share)
 
 
 def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> float | None:
@@ -239,12 +230,14 @@ def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -
     return 1 - excess / own if 0 < excess <= own // 2 else None
 
 
-def cut_shorter(request: CompressionRequest, cut: Boundaries, draft: Draft, share: float) -> Draft:
+def cut_shorter(
+    request: CompressionRequest, cut: Boundaries, draft: Compressed, share: float
+) -> Compressed:
     """Return a draft whose summary is cut to a share of its length: another would be paid for."""
     (summary,) = draft.plan.summaries
     text = shortened(summary.text, int(estimate_tokens(summary.text) * share * MARGIN))
     plan = replace(draft.plan, summaries=(replace(summary, text=text),))
-    return Draft(plan, "short_summary", retained_share(facts_of(request, cut), text))
+    return Compressed(plan, "short_summary", 0, retained_share(facts_of(request, cut), text))
 
 
 def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
@@ -252,8 +245,7 @@ def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
     end = converge(request, sizes, request.plan, "none")
     if end.level == "none" or end.tokens >= request.tokens:
         return None
-    plan = replace(end.plan, thinking_from=request.entries[-1].seq + 1)
-    return Compressed(plan, end.level, end.tokens)
+    return replace(end, plan=replace(end.plan, thinking_from=request.entries[-1].seq + 1))
 
 
 def budget_of(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:

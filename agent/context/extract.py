@@ -151,8 +151,11 @@ def sentences(text: str) -> list[str]:
     for line in _lines(text):
         start = 0
         for end in _END.finditer(line):
-            if not _goes_on(line[start : end.end()], line[end.end() :]):
-                found += _pieces(line[start : end.end()])
+            before, after = line[start : end.end()], line[end.end() :]
+            is_lower = after[:1].islower() and not before[:1].islower()
+            goes_on = is_lower or _SHORT_FORM.search(before.rstrip()) is not None
+            if not (before[-1].isspace() and goes_on):
+                found += _pieces(before)
                 start = end.end()
         found += _pieces(line[start:])
     return [each for each in found if any(map(str.isalnum, each))]
@@ -170,14 +173,6 @@ def _lines(text: str) -> Iterator[str]:
     yield line
 
 
-def _goes_on(before: str, after: str) -> bool:
-    """Whether a sentence goes on after what looks like its end."""
-    if not before[-1].isspace():
-        return False
-    is_lower = after[:1].islower() and not before[:1].islower()
-    return is_lower or _SHORT_FORM.search(before.rstrip()) is not None
-
-
 def _pieces(sentence: str) -> Iterator[str]:
     """Yield a sentence, cut at commas or spaces if it is too long."""
     sentence = sentence.strip()
@@ -193,8 +188,12 @@ def read(entries: Iterable[Entry]) -> list[Sentence]:
     """Return the sentences of messages in order, with secrets masked."""
     told = [each for each in entries if not each.message.get("synthetic")]
     redactor = Redactor()
-    texts = [redactor.text(_both_ends(each.message)) for each in told]
-    pairs = [*zip(told, texts, strict=True)]
+    pairs: list[tuple[Entry, str]] = []
+    for each in told:
+        text, most = text_of(each.message), MOST_CHARS.get(each.message["role"], 0)
+        if len(text) > most:
+            text = f"{text[: most // 2]}\n{text[len(text) - most // 2 :]}"
+        pairs.append((each, redactor.text(text)))
     names = _names(text for entry, text in pairs if entry.message["role"] == "user")
     found: list[Sentence] = []
     for (seq, message), text in pairs:
@@ -205,11 +204,6 @@ def read(entries: Iterable[Entry]) -> list[Sentence]:
             found += [Sentence(seq, who, n, each) for n, each in enumerate(sentences(text))]
         found += _calls(seq, message)
     return found
-
-
-def _both_ends(message: ChatMessage) -> str:
-    text, most = text_of(message), MOST_CHARS.get(message["role"], 0)
-    return text if len(text) <= most else f"{text[: most // 2]}\n{text[len(text) - most // 2 :]}"
 
 
 def _names(texts: Iterable[str]) -> frozenset[str]:

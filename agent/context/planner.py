@@ -266,6 +266,12 @@ class Planner:
             return None
         # Rendering thousands of edits takes longer than the event loop may be held.
         after = await _in_thread(partial(View, view.system, found.plan), list(view.entries))
+        fresh = [each for each in found.plan.summaries if each not in request.plan.summaries]
+        # A new summary was written now, or ahead of need.
+        writer = calls.model if calls else None
+        models = [each.model or writer for each in fresh if each.source == "model"]
+        extracts = [each for each in fresh if each.source == "extract"]
+        is_extract = found.retained_share is not None and bool(extracts)
         compaction = Compaction(
             plan=found.plan,
             trigger=trigger,
@@ -277,15 +283,17 @@ class Planner:
             tokens_after=found.tokens,
             duration_ms=round((time.monotonic() - started) * 1000),
             cache_tokens_lost=_behind_first_change(request, view.messages, after.messages),
-            summary_model=_written_by(request, found, calls),
+            summary_model=models[0] if models else None,
             retained_share=found.retained_share,
-            failure=found.failure or (unasked if _is_extract(request, found) else None),
+            failure=found.failure or (unasked if is_extract else None),
             nodes=found.nodes,
         )
         await self._adopt(view, after, compaction, self._state_after(request, found, calls))
         if calls is not None and calls.has_parts and compaction.summary_model:
             await self.store.parts().forget()
-        await self._tell(compaction)
+        if compaction.level == "clip_newest":
+            await self.store.tell("clipped")
+        await self._tell_floor(compaction.tokens_after)
         return compaction
 
     async def _adopt(
@@ -307,12 +315,6 @@ class Planner:
     def close(self) -> None:
         """Tell the engine that its turn is over."""
         self.engine.on_session_end(self.session_id)
-
-    async def _tell(self, compaction: Compaction) -> None:
-        """Tell the user what a compaction could not avoid."""
-        if compaction.level == "clip_newest":
-            await self.store.tell("clipped")
-        await self._tell_floor(compaction.tokens_after)
 
     async def _tell_floor(self, tokens: int) -> None:
         if self.engine.should_compress(tokens):
@@ -381,18 +383,11 @@ class Planner:
         measure, asked = await self.measured(view), calls or self.rules.summariser
         scale = await _in_thread(partial(_scale, self.meter, measure), view)
         seqs = [entry.seq for entry in view.entries] or [0]
-        return CompressionRequest(
-            plan=view.plan,
-            entries=tuple(view.entries),
-            tokens=measure.tokens,
-            fixed_tokens=math.ceil(scale * self.meter.fixed_tokens(view.messages[0])),
-            limits=self.engine.limits,
-            estimate=lambda message: math.ceil(scale * self.meter.estimate(message)),
-            trigger=trigger,
+        return replace(
+            _request(view, self.meter, self.engine.limits, trigger, measure.tokens, scale),
             focus=focus,
             summarise=calls,
             summary_window=asked.window_tokens if asked else 0,
-            today=datetime.now(UTC).date().isoformat(),
             recall=self.rules.recall,
             days=await self.store.days(seqs[0], seqs[-1]),
         )
@@ -403,19 +398,16 @@ class Planner:
         saved = request.tokens - found.tokens
         compressible = request.tokens - _floor(request)
         poor = self.state.poor_savings + 1 if saved < POOR_SAVING * compressible else 0
+        not_before = self.state.summary_not_before
+        if calls is not None and calls.failure is not None:
+            not_before = time.time() + calls.failure.cooldown_s
+        elif calls is not None and found.failure is not None:
+            not_before = time.time() + TRANSIENT_COOLDOWN_S
         return PlannerState(
             poor_savings=poor,
             paused_at_tokens=found.tokens if poor >= POOR_SAVINGS_UNTIL_PAUSE else 0,
-            summary_not_before=self._cooled(found, calls),
+            summary_not_before=not_before,
         )
-
-    def _cooled(self, found: Compressed, calls: SummaryCalls | None) -> float:
-        """Return until when the loop does not ask the summary model again."""
-        if calls is not None and calls.failure is not None:
-            return time.time() + calls.failure.cooldown_s
-        if calls is not None and found.failure is not None:
-            return time.time() + TRANSIENT_COOLDOWN_S
-        return self.state.summary_not_before
 
 
 async def write_ahead(
@@ -437,31 +429,38 @@ async def write_ahead(
     Raises:
         SummaryFailed: The summary model gave nothing usable.
     """
+
+    def written() -> Summary | None:
+        tokens = meter.measure(view).tokens
+        request = _request(view, meter, before_growth(limits, tokens), "prepare", tokens)
+        window = calls.window_tokens
+        return write(replace(request, summarise=calls, summary_window=window, days=days))
+
     try:
         # Writing may take minutes, and a thread of the pool would hold up the end of the process.
-        written = in_daemon(lambda: write(_request_ahead(view, meter, limits, calls, days)))
-        summary = await asyncio.wrap_future(written)
+        summary = await asyncio.wrap_future(in_daemon(written))
     finally:
         calls.close()
     return summary and replace(summary, model=calls.model or "")
 
 
-def _request_ahead(
-    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, days: Days
+def _request(
+    view: View,
+    meter: TokenMeter,
+    limits: Limits,
+    trigger: Trigger,
+    tokens: int,
+    scale: float = 1.0,
 ) -> CompressionRequest:
-    tokens = meter.measure(view).tokens
     return CompressionRequest(
         plan=view.plan,
         entries=tuple(view.entries),
         tokens=tokens,
-        fixed_tokens=meter.fixed_tokens(view.messages[0]),
-        limits=before_growth(limits, tokens),
-        estimate=meter.estimate,
-        trigger="prepare",
-        summarise=calls,
-        summary_window=calls.window_tokens,
+        fixed_tokens=math.ceil(scale * meter.fixed_tokens(view.messages[0])),
+        limits=limits,
+        estimate=lambda message: math.ceil(scale * meter.estimate(message)),
+        trigger=trigger,
         today=datetime.now(UTC).date().isoformat(),
-        days=days,
     )
 
 
@@ -478,17 +477,6 @@ def before_growth(limits: Limits, tokens: int) -> Limits:
 async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
     """Run a pure function in a thread of its own: one that waits must not starve the others."""
     return await asyncio.wrap_future(in_daemon(partial(fn, argument)))
-
-
-def _fresh(request: CompressionRequest, found: Compressed) -> list[Summary]:
-    """Return the summaries that were not in view before."""
-    return [each for each in found.plan.summaries if each not in request.plan.summaries]
-
-
-def _is_extract(request: CompressionRequest, found: Compressed) -> bool:
-    """Whether a compaction has made a summary without a model."""
-    fresh = _fresh(request, found) if found.retained_share is not None else ()
-    return any(summary.source == "extract" for summary in fresh)
 
 
 def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
@@ -516,16 +504,6 @@ def _behind_first_change(
             break
         kept += request.estimate(one)
     return max(0, request.tokens - kept)
-
-
-def _written_by(
-    request: CompressionRequest, found: Compressed, calls: SummaryCalls | None
-) -> str | None:
-    """Return the model behind a new summary, written now or ahead; None for any other."""
-    by_model = [each for each in _fresh(request, found) if each.source == "model"]
-    if not by_model:
-        return None
-    return by_model[0].model or (calls.model if calls else None)
 
 
 def _floor(request: CompressionRequest) -> int:

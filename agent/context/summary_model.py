@@ -62,20 +62,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryTiming:
-    """Clock (seconds), how a thread waits so many seconds for a call, and that of the retries.
-
-    Tests bring their own. `wait` raises TimeoutError when the seconds are over.
-    """
-
-    now: Callable[[], float] = time.monotonic
-    wait: Callable[["concurrent.futures.Future[Completion]", float], Completion] = (
-        concurrent.futures.Future.result
-    )
-    retries: RetryTiming = field(default_factory=RetryTiming)
-
-
-@dataclass(frozen=True, slots=True)
 class Summariser:
     """The models that write summaries, in order of preference, the main model last.
 
@@ -83,7 +69,9 @@ class Summariser:
         models: One for each key.
         timeout_s: For all calls of one compaction together, and for each one ahead of need.
         redact: Masks configured secrets in what is sent and what comes back.
-        timing: By which the limit is kept.
+        now: The clock of the limit, in seconds.
+        wait: How a thread waits so many seconds for a call; raises TimeoutError after them.
+        retries: The clock of a call's retries.
         rests: Which of them are left alone for a while.
         modes: Keeps the windows that refusals have shown to be smaller than believed. They count
             for summaries alone: a turn has other answers to a refusal.
@@ -92,7 +80,11 @@ class Summariser:
     models: Sequence[ChatModel]
     timeout_s: float
     redact: Callable[[str], str] = str
-    timing: SummaryTiming = field(default_factory=SummaryTiming)
+    now: Callable[[], float] = time.monotonic
+    wait: Callable[["concurrent.futures.Future[Completion]", float], Completion] = (
+        concurrent.futures.Future.result
+    )
+    retries: RetryTiming = field(default_factory=RetryTiming)
     rests: Rests = field(default_factory=Rests)
     modes: ModeFile = field(default_factory=ModeFile)
 
@@ -139,12 +131,12 @@ class Summariser:
             parts: Where the summaries of parts are kept until the whole is written.
         """
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-        deadline = self.timing.now() + limit_s
+        deadline = self.now() + limit_s
         return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
 
     def ahead(self, parts: PartStore) -> "SummaryCalls":
         """Return what a summary ahead of need may ask with: nobody waits for its many parts."""
-        deadline = self.timing.now() + PATIENCE * self.timeout_s
+        deadline = self.now() + PATIENCE * self.timeout_s
         return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
 
 
@@ -190,7 +182,7 @@ class SummaryCalls:
     @property
     def left_s(self) -> float:
         """How much of the time limit is left; 0 when it is used up."""
-        return max(0.0, self._deadline - self._summariser.timing.now())
+        return max(0.0, self._deadline - self._summariser.now())
 
     @property
     def window_tokens(self) -> int:
@@ -279,14 +271,14 @@ class SummaryCalls:
         if not models:
             raise SummaryFailed(NO_WINDOW, NO_PROVIDER_COOLDOWN_S)
         policy = replace(RETRIES, retry_for_s=min(RETRIES.retry_for_s, left_s))
-        rests, timing = self._summariser.rests, self._summariser.timing
-        recovered = complete_with_recovery(question, models, rests, policy, timing.retries)
+        rests, retries = self._summariser.rests, self._summariser.retries
+        recovered = complete_with_recovery(question, models, rests, policy, retries)
         self._running = asyncio.run_coroutine_threadsafe(recovered, self._loop)
         if self._closed:
             # Closed since it was looked at: `close` may not have seen this call.
             self._give_up()
         try:
-            completion = timing.wait(self._running, left_s)
+            completion = self._summariser.wait(self._running, left_s)
         except (TimeoutError, concurrent.futures.CancelledError) as exc:
             self._give_up()
             raise SummaryFailed("the summary took too long", TRANSIENT_COOLDOWN_S) from exc

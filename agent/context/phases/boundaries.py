@@ -232,14 +232,10 @@ def _role(
     # Without a head the summary is the first message, which must be the user's.
     roles: tuple[SummaryRole, ...] = ("user", "assistant") if head_end else ("user",)
     for role in roles:
-        if all(_may_follow(one, two) for one, two in pairwise([*before, role, *after])):
+        # Several results may follow each other: they belong to one group of calls.
+        if all(one != two or one == "tool" for one, two in pairwise([*before, role, *after])):
             return role
     return None
-
-
-def _may_follow(one: str, two: str) -> bool:
-    # Several results may follow each other: they belong to one group of calls.
-    return one != two or one == "tool"
 
 
 def assemble(

@@ -5,11 +5,11 @@ reached is told by the size: system prompt, tools and the newest messages are th
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from agent.context.phases.boundaries import Newest, group_start
-from agent.context_engine import CompressionRequest, Level, Sizes
+from agent.context_engine import Compressed, CompressionRequest, Level, Sizes
 from agent.messages import ChatMessage, chars_of
 from agent.view.view import Edit, ViewPlan
 
@@ -20,15 +20,6 @@ LEAST_SHARE = 0.2
 MARGIN = 0.98
 """Clips aim a little below the target: estimates of one message round up."""
 MIN_CLIP_CHARS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Converged:
-    """A plan that was clipped as far as needed, and its size in tokens."""
-
-    plan: ViewPlan
-    level: Level
-    tokens: int
 
 
 def target_tokens(request: CompressionRequest) -> int:
@@ -45,7 +36,7 @@ def target_tokens(request: CompressionRequest) -> int:
     return target
 
 
-def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Converged:
+def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Compressed:
     """Return the plan, clipped until it is under its target; clips of before are made anew.
 
     First what tools were given and gave back is clipped; if that is not enough, everything, images
@@ -59,10 +50,11 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     target = target_tokens(request)
     # What was clipped for want of room is whole again where there is room now.
     plan = replace(plan, edits=tuple(edit for edit in plan.edits if edit.kind != "clip"))
-    start = Converged(plan, level, sizes.view(plan))
+    start = Compressed(plan, level, sizes.view(plan))
     if start.tokens <= target:
         return start
-    newest = _newest_seq(request)
+    position = Newest.of(request.entries).user
+    newest = request.entries[position].seq if position >= 0 else 0
     # Clipped last: the model would have to run this step again.
     at_work = group_start(request.entries, len(request.entries) - 1)
     earlier = {entry.seq for entry in request.entries[:at_work]}
@@ -70,7 +62,9 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     everything = {entry.seq for entry in request.entries}
     # A clip counts characters, so it cannot make a view of nothing but images smaller.
     bare = without_images(request, plan, everything - {newest})
-    spared = set() if _newest_is_too_large(request, sizes, bare, newest) else {newest}
+    alone = request.fixed_tokens + sizes.shown(bare).get(newest, 0)
+    most = max(target, int(request.limits.threshold_tokens * NEWEST_SHARE))
+    spared = {newest} if alone <= most else set()
     last: Level = "clip_tail" if spared else "clip_newest"
     found = _clipped(request, sizes, plan, results, "clip_tail")
     for seqs in (earlier - spared, everything - spared):
@@ -80,15 +74,6 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     return found if found.tokens < start.tokens else start
 
 
-def _newest_is_too_large(
-    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, newest: int
-) -> bool:
-    """Whether the newest user message has to be clipped."""
-    alone = request.fixed_tokens + sizes.shown(plan).get(newest, 0)
-    most = max(target_tokens(request), int(request.limits.threshold_tokens * NEWEST_SHARE))
-    return alone > most
-
-
 def is_tool_work(message: ChatMessage) -> bool:
     """Whether a message is a tool's result, or calls tools."""
     return message["role"] == "tool" or bool(message.get("tool_calls"))
@@ -96,9 +81,9 @@ def is_tool_work(message: ChatMessage) -> bool:
 
 def _clipped(
     request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int], level: Level
-) -> Converged:
+) -> Compressed:
     clipped = clip(request, sizes, plan, seqs)
-    return Converged(clipped, level, sizes.view(clipped))
+    return Compressed(clipped, level, sizes.view(clipped))
 
 
 def clip(
@@ -143,8 +128,3 @@ def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection
     ]
     fresh = [edit for edit in labels if edit not in plan.edits]
     return replace(plan, edits=tuple(sorted([*plan.edits, *fresh], key=attrgetter("seq"))))
-
-
-def _newest_seq(request: CompressionRequest) -> int:
-    position = Newest.of(request.entries).user
-    return request.entries[position].seq if position >= 0 else 0

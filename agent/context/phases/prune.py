@@ -68,7 +68,8 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
         # The newest image may be what the question is about.
         elif place < asked_about and images_in(message):
             edits.append(Edit(seq, "images"))
-        if _has_long_arguments(message):
+        calls = message.get("tool_calls") or ()
+        if any(len(call["function"]["arguments"]) > LONG_CHARS for call in calls):
             edits.append(Edit(seq, "arguments", LEAF_CHARS))
     return tuple(edits)
 
@@ -106,8 +107,3 @@ def _is_long_result(message: ChatMessage) -> bool:
         return len(content) > LONG_RESULT_CHARS
     chars = sum(len(part.get("text") or "") for part in content or ())
     return chars > LONG_RESULT_CHARS or images_in(message) > 0
-
-
-def _has_long_arguments(message: ChatMessage) -> bool:
-    calls = message.get("tool_calls") or ()
-    return any(len(call["function"]["arguments"]) > LONG_CHARS for call in calls)

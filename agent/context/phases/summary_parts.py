@@ -7,9 +7,8 @@ part is cut between its messages, a message that is larger is cut into slices.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from agent.messages import ChatMessage, ToolCall
 from agent.safety.redaction import Redactor
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry
@@ -90,7 +89,10 @@ def slices(piece: Piece, room_tokens: int) -> Iterator[Piece]:
         while (part := new_piece(label, text)).tokens > room_tokens:
             text = text[: len(text) * 3 // 4]
         if start + len(text) < len(body):
-            part = new_piece(label, text[: _last_gap(text)])
+            # Behind the last line or word, if that is not far back.
+            least = len(text) // 2
+            gap = max(text.rfind("\n", least), text.rfind(" ", least)) + 1
+            part = new_piece(label, text[: gap or len(text)])
         start += len(part.body)
         yield part
 
@@ -103,12 +105,6 @@ def new_piece(label: str, body: str) -> Piece:
 def tokens_of(unit: Sequence[Piece]) -> int:
     """Return the sum of the pieces' weights."""
     return sum(piece.tokens for piece in unit)
-
-
-def _last_gap(text: str) -> int:
-    """Return where a slice ends best: behind its last line or word, if that is not far back."""
-    least = len(text) // 2
-    return max(text.rfind("\n", least), text.rfind(" ", least)) + 1 or len(text)
 
 
 def _units(entries: Iterable[Entry], room_tokens: int) -> Iterator[Sequence[Piece]]:
@@ -138,7 +134,10 @@ def _pieces(group: Sequence[Entry]) -> list[Piece]:
     made = group[0].message.get("tool_calls") or ()
     if not made and len(group) == 1:
         return [_piece(group[0], {})]
-    names = {call["id"]: _call_name(number, call) for number, call in enumerate(made, start=1)}
+    names: dict[str, str] = {}
+    for number, call in enumerate(made, start=1):
+        name = _NOT_NAME.sub("_", call["function"]["name"])[:MAX_NAME_CHARS]
+        names[call["id"]] = f"#{number} {name}"
     pieces = [_piece(entry, names) for entry in group]
     answered = {entry.message.get("tool_call_id") for entry in group[1:]}
     if missing := [name for call_id, name in names.items() if call_id not in answered]:
@@ -147,48 +146,25 @@ def _pieces(group: Sequence[Entry]) -> list[Piece]:
     return pieces
 
 
-def _call_name(number: int, call: ToolCall) -> str:
-    return f"#{number} {_NOT_NAME.sub('_', call['function']['name'])[:MAX_NAME_CHARS]}"
-
-
 def _piece(entry: Entry, names: Mapping[str, str]) -> Piece:
     seq, message = entry
-    body = _text(message)
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [(part.get("text"), part.get("type")) for part in content]
+        content = "\n".join(text if isinstance(text, str) else f"[{kind}]" for text, kind in texts)
+    body = content or ""
     if made := message.get("tool_calls"):
         calls = (f"call {names[call['id']]} {call['function']['arguments']}" for call in made)
         body = "\n".join((body, *calls) if body else calls)
     # A single character is found 20 times as fast as several.
     if ";" in body and ";base64," in body:
-        body = _BASE64.sub(_base64_label, body)
+        body = _BASE64.sub(lambda found: f";base64,[{len(found[0]):,} characters]", body)
     if len(body) > MAX_MESSAGE_CHARS:
-        body = _ends(_redactor.text(body))
-    return new_piece(f"{seq} {_author(message, names)}", body)
-
-
-def _author(message: ChatMessage, names: Mapping[str, str]) -> str:
-    """Return who a message is from; what Parley wrote itself is never the user's."""
+        body, half = _redactor.text(body), MAX_MESSAGE_CHARS // 2
+        left_out = len(body) - 2 * half
+        body = f"{body[:half]}\n[... {left_out:,} characters left out ...]\n{body[-half:]}"
+    # What Parley wrote itself is never the user's.
+    author: str = "note" if message.get("synthetic") else message["role"]
     if message["role"] == "tool":
-        return f"result of {names.get(message.get('tool_call_id', ''), '?')}"
-    return "note" if message.get("synthetic") else message["role"]
-
-
-def _text(message: ChatMessage) -> str:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    return "\n".join(_part_text(part) for part in content or ())
-
-
-def _part_text(part: Mapping[str, Any]) -> str:
-    text = part.get("text")
-    return text if isinstance(text, str) else f"[{part.get('type')}]"
-
-
-def _ends(body: str) -> str:
-    half = MAX_MESSAGE_CHARS // 2
-    left_out = len(body) - 2 * half
-    return f"{body[:half]}\n[... {left_out:,} characters left out ...]\n{body[-half:]}"
-
-
-def _base64_label(found: re.Match[str]) -> str:
-    return f";base64,[{len(found[0]):,} characters]"
+        author = f"result of {names.get(message.get('tool_call_id', ''), '?')}"
+    return new_piece(f"{seq} {author}", body)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_args
 from typing_extensions import override
 
 from agent.context.phases.boundaries import Newest, around, protected_tail
-from agent.context.phases.convergence import Converged, converge, target_tokens
+from agent.context.phases.convergence import converge, target_tokens
 from agent.context.phases.prune import prune_old_results
 from agent.context_compressor import clip_only, thorough
 from agent.context_engine import (
@@ -380,7 +380,7 @@ class LcmCompaction:
         level = max(levels, key=_LEVELS.index)
         if self.is_settled():
             # Not clipped: the next text is written ahead while the view fills up again.
-            end = Converged(self.plan(), level, self.tokens)
+            end = Compressed(self.plan(), level, self.tokens)
         else:
             end = converge(self.request, self.sizes, self.plan(), level)
         # Nodes may be longer than the few messages that they stand for.
@@ -388,4 +388,4 @@ class LcmCompaction:
             return clip_only(self.request, self.sizes)
         share = sum(each.share for each in told) / len(told) if told else None
         failure, nodes = self.scribe.failure, self.frontier.nodes
-        return Compressed(end.plan, end.level, end.tokens, share, failure, nodes=nodes)
+        return replace(end, retained_share=share, failure=failure, nodes=nodes)

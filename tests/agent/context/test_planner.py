@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from structlog.contextvars import bound_contextvars, get_contextvars
@@ -21,7 +21,7 @@ from agent.context.planner import (
     Planner,
     write_ahead,
 )
-from agent.context.summary_model import Summariser, SummaryCalls, SummaryTiming
+from agent.context.summary_model import Summariser, SummaryCalls
 from agent.context_compressor import ContextCompressor, prepare_summary
 from agent.context_engine import (
     Compressed,
@@ -112,10 +112,10 @@ def nothing(_: CompressionRequest) -> None:
 def planner_of(
     engine: ContextEngine,
     *summary_models: ScriptedModel,
-    timing: SummaryTiming | None = None,
+    timing: dict[str, Any] | None = None,
     **more: object,
 ) -> Planner:
-    asked = Summariser(summary_models, 10.0, timing=timing or RetryClock().timing)
+    asked = Summariser(summary_models, 10.0, **(timing or RetryClock().timing))
     summariser = asked if summary_models else None
     planner = Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1")
     rules = {field.name for field in fields(CompactionRules)}

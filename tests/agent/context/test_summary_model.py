@@ -40,15 +40,14 @@ AT_ONCE = RetryClock().timing
 
 
 def asking(*models: ScriptedModel, timeout_s: float | None = None) -> SummaryCalls:
-    return Summariser(models, LIMIT_S, timing=AT_ONCE).calls(timeout_s)
+    return Summariser(models, LIMIT_S, **AT_ONCE).calls(timeout_s)
 
 
 def impatient(*models: ScriptedModel, limit_s: float = LIMIT_S) -> Summariser:
     """Return a summariser whose time is over once the last model, which hangs, was asked."""
     last = models[-1]
     assert isinstance(last, HangingModel)
-    timing = replace(PassingTime(last).timing, retries=AT_ONCE.retries)
-    return Summariser(models, limit_s, timing=timing)
+    return Summariser(models, limit_s, **PassingTime(last).timing, **AT_ONCE)
 
 
 def failing(error: Exception, name: str = "failing") -> ScriptedModel:
@@ -123,7 +122,7 @@ async def test_what_passes_by_itself_is_waited_for() -> None:
     """Once, for half a second at most; then the model answers, and nobody else is asked."""
     small, main = ScriptedModel([RateLimited("429"), "In short."], name="small"), ScriptedModel([])
     passing = RetryClock()
-    calls = Summariser([small, main], LIMIT_S, timing=passing.timing).calls()
+    calls = Summariser([small, main], LIMIT_S, **passing.timing).calls()
     assert (await ask(calls), calls.model) == ("In short.", "small")
     assert passing.slept == [0.5]
 
@@ -132,7 +131,7 @@ async def test_the_next_key_of_a_model_is_asked_before_another_model() -> None:
     """Without a wait: limits are counted for each key."""
     first, second = failing(RateLimited("429"), "small"), ScriptedModel(["In short."], name="small")
     main, passing = ScriptedModel([]), RetryClock()
-    calls = Summariser([first, second, main], LIMIT_S, timing=passing.timing).calls()
+    calls = Summariser([first, second, main], LIMIT_S, **passing.timing).calls()
     assert await ask(calls) == "In short."
     assert (passing.slept, main.requests) == ([], [])
 
@@ -148,7 +147,7 @@ async def test_a_model_that_was_given_up_rests_for_the_next_part() -> None:
 async def test_nobody_waits_long_for_a_model_that_fails() -> None:
     """Some seconds with all retries: the extractor can do it as well."""
     passing = RetryClock()
-    calls = Summariser([failing(ModelUnreachable("down"))], 60.0, timing=passing.timing).calls()
+    calls = Summariser([failing(ModelUnreachable("down"))], 60.0, **passing.timing).calls()
     assert await failure_in(calls) is not None
     assert 0 < sum(passing.slept) <= 8
 

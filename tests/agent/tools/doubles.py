@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
-from agent.context.summary_model import SummaryTiming
 from agent.context_engine import Archive, Days, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
@@ -129,9 +128,9 @@ class PassingTime:
         self._now = 0.0
 
     @property
-    def timing(self) -> SummaryTiming:
+    def timing(self) -> dict[str, Any]:
         """What a summariser is given."""
-        return SummaryTiming(lambda: self._now, self._wait)
+        return {"now": lambda: self._now, "wait": self._wait}
 
     def _wait(self, call: Future[Completion], left_s: float) -> Completion:
         wait([call, self._model.reached], timeout=60, return_when=FIRST_COMPLETED)
@@ -209,9 +208,9 @@ class RetryClock:
         self.slept.append(seconds)
 
     @property
-    def timing(self) -> SummaryTiming:
+    def timing(self) -> dict[str, Any]:
         """Return the clock of retries, each of which waits as long as it may."""
-        return SummaryTiming(retries=RetryTiming(self.now, self.sleep, lambda _low, high: high))
+        return {"retries": RetryTiming(self.now, self.sleep, lambda _low, high: high)}
 
 
 class MemoryParts:
