@@ -112,8 +112,6 @@ class TurnRights:
     Attributes:
         scope: Whose memories the turn may use: "platform:sender id" in a direct chat, else
             "conversation:id".
-        may_act: Whether tools may have side effects: not for senders who are only let talk.
-        by_owners: Whether all of them are owners.
         roles: Of all of them, as agent/tools/policy.py names them.
         group: "platform:chat"; empty in a direct chat.
         read: What the turn has read beside their words.
@@ -121,12 +119,15 @@ class TurnRights:
     """
 
     scope: str = ""
-    may_act: bool = True
-    by_owners: bool = False
     roles: frozenset[str] = frozenset({"member"})
     group: str = ""
     read: Provenance = field(default_factory=Provenance)
     redirects: Redirects = field(default=no_redirects, repr=False)
+
+    @property
+    def may_act(self) -> bool:
+        """Whether tools may have side effects: not for senders who are only let talk."""
+        return frozenset() < self.roles <= {"owner", "member"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +191,10 @@ MakesTools = Callable[[], Awaitable[ToolContext]]
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What became of a call; the texts of errors are written for the model.
-
-    Attributes:
-        rule: The row of the policy by which the registry refused it.
-    """
+    """What became of a call; the texts of errors are written for the model."""
 
     text: str
     status: ToolStatus
-    rule: str = ""
 
 
 class Hooks(Protocol):

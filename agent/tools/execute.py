@@ -12,10 +12,9 @@ from agent.messages import ToolCall, clean_text, tool_message
 from agent.ports import Files, ToolStatus, TurnJournal
 from agent.safety.redaction import Redactor
 from agent.settings import OutputSettings
-from agent.tools import gate
 from agent.tools.addresses import RECALLING
 from agent.tools.context import ToolContext, ToolOutcome
-from agent.tools.gate import ApprovalRules
+from agent.tools.gate import ApprovalRules, Gate, arguments_of, is_asked
 from agent.tools.registry import ToolRegistry
 from agent.tools.truncate import TruncationStats, truncate
 from agent.view.view import Entry
@@ -56,9 +55,10 @@ async def run_calls(
         LeaseLost: From the journal; running calls are cancelled.
         RecordingMismatch: The recording does not know a call.
     """
+    gate = Gate(approval, toolbox, context)
     # The model had not read what a call of the same message brings when it wrote the others.
-    approval.look(calls, toolbox, context)
-    batch = _Batch(toolbox, context, journal, limits, approval)
+    gate.look(calls)
+    batch = _Batch(gate, journal, limits)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -78,11 +78,9 @@ async def run_calls(
 class _Batch:
     """The calls of one message while they run."""
 
-    toolbox: ToolRegistry
-    context: ToolContext
+    gate: Gate
     journal: TurnJournal
     limits: OutputSettings
-    approval: ApprovalRules
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -91,12 +89,12 @@ class _Batch:
         """Take one call from the gate to its committed result; None where it waits for a person."""
         name = call["function"]["name"]
         async with AsyncExitStack() as stack:
-            if self.toolbox.exclusive(name):
+            if self.gate.toolbox.exclusive(name):
                 # Before the slot: a call that waits for others must not take the place of one that
                 # can run.
                 await stack.enter_async_context(self.alone)
             await stack.enter_async_context(self.slots)
-            if self.waiting >= MAX_ASKED and self._is_asked(call):
+            if self.waiting >= MAX_ASKED and is_asked(self.gate.decision(call)):
                 return None
             try:
                 outcome = await self._outcome(call)
@@ -107,45 +105,45 @@ class _Batch:
             self._show(call, outcome.status)
             text, status = await self._fit(outcome)
             message = tool_message(call["id"], name, text)
-            read = self.context.rights.read
+            read = self.gate.context.rights.read
             origins, marks = frozenset(read.origins), read.marks_of(call["id"])
             seq = await self.journal.record_result(message, status, origins, marks)
         return Entry(seq, message)
 
-    def _is_asked(self, call: ToolCall) -> bool:
-        return gate.is_asked(self.approval.decision(call, self.toolbox, self.context))
-
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
         """Run a call if it may run; journaled either way."""
         name = call["function"]["name"]
-        files = self.context.files and CheckedFiles(self.context.files, self.approval.redactor)
-        redirects = self.approval.redirects(call, self.toolbox, self.context)
-        rights = replace(self.context.rights, redirects=redirects)
-        context = replace(self.context, call_id=call["id"], files=files, rights=rights)
-        refused, decision = await gate.passed(call, self.toolbox, context, self.approval)
+        toolbox, given, redactor = self.gate.toolbox, self.gate.context, self.gate.rules.redactor
+        files = given.files and CheckedFiles(given.files, redactor)
+        rights = replace(given.rights, redirects=self.gate.redirects(call))
+        context = replace(given, call_id=call["id"], files=files, rights=rights)
+        refused, decision = await self.gate.passed(call, context)
         # Committed before it runs: after a crash this tells what may have happened.
-        effect = "none" if refused else self.toolbox.effect(name)
+        effect = "none" if refused else toolbox.effect(name)
         await self.journal.start_tool(call, effect, decision)
         if refused is not None:
             return refused
         if context.services.progress is not None:
             context.services.progress.working(call)
-        with spans.span(TOOL, _told(call)) as here:
-            outcome = self._masked(await self.toolbox.execute(call, context))
-            self.context.rights.read.trail.recalled |= name in RECALLING
+        # The name is the model's word: it may have made it up.
+        told = {
+            "gen_ai.operation.name": TOOL,
+            TOOL_NAME: name[:MOST_NAME_CHARS],
+            "gen_ai.tool.call.id": call["id"][:MOST_NAME_CHARS],
+        }
+        with spans.span(TOOL, told) as here:
+            outcome = await toolbox.execute(call, context)
+            # Before anybody sees or keeps it.
+            outcome = replace(outcome, text=redactor.configured(outcome.text))
+            rights.read.trail.recalled |= name in RECALLING
             here.note(**{TOOL_STATUS: outcome.status})
         if context.services.hooks is not None:
-            await context.services.hooks.after(name, gate.arguments_of(call), outcome, context)
+            await context.services.hooks.after(name, arguments_of(call), outcome, context)
         return outcome
 
-    def _masked(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Return an outcome without the settings' secrets, before anybody sees or keeps it."""
-        masked = self.approval.redactor.configured(outcome.text)
-        return outcome if masked == outcome.text else replace(outcome, text=masked)
-
     def _show(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
-        if self.context.services.progress is not None:
-            self.context.services.progress.worked(call, status)
+        if (progress := self.gate.context.services.progress) is not None:
+            progress.worked(call, status)
 
     async def _fit(self, outcome: ToolOutcome) -> tuple[str, ToolStatus]:
         """Return text and status as they enter the view; a long text is stored in full."""
@@ -184,15 +182,6 @@ class CheckedFiles:
                 " is not sent. Take that out first"
             )
         return await self.files.offer(name, mime, content)
-
-
-def _told(call: ToolCall) -> spans.Told:
-    # The name is the model's word: it may have made it up.
-    return {
-        "gen_ai.operation.name": TOOL,
-        TOOL_NAME: call["function"]["name"][:MOST_NAME_CHARS],
-        "gen_ai.tool.call.id": call["id"][:MOST_NAME_CHARS],
-    }
 
 
 def _pointer(stats: TruncationStats, output_id: str) -> str:

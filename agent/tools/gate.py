@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import orjson
 import structlog
@@ -23,7 +23,7 @@ from agent.safety.threats import is_delicate
 from agent.tools import policy
 from agent.tools.addresses import RECALLING, leads_of
 from agent.tools.context import Redirects, ToolContext, ToolOutcome, TurnRights
-from agent.tools.policy import EVERYTHING, ApprovalMode, Destination, Facts, Rule, Ruling
+from agent.tools.policy import EVERYTHING, Destination, Facts, Rule
 from agent.tools.registry import ToolRegistry
 
 log = structlog.get_logger()
@@ -69,45 +69,105 @@ class ApprovalRules:
         brought = sorted(each for each in rights.read.seen if each.kind in {"file", "pasted"})
         return f"{alike}{brought}" if brought else alike
 
-    def look(self, calls: Sequence[ToolCall], toolbox: ToolRegistry, context: ToolContext) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Decides which calls of one message may run."""
+
+    rules: ApprovalRules
+    toolbox: ToolRegistry
+    context: ToolContext
+
+    def look(self, calls: Sequence[ToolCall]) -> None:
         """Record what the model had read when it wrote calls, and the links that they follow.
 
         Counted before any of them runs: they run side by side.
         """
-        read = context.rights.read
+        read = self.context.rights.read
         read.look()
         taking = set[str]()
         for call in calls:
             is_next = read.trail.followed < policy.MOST_LINKS
-            if is_next and self._destination(call, toolbox, context, may_follow=True) == "linked":
+            if is_next and self._destination(call, may_follow=True) == "linked":
                 read.trail.followed += 1
                 taking.add(call["id"])
         read.may_follow = frozenset(taking)
 
-    @classmethod
-    def of(cls, mode: ApprovalMode) -> "ApprovalRules":
-        """Return the default rules of a mode."""
-        return cls(policy.table(mode))
+    def decision(self, call: ToolCall) -> Rule:
+        """Return the row that decides about a call."""
+        return policy.decide(self.rules.rules, self._facts(call))
 
-    def decision(self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext) -> Ruling:
-        """Return what becomes of a call."""
-        return policy.decide(self.rules, self.facts(call, toolbox, context))
+    def redirects(self, call: ToolCall) -> Redirects:
+        """Return the hosts to which a page may redirect a running call; links do not count here.
 
-    def facts(self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext) -> Facts:
-        """Return what is known about a call."""
-        name, rights = call["function"]["name"], context.rights
-        may_follow = call["id"] in rights.read.may_follow
-        destination = self._destination(call, toolbox, context, may_follow=may_follow)
+        The rows that name destinations decide, and what was read until then: an open redirect is a
+        way out. Nobody is asked in the middle of a call, so what would be asked is refused.
+        """
+        rows = [row for row in self.rules.rules if row.destination != EVERYTHING]
+        read = self.context.rights.read
+
+        def refused_by(url: str, /) -> str:
+            place = policy.destination(url, self.rules.hosts, read.trail, may_follow=False)
+            tainted = policy.taints(read.origins)
+            facts = replace(self._facts(call), destination=place, tainted=tainted)
+            rule = policy.decide([policy.ANYWHERE, *rows], facts)
+            return "" if rule.then == "allow" else rule.name
+
+        return refused_by
+
+    async def passed(
+        self, call: ToolCall, context: ToolContext
+    ) -> tuple[ToolOutcome | None, Decision | None]:
+        """Return whether a call may run.
+
+        What was decided about a call holds for it, also where nobody would be asked any more.
+
+        Args:
+            context: What the call runs with.
+
+        Returns:
+            Why it must not run, as its outcome, or None if it may. And what goes on record with its
+            intent; None if nothing does, or the question about it is on record.
+
+        Raises:
+            TurnSuspended: A person was asked, and has not answered yet.
+        """
+        facts = self._facts(call)
+        rule = policy.decide(self.rules.rules, facts)
+        # Before anybody is asked: nobody approves what nobody may, or what a plugin forbids.
+        if rule.then == "deny":
+            log.info("tool_refused", tool=facts.tool, rule=rule.name, tainted=facts.tainted)
+            text = f"Error: {facts.tool} is not allowed here ({rule.name})"
+            return ToolOutcome(text, "refused"), _on_record(call, facts, "deny", rule.name)
+        if (impossible := self.toolbox.refusal(call)) is not None:
+            return impossible, None
+        if hooks := context.services.hooks:
+            veto = await hooks.before(facts.tool, arguments_of(call), context)
+            if veto is not None:
+                log.info("tool_vetoed", tool=facts.tool, tainted=facts.tainted)
+                text = f"Error: {facts.tool} was not run: {veto}"
+                return ToolOutcome(text, "vetoed"), _on_record(call, facts, "veto", "")
+        decision = _on_record(call, facts, rule.then, rule.name)
+        if is_asked(rule):
+            return await self._asked(call, context, decision), None
+        people = context.services.people
+        if people is not None and (decided := await people.decided(call["id"])) is not None:
+            return _outcome(facts.tool, decided), None
+        # What merely looks at the conversation, or keeps a list of it, concerns nobody.
+        return None, decision if facts.classes else None
+
+    def _facts(self, call: ToolCall) -> Facts:
+        name, given, rights = call["function"]["name"], arguments_of(call), self.context.rights
+        destination = self._destination(call, may_follow=call["id"] in rights.read.may_follow)
         classes = {
-            policy.SIDE_EFFECT: toolbox.effect(name) == "side_effect",
-            policy.WORLD: toolbox.restricted(name),
-            policy.NOTES: name == "memory" and arguments_of(call).get("action") != "list",
+            policy.SIDE_EFFECT: self.toolbox.effect(name) == "side_effect",
+            policy.WORLD: self.toolbox.restricted(name),
+            policy.NOTES: name == "memory" and given.get("action") != "list",
             policy.FETCH: destination != "none",
             policy.RECALLED: rights.read.recalled
             and destination != "listed"
-            and reads_elsewhere(name, toolbox),
-            policy.DELICATE: name == "memory"
-            and is_delicate(str(arguments_of(call).get("content") or "")),
+            and reads_elsewhere(name, self.toolbox),
+            policy.DELICATE: name == "memory" and is_delicate(str(given.get("content") or "")),
         }
         return Facts(
             tool=name,
@@ -118,42 +178,59 @@ class ApprovalRules:
             group=rights.group,
         )
 
-    def redirects(self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext) -> Redirects:
-        """Return the hosts to which a page may redirect a running call; links do not count here.
-
-        The rows that name destinations decide, and what was read until then: an open redirect is a
-        way out. Nobody is asked in the middle of a call, so what would be asked is refused.
-        """
-        rows = [policy.ANYWHERE, *(row for row in self.rules if row.destination != EVERYTHING)]
-
-        def refused_by(url: str, /) -> str:
-            facts = replace(
-                self.facts(call, toolbox, context),
-                destination=policy.destination(
-                    url, self.hosts, context.rights.read.trail, may_follow=False
-                ),
-                tainted=policy.taints(context.rights.read.origins),
-            )
-            ruling = policy.decide(rows, facts)
-            return "" if ruling.verdict == "allow" else ruling.rule
-
-        return refused_by
-
-    def _destination(
-        self, call: ToolCall, toolbox: ToolRegistry, context: ToolContext, *, may_follow: bool
-    ) -> Destination:
-        name, given, trail = call["function"]["name"], arguments_of(call), context.rights.read.trail
+    def _destination(self, call: ToolCall, *, may_follow: bool) -> Destination:
+        name, given = call["function"]["name"], arguments_of(call)
         if name in policy.FETCHING:
             leads = [str(given.get("url"))]
-        elif reads_elsewhere(name, toolbox):
+        elif reads_elsewhere(name, self.toolbox):
             leads = list(leads_of(given))
         else:
             return "none"
-        found = [policy.destination(it, self.hosts, trail, may_follow=may_follow) for it in leads]
+        hosts, trail = self.rules.hosts, self.context.rights.read.trail
+        found = [policy.destination(it, hosts, trail, may_follow=may_follow) for it in leads]
         # A call takes one link of a page at most.
         if found.count("linked") > 1:
             return "new"
         return max(found, key=get_args(Destination).index, default="none")
+
+    async def _asked(
+        self, call: ToolCall, context: ToolContext, decision: Decision
+    ) -> ToolOutcome | None:
+        name = call["function"]["name"]
+        if context.services.people is None:
+            return _denied(name, NOBODY)
+        question = approval_question(call, self.rules.redactor)
+        if question and (read := policy.sources(context.rights.read.seen)):
+            question += f"\n\nBefore asking, I read what others wrote: {read}."
+        inquiry = Inquiry(
+            "approval",
+            context.call_id,
+            name,
+            question or "",
+            definition=self._definition(call),
+            askable=bool(question),
+            for_owners=decision.verdict == "ask_owner",
+            decision=decision,
+        )
+        try:
+            reply = await context.services.people.ask(inquiry)
+        except ToolError as error:
+            return _denied(name, str(error))
+        return _outcome(name, reply)
+
+    def _definition(self, call: ToolCall) -> str:
+        """Return a digest of the tool as it is offered, and of the calls of it that are alike."""
+        name = call["function"]["name"]
+        schemas = [schema for schema in self.toolbox.schemas if schema.name == name]
+        # Sorted: a tool has the same digest in whatever order its schema was built.
+        digest = sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS))
+        digest.update(self.rules.covered(call, self.context.rights).encode())
+        return digest.hexdigest()
+
+
+def is_asked(rule: Rule) -> bool:
+    """Whether a person is asked before a call runs."""
+    return rule.then in {"ask", "ask_owner"}
 
 
 def reads_elsewhere(name: str, toolbox: ToolRegistry) -> bool:
@@ -168,120 +245,14 @@ def reads_elsewhere(name: str, toolbox: ToolRegistry) -> bool:
     return toolbox.effect(name) != "side_effect"
 
 
-class Passage(NamedTuple):
-    """How a call has come out of the gate.
-
-    Attributes:
-        refused: Why it must not run, as its outcome; None where it may.
-        decision: What goes on record with its intent; None where nothing does, or the question
-            about it is on record.
-    """
-
-    refused: ToolOutcome | None
-    decision: Decision | None = None
-
-
-async def passed(
-    call: ToolCall, toolbox: ToolRegistry, context: ToolContext, rules: ApprovalRules
-) -> Passage:
-    """Return whether a call may run.
-
-    What was decided about a call holds for it, also where nobody would be asked any more.
-
-    Raises:
-        TurnSuspended: A person was asked, and has not answered yet.
-    """
-    facts = rules.facts(call, toolbox, context)
-    impossible = toolbox.refusal(call, context)
-    if impossible is not None and impossible.status != "refused":
-        return Passage(impossible)
-    ruling = policy.decide(rules.rules, facts)
-    # Before anybody is asked: nobody approves what nobody may, or what a plugin forbids.
-    barred = impossible or _denial(facts, ruling) or await _veto(call, context)
-    if barred is not None:
-        if barred.status == "vetoed":
-            log.info("tool_vetoed", tool=facts.tool, tainted=facts.tainted)
-            return Passage(barred, _on_record(call, facts, "veto", ""))
-        log.info("tool_refused", tool=facts.tool, rule=barred.rule, tainted=facts.tainted)
-        return Passage(barred, _on_record(call, facts, "deny", barred.rule))
-    decision = _on_record(call, facts, ruling.verdict, ruling.rule)
-    if is_asked(ruling):
-        return Passage(await _asked(call, toolbox, context, rules, decision))
-    people = context.services.people
-    if people is not None and (decided := await people.decided(call["id"])) is not None:
-        return Passage(_outcome(facts.tool, decided))
-    # What merely looks at the conversation, or keeps a list of it, concerns nobody.
-    return Passage(None, decision if facts.classes else None)
-
-
-def _denial(facts: Facts, ruling: Ruling) -> ToolOutcome | None:
-    if ruling.verdict != "deny":
-        return None
-    text = f"Error: {facts.tool} is not allowed here ({ruling.rule})"
-    return ToolOutcome(text, "refused", ruling.rule)
-
-
-async def _veto(call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-    name, hooks = call["function"]["name"], context.services.hooks
-    veto = await hooks.before(name, arguments_of(call), context) if hooks else None
-    if veto is None:
-        return None
-    return ToolOutcome(f"Error: {name} was not run: {veto}", "vetoed")
-
-
-def _on_record(call: ToolCall, facts: Facts, verdict: DecidedVerdict, rule: str) -> Decision:
-    digest = sha256(call["function"]["arguments"].encode()).hexdigest()
-    return Decision(verdict, rule, digest, tuple(sorted(facts.roles)), bool(facts.tainted))
-
-
 def arguments_of(call: ToolCall) -> dict[str, Any]:
     """Return the arguments of a call as an object; empty where they are none."""
     return read_arguments(call["function"]["arguments"]) or {}
 
 
-def is_asked(decision: Ruling) -> bool:
-    """Whether a person is asked before a tool runs."""
-    return decision.verdict in {"ask", "ask_owner"}
-
-
-def _definition(call: ToolCall, toolbox: ToolRegistry, covered: str) -> str:
-    """Return a digest of the tool as it is offered, and of the calls of it that are like this."""
-    name = call["function"]["name"]
-    schemas = [schema for schema in toolbox.schemas if schema.name == name]
-    # Sorted: a tool has the same digest in whatever order its schema was built.
-    digest = sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS))
-    digest.update(covered.encode())
-    return digest.hexdigest()
-
-
-async def _asked(
-    call: ToolCall,
-    toolbox: ToolRegistry,
-    context: ToolContext,
-    rules: ApprovalRules,
-    decision: Decision,
-) -> ToolOutcome | None:
-    name, origins = call["function"]["name"], context.rights.read.seen
-    if context.services.people is None:
-        return _denied(name, NOBODY)
-    question = approval_question(call, rules.redactor)
-    if question and (read := policy.sources(origins)):
-        question += f"\n\nBefore asking, I read what others wrote: {read}."
-    inquiry = Inquiry(
-        "approval",
-        context.call_id,
-        name,
-        question or "",
-        definition=_definition(call, toolbox, rules.covered(call, context.rights)),
-        askable=bool(question),
-        for_owners=decision.verdict == "ask_owner",
-        decision=decision,
-    )
-    try:
-        reply = await context.services.people.ask(inquiry)
-    except ToolError as error:
-        return _denied(name, str(error))
-    return _outcome(name, reply)
+def _on_record(call: ToolCall, facts: Facts, verdict: DecidedVerdict, rule: str) -> Decision:
+    digest = sha256(call["function"]["arguments"].encode()).hexdigest()
+    return Decision(verdict, rule, digest, tuple(sorted(facts.roles)), bool(facts.tainted))
 
 
 def _outcome(name: str, reply: InquiryReply) -> ToolOutcome | None:
@@ -304,7 +275,10 @@ def approval_question(call: ToolCall, redactor: Redactor) -> str | None:
     if (arguments := read_arguments(call["function"]["arguments"])) is None:
         return None
     masked, hidden = redactor.known(json.dumps(arguments, ensure_ascii=False, indent=2))
-    shown = _spelled_out(masked)
+    shown = "".join(
+        char if char == "\n" or unicodedata.category(char) not in _UNSEEN else _escape(char)
+        for char in masked
+    )
     if len(shown) > MAX_SHOWN_CHARS:
         return None
     note = f"\n\n{hidden:,} characters of it are secrets of the settings: {MASK}." if hidden else ""
@@ -312,13 +286,6 @@ def approval_question(call: ToolCall, redactor: Redactor) -> str | None:
     fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(shown)), default=0))
     name = call["function"]["name"]
     return f"May I run `{name}`?\n\n{fence}json\n{shown}\n{fence}{note}"
-
-
-def _spelled_out(text: str) -> str:
-    return "".join(
-        char if char == "\n" or unicodedata.category(char) not in _UNSEEN else _escape(char)
-        for char in text
-    )
 
 
 def _escape(char: str) -> str:

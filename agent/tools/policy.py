@@ -11,14 +11,14 @@ count otherwise: as speakers.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 import orjson
 
 from agent.ports import Origin
-from agent.settings import ToolSettings
+from agent.settings import PolicyRule, ToolSettings
 from agent.tools.addresses import FETCH_URL, Trail, canonical, host_of
 
 Verdict = Literal["allow", "ask", "ask_owner", "deny"]
@@ -45,26 +45,18 @@ MOST_LINKS = 5
 """Links of fetched pages that a tainted turn follows without a question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One row of the table.
+class Rule(PolicyRule):
+    """One row of the table; `name` is "default.…", or the key of the setting it comes from.
 
-    Attributes:
-        name: Says where it comes from: "default.…", or the key of the setting.
-        tool: A name, a pattern ("mcp_*"), a class ("@side_effect") or "*"; behind "!" a list of
-            names with commas: every tool but these.
-        role: Of anybody whose words the turn reads.
-        tainted: None for both.
-        group: "platform:chat", "platform:*" for all groups there, "*" for direct chats as well.
+    `tool` is a name, a pattern ("mcp_*"), a class ("@side_effect") or "*"; behind "!" a list of
+    names with commas: every tool but these. `role` is of anybody whose words the turn reads;
+    `group` is "platform:chat", "platform:*" for all groups there, "*" for direct chats as well.
     """
 
     name: str
-    then: Verdict
-    tool: str = EVERYTHING
-    role: str = EVERYTHING
-    tainted: bool | None = None
-    destination: str = EVERYTHING
-    group: str = EVERYTHING
+
+
+NO_RULE = Rule(name="no rule", then="deny")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,65 +77,41 @@ class Facts:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What becomes of a call, and the name of the row that decided it."""
-
-    verdict: Verdict
-    rule: str
-
-
-NO_RULE = Ruling("deny", "no rule")
-
-
-def decide(rules: Iterable[Rule], facts: Facts) -> Ruling:
-    """Return the strictest verdict of all rows that match; of equal ones the first by name."""
-    found = [Ruling(rule.then, rule.name) for rule in rules if _matches(rule, facts)]
-    return min(found, key=_strictest_first, default=NO_RULE)
-
-
-def _strictest_first(found: Ruling) -> tuple[int, str]:
-    return -VERDICTS.index(found.verdict), found.rule
+def decide(rules: Iterable[Rule], facts: Facts) -> Rule:
+    """Return the strictest row of all that match; of equally strict ones the first by name."""
+    found = (rule for rule in rules if _matches(rule, facts))
+    return min(found, key=lambda it: (-VERDICTS.index(it.then), it.name), default=NO_RULE)
 
 
 def _matches(rule: Rule, facts: Facts) -> bool:
+    match rule.tool[:1]:
+        case "@":
+            is_meant = rule.tool in facts.classes
+        case "!":
+            is_meant = facts.tool not in rule.tool[1:].split(",")
+        case _:
+            is_meant = fnmatchcase(facts.tool, rule.tool)
+    roles, place, group = facts.roles, facts.destination, facts.group
     return (
-        _has_tool(rule.tool, facts)
-        and _has_role(rule.role, facts.roles)
+        is_meant
+        and (rule.role in {EVERYTHING, *roles} or not roles or not roles <= ROLES)
         and (rule.tainted is None or facts.tainted is None or rule.tainted is facts.tainted)
-        and _has_destination(rule.destination, facts.destination)
-        and _has_group(rule.group, facts.group)
+        and (rule.destination in {EVERYTHING, place} or place not in DESTINATIONS)
+        and (rule.group == EVERYTHING or (bool(group) and fnmatchcase(group, rule.group)))
     )
 
 
-def _has_tool(pattern: str, facts: Facts) -> bool:
-    if pattern.startswith("@"):
-        return pattern in facts.classes
-    if pattern.startswith("!"):
-        return facts.tool not in pattern[1:].split(",")
-    return fnmatchcase(facts.tool, pattern)
-
-
-def _has_role(role: str, roles: frozenset[str]) -> bool:
-    return role == EVERYTHING or role in roles or not roles or not roles <= ROLES
-
-
-def _has_destination(wanted: str, destination: str) -> bool:
-    return wanted in {EVERYTHING, destination} or destination not in DESTINATIONS
-
-
-def _has_group(wanted: str, group: str) -> bool:
-    return wanted == EVERYTHING or (bool(group) and fnmatchcase(group, wanted))
-
-
+SKILLS = "skill_manage"
+FOR_OWNERS = frozenset({SKILLS})
+"""Tools whose effects reach everybody who talks to the bot: only for owners, who alone approve."""
 ANYWHERE = Rule(name="default.talk", then="allow")
 DEFAULT_RULES: tuple[Rule, ...] = (
     ANYWHERE,
     Rule(name="default.guests", then="deny", tool=WORLD, role="guest"),
     Rule(name="default.guests-notes", then="deny", tool=NOTES, role="guest"),
-    Rule(name="default.skills", then="ask_owner", tool="skill_manage"),
-    Rule(name="default.skills-guests", then="deny", tool="skill_manage", role="guest"),
-    Rule(name="default.skills-members", then="deny", tool="skill_manage", role="member"),
+    Rule(name="default.skills", then="ask_owner", tool=SKILLS),
+    Rule(name="default.skills-guests", then="deny", tool=SKILLS, role="guest"),
+    Rule(name="default.skills-members", then="deny", tool=SKILLS, role="member"),
     Rule(name="default.notes-delicate", then="ask", tool=DELICATE),
     Rule(name="tainted-notes", then="ask", tool=NOTES, tainted=True),
     Rule(name="tainted-fetch", then="ask", tool=FETCH, tainted=True, destination="new"),
@@ -185,7 +153,8 @@ def table(
     rows = (*kept, *_OF_MODE[mode], *own)
     if not by_owners:
         return rows
-    return tuple(replace(each, then="ask_owner") if each.then == "ask" else each for each in rows)
+    of_owners = {"then": "ask_owner"}
+    return tuple(row.model_copy(update=of_owners) if row.then == "ask" else row for row in rows)
 
 
 def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
@@ -195,8 +164,8 @@ def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
         for n, row in enumerate(tools.policy.rules)
     ]
     for key, names in tools.policy.lists.items():
-        others = Rule(name=f"tools.policy.lists.{key}", then="deny", tool=f"!{','.join(names)}")
-        own.append(replace(others, group=key) if ":" in key else replace(others, role=key))
+        row = Rule(name=f"tools.policy.lists.{key}", then="deny", tool=f"!{','.join(names)}")
+        own.append(row.model_copy(update={"group" if ":" in key else "role": key}))
     by_owners = tools.approval_by == "owners"
     return table(tools.approval, own, tools.policy.without, by_owners=by_owners)
 
@@ -223,14 +192,12 @@ def sources(origins: Iterable[Origin]) -> str:
     Names come from strangers: they are shown as code, without what could end that.
     """
     found = sorted({each for each in origins if each.kind != "quoted"})
-    named = list(dict.fromkeys(_KINDS[each.kind].format(_code(each.which)) for each in found))
+    named: dict[str, None] = {}
+    for kind, which in found:
+        shown = "".join(char for char in which if char.isprintable() and char != "`")
+        named[_KINDS[kind].format(f"`{shown[:100] or '?'}`")] = None
     left = len(named) - SHOWN_SOURCES
-    return ", ".join([*named[:SHOWN_SOURCES], *([f"{left} more"] if left > 0 else [])])
-
-
-def _code(name: str) -> str:
-    seen = "".join(char for char in name if char.isprintable() and char != "`")
-    return f"`{seen[:100] or '?'}`"
+    return ", ".join([*[*named][:SHOWN_SOURCES], *([f"{left} more"] if left > 0 else [])])
 
 
 def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: bool) -> Destination:
@@ -301,15 +268,13 @@ def covered(
         plain = _PLAIN.fullmatch(str(arguments.get("command", "")))
         if plain and plain[1] in _READERS:
             return f"program {plain[1]}"
-    has_place = tool not in {"terminal", "write_file"} and any(map(_is_place, arguments))
+    has_place = tool not in {"terminal", "write_file"} and any(
+        name in _PLACES or name.endswith("_id") for name in arguments
+    )
     bound = {
         name: value for name, value in arguments.items() if not has_place or name not in _PROSE
     }
     return _text({"like": bound}, tainted=tainted)
-
-
-def _is_place(name: str) -> bool:
-    return name in _PLACES or name.endswith("_id")
 
 
 def _text(value: Mapping[str, Any], *, tainted: bool) -> str:

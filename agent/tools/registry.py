@@ -27,10 +27,6 @@ from agent.tools.context import ToolContext, ToolOutcome
 
 log = structlog.get_logger()
 
-FOR_OWNERS = frozenset({"skill_manage"})
-"""Tools whose effects reach everybody who talks to the bot: only for owners, who alone approve."""
-GUESTS, NOT_OWNERS = "default.guests", "default.skills-members"
-"""The rows of the policy (agent/tools/policy.py) that hold here too, whatever the table says."""
 LONG_TEXT_CHARS = 1_000
 """Limits of texts from here on are not shown: models do not count characters."""
 _NAMED_SCHEMAS = ("properties", "$defs")
@@ -109,12 +105,9 @@ class ToolRegistry:
         tool = self._tools.get(name)
         return tool is not None and (tool.restricted or tool.effect == "side_effect")
 
-    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
-        """Return why a call cannot run, whatever anybody says; None where it can.
-
-        There is no such tool, the sender may not use it, or its arguments do not fit.
-        """
-        checked = self._checked(call, context)
+    def refusal(self, call: ToolCall) -> ToolOutcome | None:
+        """Return why a call cannot run (unknown, or arguments that do not fit), or None."""
+        checked = self._checked(call)
         return checked if isinstance(checked, ToolOutcome) else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
@@ -124,22 +117,16 @@ class ToolRegistry:
             AttemptEnds: The call has no outcome yet: it waits for a person, or what it did could
                 not be recorded.
         """
-        checked = self._checked(call, context)
+        checked = self._checked(call)
         if isinstance(checked, ToolOutcome):
             return checked
         return await _run(self._tools[call["function"]["name"]], checked, context)
 
-    def _checked(self, call: ToolCall, context: ToolContext) -> Any | ToolOutcome:
+    def _checked(self, call: ToolCall) -> Any | ToolOutcome:
         """Return the arguments of a call that can run; else why it cannot."""
         name = call["function"]["name"]
         if (tool := self._tools.get(name)) is None:
             return _failure(f"there is no tool {name!r}. Known tools: {', '.join(self._tools)}")
-        if self.restricted(name) and not context.rights.may_act:
-            text = f"Error: the sender may not use {name}: it touches the world outside"
-            return ToolOutcome(text, "refused", GUESTS)
-        if name in FOR_OWNERS and not context.rights.by_owners:
-            text = f"Error: the sender may not use {name}: only owners may"
-            return ToolOutcome(text, "refused", NOT_OWNERS)
         try:
             return parse_arguments(tool, call["function"]["arguments"])
         except ToolError as error:

@@ -19,7 +19,7 @@ from adapters.messages import Choice, InboundMessage
 from adapters.registry import BUILT_IN
 from adapters.web.platform import WebSettings
 from agent.ports import InquiryKind
-from agent.tools.registry import FOR_OWNERS
+from agent.tools.policy import FOR_OWNERS
 from gateway.access.rate_limits import DAY_S, HOUR_S, MINUTE_S, SlidingWindow
 from gateway.settings.tree import AccessSettings, GroupRule, QuotaSettings
 from gateway.storage.conversation.conversations import Conversation

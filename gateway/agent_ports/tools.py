@@ -160,8 +160,6 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     address = turn.lease.address
     return TurnRights(
         scope,
-        may_act=bool(standings) and standings <= {"owner", "member"},
-        by_owners=standings == {"owner"},
         # What counts as a stranger here was let talk: it would not be heard otherwise.
         roles=frozenset("guest" if each == "stranger" else each for each in standings or {"guest"}),
         group=f"{address.platform}:{address.chat}" if notebook.is_shared(scope) else "",

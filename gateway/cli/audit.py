@@ -207,7 +207,10 @@ def policy_show(context: typer.Context, json: AsJson = False) -> None:
     found = loaded(context)
     rows = policy.of_settings(found.settings.tools)
     if json:
-        show_json([asdict(row) | {"origin": _origin(row, found.origins)} for row in rows])
+        show_json([
+            {"name": row.name} | row.model_dump() | {"origin": _origin(row, found.origins)}
+            for row in rows
+        ])
         return
     columns = ("row", "tool", "role", "tainted", "destination", "group", "then", "from")
     show_table(
@@ -243,9 +246,9 @@ def policy_explain(  # noqa: PLR0913 - an option each
     )
     decision = policy.decide(policy.of_settings(tools), facts)
     if json:
-        show_json({"verdict": decision.verdict, "rule": decision.rule})
+        show_json({"verdict": decision.then, "rule": decision.name})
         return
-    out.print(f"{decision.verdict}: {_WORDS[decision.verdict]} (row {decision.rule})")
+    out.print(f"{decision.then}: {_WORDS[decision.then]} (row {decision.name})")
     if tool not in BUILTIN:
         out.print(f"{tool} is not built in: it counts as one with side effects here")
 

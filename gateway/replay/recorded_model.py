@@ -215,7 +215,7 @@ class RecordedTools(ToolRegistry):
         return made
 
     @override
-    def refusal(self, call: ToolCall, context: ToolContext) -> None:
+    def refusal(self, call: ToolCall) -> None:
         """Return None: the recorded call was made."""
 
     @override

@@ -19,8 +19,7 @@ from typing_extensions import override
 
 from agent.messages import ChatMessage
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.tools import gate
-from agent.tools.gate import Passage
+from agent.tools.gate import Gate
 from agent.usage import Usage
 from gateway.agent_ports import tools
 from gateway.storage.conversation import sessions
@@ -98,12 +97,12 @@ async def _block(chats: Chats, chat: str, text: str) -> float:
 
 @contextmanager
 def _switched_off() -> Iterator[None]:
-    async def passed(*_: Any) -> Passage:
-        return Passage(None)
+    async def passed(*_: Any) -> tuple[None, None]:
+        return None, None
 
     with ExitStack() as stack:
         for owner, name, stand_in in (
-            (gate, "passed", passed),
+            (Gate, "passed", passed),
             (sessions, "note_origins", lambda _conn, active, _read: active),
             (tools, "tainting", lambda *_: set()),
         ):

@@ -376,7 +376,7 @@ class Life:
     def rules(self) -> ApprovalRules:
         """Rules of the spec; with "never" no call asks, not even after a long message."""
         if self.spec.approval != "never":
-            return ApprovalRules.of(self.spec.approval)
+            return ApprovalRules(policy.table(self.spec.approval))
         return ApprovalRules(policy.table("never", without=TAINTED_ROWS))
 
     def _agent(self, *given: Any) -> Agent:

@@ -69,7 +69,7 @@ def asked(
             arguments = orjson.loads(call["function"]["arguments"])
             own = {name} if declared else ()
             key = covered(name, arguments, tainted=tainted, own_records=own) if bound else ""
-            if decide(table, facts).verdict == "ask" and (once or f"{name} {key}" not in standing):
+            if decide(table, facts).then == "ask" and (once or f"{name} {key}" not in standing):
                 questions += 1
                 standing.add(f"{name} {key}")
         tainted = tainted or bool(message.get("tool_calls"))

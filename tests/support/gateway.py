@@ -23,6 +23,7 @@ from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.plugins.active import Plugins
 from agent.settings import AgentSettings, OutputSettings
+from agent.tools import policy
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Tool, ToolRegistry
@@ -134,7 +135,7 @@ def agent_of(
         models=models_,
         tools=ToolRegistry(tools),
         settings=AgentSettings(),
-        calls=CallRules(OutputSettings(), ApprovalRules.of(approval)),
+        calls=CallRules(OutputSettings(), ApprovalRules(policy.table(approval))),
         recovery=Recovery(retry),
         max_output_tokens=1024,
     )

@@ -11,7 +11,7 @@ from agent.tools.context import ToolContext, ToolOutcome
 from tests.agent.plugins.plugins import active, plugins
 from tests.agent.tools.doubles import context
 
-HERE: ToolContext = context(call_id="call_1", may_act=False)
+HERE: ToolContext = context(call_id="call_1", roles=frozenset({"guest"}))
 DONE = ToolOutcome("sun", "ok")
 
 

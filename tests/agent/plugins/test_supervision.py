@@ -33,7 +33,7 @@ from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from tests.agent.engines.views import conversation, request_of
 from tests.agent.plugins.plugins import NoArguments, tool
-from tests.agent.tools.doubles import MemoryReader, call, context
+from tests.agent.tools.doubles import MemoryReader, call, context, through_gate
 
 
 async def coroutine(value: int) -> int:
@@ -314,7 +314,9 @@ async def test_what_changes_something_is_not_for_guests(
     """Whatever the plugin says about it."""
     offered = tool(lambda *_: "", **changes)
     assert supervised_tool(offered, Caller("mine", 1)).restricted is restricted
-    outcome = await run(offered, context(may_act=False))
+    box = ToolRegistry([supervised_tool(offered, Caller("mine", 1))])
+    guest = context(roles=frozenset({"guest"}))
+    outcome = await through_gate(box, call(offered.name), guest)
     assert (outcome.status == "refused") is restricted
 
 

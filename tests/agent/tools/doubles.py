@@ -26,7 +26,9 @@ from agent.ports import (
     StepMark,
     ToolStatus,
 )
-from agent.tools.context import NoPast, ToolContext, ToolServices, TurnRights
+from agent.tools.context import NoPast, ToolContext, ToolOutcome, ToolServices, TurnRights
+from agent.tools.gate import ApprovalRules, Gate
+from agent.tools.registry import ToolRegistry
 from agent.view.view import Summary
 from tests.support.scripted_model import ScriptedModel
 
@@ -322,6 +324,12 @@ def context(reader: MemoryReader | None = None, **using: Any) -> ToolContext:
         services=ToolServices(**services),
         **using,
     )
+
+
+async def through_gate(tools: ToolRegistry, asked: ToolCall, using: ToolContext) -> ToolOutcome:
+    """Run a call as a turn does: refused by the policy, or executed."""
+    refused, _ = await Gate(ApprovalRules(), tools, using).passed(asked, using)
+    return refused or await tools.execute(asked, using)
 
 
 def call(name: str, arguments: str = "{}", call_id: str = "call_1") -> ToolCall:

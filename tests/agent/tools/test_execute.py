@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from agent.messages import text_of
 from agent.settings import OutputSettings
+from agent.tools import policy
 from agent.tools.context import ToolContext
 from agent.tools.execute import MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalRules
@@ -16,7 +17,7 @@ from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
 LIMITS = OutputSettings(max_lines=10, max_bytes=400)
-FREE = ApprovalRules.of("never")
+FREE = ApprovalRules(policy.table("never"))
 
 
 class KeyArguments(Arguments):

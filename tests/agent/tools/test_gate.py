@@ -16,11 +16,11 @@ from agent.messages import text_of
 from agent.ports import Decision, Inquiry, InquiryReply, Origin
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import OutputSettings
-from agent.tools import gate
+from agent.tools import gate, policy
 from agent.tools.addresses import Trail
 from agent.tools.context import Provenance, ToolContext, ToolOutcome, TurnRights
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
-from agent.tools.gate import ApprovalRules, approval_question
+from agent.tools.gate import ApprovalRules, Gate, approval_question
 from agent.tools.policy import MOST_LINKS, ApprovalMode
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.tools.doubles import MemoryJournal, call, context
@@ -79,7 +79,7 @@ class Bench:
     async def run(self, *names: str, mode: ApprovalMode = "side_effects", **using: Any) -> Any:
         """Call these tools in one message; returns their results as text."""
         calls = [call(name, '{"what": "x"}', name) for name in names]
-        limits, rules = OutputSettings(), ApprovalRules.of(mode)
+        limits, rules = OutputSettings(), ApprovalRules(policy.table(mode))
         entries = await run_calls(calls, self.tools, context(**using), self.journal, limits, rules)
         return [text_of(entry.message) for entry in entries]
 
@@ -155,7 +155,7 @@ async def test_what_was_refused_or_vetoed_goes_with_the_intent() -> None:
     """Whatever the tool is; arguments that do not fit are no decision."""
     bench = Bench()
     await bench.run("send", hooks=Hooks(), mode="never")
-    await bench.run("fetch", may_act=False, roles=frozenset({"guest"}))
+    await bench.run("fetch", roles=frozenset({"guest"}))
     await bench.run("unknown")
     decided = {name: each and each[:2] for name, each in bench.journal.decided.items()}
     assert decided == {
@@ -183,12 +183,12 @@ def fetching(trail: Trail, *urls: str, hosts: tuple[str, ...] = (), rounds: int 
     Args:
         rounds: Number of times that the model writes this message.
     """
-    rules, box = ApprovalRules(hosts=hosts), ToolRegistry([])
     using = context(read=Provenance({PAGE}, trail=trail))
+    here = Gate(ApprovalRules(hosts=hosts), ToolRegistry([]), using)
     calls = [call("fetch_url", json.dumps({"url": url}), f"c{n}") for n, url in enumerate(urls)]
     for _ in range(rounds):
-        rules.look(calls, box, using)
-    return [rules.decision(each, box, using).verdict for each in calls]
+        here.look(calls)
+    return [here.decision(each).then for each in calls]
 
 
 def test_a_tainted_turn_follows_five_links() -> None:
@@ -214,21 +214,22 @@ def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
     urls = ["https://own.example/a", "https://site.example/1", "https://listed.example/x"]
     known = Trail(frozenset(urls[:1]), {urls[1]: "site.example"}, recalled=True)
     assert fetching(known, *urls, hosts=("listed.example",)) == ["ask", "ask", "allow"]
-    rules, using = ApprovalRules(), context(read=Provenance({PAGE}, trail=replace(known)))
+    using = context(read=Provenance({PAGE}, trail=replace(known)))
+    here = Gate(ApprovalRules(), ToolRegistry([]), using)
     using.rights.read.trail.recalled = False
     asked = call("fetch_url", json.dumps({"url": urls[0]}), "c1")
-    rules.look([asked], ToolRegistry([]), using)
+    here.look([asked])
     using.rights.read.trail.recalled = True
-    assert rules.decision(asked, ToolRegistry([]), using).verdict == "allow"
+    assert here.decision(asked).then == "allow"
 
 
 def elsewhere(trail: Trail, *arguments: dict[str, Any], hosts: tuple[str, ...] = ()) -> list[str]:
     """Return the rulings on calls of a tool that only reads elsewhere, in a tainted turn."""
     box = ToolRegistry([Tool("get", "Gets.", "read", What, Bench().runs("get"), restricted=True)])
-    rules, using = ApprovalRules(hosts=hosts), context(read=Provenance({PAGE}, trail=trail))
+    here = Gate(ApprovalRules(hosts=hosts), box, context(read=Provenance({PAGE}, trail=trail)))
     calls = [call("get", json.dumps(each), f"c{n}") for n, each in enumerate(arguments)]
-    rules.look(calls, box, using)
-    return [rules.decision(each, box, using).verdict for each in calls]
+    here.look(calls)
+    return [here.decision(each).then for each in calls]
 
 
 def test_an_address_for_another_program_is_looked_at_like_a_fetch() -> None:
@@ -295,8 +296,8 @@ async def test_a_chat_is_not_buried_in_questions() -> None:
 async def test_who_may_not_act_is_refused_first() -> None:
     """Nobody is bothered, and no plugin sees it."""
     bench, folk, hooks = Bench(), Folk(None), Hooks()
-    told = await bench.run("send", "fetch", people=folk, hooks=hooks, may_act=False)
-    assert ["may not use" in text for text in told] == [True, True]
+    told = await bench.run("send", "fetch", people=folk, hooks=hooks, roles=frozenset({"guest"}))
+    assert ["not allowed here (default.guests)" in text for text in told] == [True, True]
     assert (folk.asked, hooks.after_calls, bench.ran) == ([], [], [])
     assert ("result", "fetch", "refused") in bench.journal.events
 

@@ -182,7 +182,7 @@ async def test_checks_that_break_are_failures_of_the_tool() -> None:
 
     registry = ToolRegistry([tool(arguments=Broken)])
     with capture_logs() as logs:
-        outcome = registry.refusal(call("add", '{"left": 1}'), context())
+        outcome = registry.refusal(call("add", '{"left": 1}'))
     assert outcome == ToolOutcome("Error: add failed with KeyError", "error")
     assert [(entry["event"], entry["tool"]) for entry in logs] == [("tool_failed", "add")]
 

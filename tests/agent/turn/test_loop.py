@@ -31,6 +31,7 @@ from agent.models.recovery import Recovery, Rests, RetryPolicy
 from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, StepMark, ToolStatus
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
+from agent.tools import policy
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
@@ -119,7 +120,7 @@ class Bench:
         self.caching = CachingSettings()
         self.rests = Rests()
         self.images = Images()
-        self.approval = ApprovalRules.of("never")
+        self.approval = ApprovalRules(policy.table("never"))
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []

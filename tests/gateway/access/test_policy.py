@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 
 from adapters.messages import Address, InboundMessage
 from agent.ports import InquiryKind
-from agent.tools.registry import FOR_OWNERS
+from agent.tools.policy import FOR_OWNERS
 from gateway.access.policy import Access, Answerer, SenderRole, answer_refusal, is_for_bot
 from gateway.settings.tree import AccessSettings, GroupRule
 from gateway.storage.people import members, web_users

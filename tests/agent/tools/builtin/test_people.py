@@ -174,5 +174,5 @@ async def test_what_is_left_works_as_ever() -> None:
     assert LESS.effect("calculate") == BOX.effect("calculate")
     assert LESS.exclusive("calculate") == BOX.exclusive("calculate")
     assert LESS.restricted("calculate") == BOX.restricted("calculate")
-    assert LESS.refusal(call, context_with(None)) is None
+    assert LESS.refusal(call) is None
     assert (await LESS.execute(call, context_with(None))).text == "42"

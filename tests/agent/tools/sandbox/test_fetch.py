@@ -21,7 +21,7 @@ from agent.settings import FetchSettings, ToolSettings
 from agent.tools import policy
 from agent.tools.addresses import Trail
 from agent.tools.context import Provenance, ToolOutcome, TurnRights
-from agent.tools.gate import ApprovalRules
+from agent.tools.gate import ApprovalRules, Gate
 from agent.tools.policy import Rule
 from agent.tools.registry import ToolRegistry
 from agent.tools.sandbox import fetch
@@ -107,7 +107,7 @@ class Site:
         arguments = f'{{"url": "{url}", "raw": {str(raw).lower()}}}'
         box, asked = ToolRegistry([tool]), call("fetch_url", arguments)
         used = used or context()
-        redirects = self.rules.redirects(asked, box, used)
+        redirects = Gate(self.rules, box, used).redirects(asked)
         rights = replace(used.rights, redirects=redirects)
         return await box.execute(asked, replace(used, rights=rights))
 

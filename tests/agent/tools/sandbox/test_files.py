@@ -14,9 +14,9 @@ from agent.errors import ToolError
 from agent.processes import descent
 from agent.settings import TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.catalog import builtin_tools
-from agent.tools.context import ToolContext, TurnRights
+from agent.tools.context import ToolContext, ToolOutcome, TurnRights
 from agent.tools.sandbox import files, searcher
-from tests.agent.tools.doubles import NOW, MemoryReader, call
+from tests.agent.tools.doubles import NOW, MemoryReader, call, through_gate
 from tests.agent.tools.sandbox.calling import use, use_with
 
 
@@ -154,12 +154,12 @@ async def test_a_sender_who_may_not_act_touches_nothing(tmp_path: Path, name: st
         MemoryReader(),
         lambda: NOW,
         workspace=tmp_path / "ws",
-        rights=TurnRights(may_act=False),
+        rights=TurnRights(roles=frozenset({"guest"})),
     )
     options = TerminalSettings(allow_root=True)
     tools = builtin_tools(ToolSettings(enabled=(name,), terminal=options))
-    outcome = await tools.execute(call(name), context)
-    assert outcome.text == f"Error: the sender may not use {name}: it touches the world outside"
+    outcome = await through_gate(tools, call(name), context)
+    assert outcome == ToolOutcome(f"Error: {name} is not allowed here (default.guests)", "refused")
     assert not (tmp_path / "ws").exists()
 
 
