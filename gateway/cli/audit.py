@@ -207,10 +207,7 @@ def policy_show(context: typer.Context, json: AsJson = False) -> None:
     found = loaded(context)
     rows = policy.of_settings(found.settings.tools)
     if json:
-        show_json([
-            {"name": row.name} | row.model_dump() | {"origin": _origin(row, found.origins)}
-            for row in rows
-        ])
+        show_json([row.model_dump() | {"origin": _origin(row, found.origins)} for row in rows])
         return
     columns = ("row", "tool", "role", "tainted", "destination", "group", "then", "from")
     show_table(
