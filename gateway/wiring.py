@@ -28,7 +28,6 @@ from agent.errors import ModelError
 from agent.models.api import ApiModel
 from agent.models.base import ChatModel
 from agent.models.factory import build_models
-from agent.models.openai.mode import ModeFile, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.network import UnusableEnvironment
@@ -109,8 +108,7 @@ def build_line(settings: Settings) -> list[Configured]:
     """
     named = {"model": settings.model}
     named |= {f"fallbacks.{number}": block for number, block in enumerate(settings.fallbacks)}
-    modes = modes_in(settings.home)
-    line = [_configured(place, block, modes) for place, block in named.items()]
+    line = [_configured(place, block) for place, block in named.items()]
     if not settings.prompt_caching.enabled:
         for model in (model for block in line for model in block.models):
             model.cache_layout = None
@@ -122,9 +120,9 @@ def models_of(line: Sequence[Configured]) -> list[ChatModel]:
     return [model for block in line for model in block.models]
 
 
-def _configured(place: str, block: ModelSettings, modes: ModeFile) -> Configured:
+def _configured(place: str, block: ModelSettings) -> Configured:
     try:
-        return Configured(block, build_models(block, modes), place)
+        return Configured(block, build_models(block), place)
     except ModelError as exc:
         # The models know their settings as `model.…`, wherever they stand.
         raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
@@ -323,7 +321,7 @@ def build_writers(settings: Settings) -> list[Configured]:
 def _auxiliaries(settings: Settings, block: AuxiliaryModelSettings, name: str) -> list[Configured]:
     named = {name: _auxiliary(block, settings)} if block.is_set else {}
     named |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
-    return [_configured(place, each, modes_in(settings.home)) for place, each in named.items()]
+    return [_configured(place, each) for place, each in named.items()]
 
 
 async def with_told_windows(settings: Settings) -> tuple[Settings, list[Finding]]:
@@ -366,8 +364,7 @@ def build_summariser(settings: Settings, agent: Agent) -> Summariser | None:
     if not models:
         return None
     limit_s, redact = settings.auxiliary.compression.timeout_s, redactor_of(settings).text
-    modes = modes_in(settings.home)
-    return Summariser(models, limit_s, redact, rests=agent.recovery.rests, modes=modes)
+    return Summariser(models, limit_s, redact, rests=agent.recovery.rests)
 
 
 def build_readers(settings: Settings) -> list[Configured]:

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, create_engine
 
 # First: no other module may have found the programs that this hides.
 from tests import bare  # isort: skip
+from agent.models.openai import mode
 from agent.processes import confinement
 from gateway.storage import engine as engine_module
 from gateway.storage import maintenance, migrations, postgres
@@ -210,6 +211,12 @@ def _prefixes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request of every test begins with the bytes of the one before it."""
     monkeypatch.setattr("agent.models.prefix.report_unexpected_move", _fail_for_a_move)
     monkeypatch.setattr("agent.models.prefix.report_stale_thinking", _fail_for_thinking)
+
+
+@pytest.fixture(autouse=True)
+def _servers_are_new() -> None:
+    """Nothing is known of a server that another test has asked."""
+    mode._MODES.clear()
 
 
 def _fail_for_a_move(messages: int | None, tokens: int) -> None:

@@ -29,7 +29,7 @@ from agent.errors import (
 from agent.messages import text_of, user_message
 from agent.models import observed
 from agent.models.base import ChatModel, Completion, ModelRequest
-from agent.models.openai.mode import ModeFile, ServerMode
+from agent.models.openai.mode import mode_of
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
 from agent.ports import ModelCall, PartStore
@@ -73,8 +73,6 @@ class Summariser:
         wait: How a thread waits so many seconds for a call; raises TimeoutError after them.
         retries: The clock of a call's retries.
         rests: Which of them are left alone for a while.
-        modes: Keeps the windows that refusals have shown to be smaller than believed. They count
-            for summaries alone: a turn has other answers to a refusal.
     """
 
     models: Sequence[ChatModel]
@@ -86,7 +84,6 @@ class Summariser:
     )
     retries: RetryTiming = field(default_factory=RetryTiming)
     rests: Rests = field(default_factory=Rests)
-    modes: ModeFile = field(default_factory=ModeFile)
 
     @property
     def window_tokens(self) -> int:
@@ -98,15 +95,15 @@ class Summariser:
         return int(min(model.context_length, self.shown_window(model)))
 
     def shown_window(self, model: ChatModel) -> float:
-        """Return the window that a refused prompt has shown in the last day; infinite for none."""
-        return self._mode(model).limit("window", model.context_length)
+        """Return the window that a refused prompt has shown in the last day; infinite for none.
+
+        It counts for summaries alone: a turn has other answers to a refusal.
+        """
+        return mode_of(named(model)).limit("window", model.context_length)
 
     def learn(self, model: ChatModel, window_tokens: int) -> None:
         """Keep the window that a refused prompt has shown, until another one is believed in."""
-        self._mode(model).keep_limit("window", window_tokens, model.context_length)
-
-    def _mode(self, model: ChatModel) -> ServerMode:
-        return ServerMode(named(model), file=self.modes)
+        mode_of(named(model)).keep_limit("window", window_tokens, model.context_length)
 
     def usable(self, left_out: frozenset[str] = frozenset()) -> list[ChatModel]:
         """Return the models with a window that is large enough, in the order of being asked.

@@ -36,7 +36,7 @@ from agent.models.base import (
 )
 from agent.models.catalog import context_length, facts_of
 from agent.models.draft import AnswerDraft, readable, usage_so_far
-from agent.models.openai.mode import ModeFile, ServerMode
+from agent.models.openai.mode import mode_of
 from agent.prompt_caching import cache_layout_of
 from agent.settings import ModelSettings, ReferencedSecret
 from agent.tokens.estimate import estimate_tokens
@@ -172,11 +172,8 @@ class ApiModel(ABC, Generic[A]):
         base_url: str | None,
         key: str,
         key_number: int,
-        modes: ModeFile | None = None,
     ) -> None:
         """Take the settings; `key_number` counts the keys of one model from 1.
-
-        `modes` keeps what is learned of servers; None for as long as the model lives.
 
         Raises:
             BadRequest: `extra_body` holds what Parley writes itself.
@@ -189,7 +186,7 @@ class ApiModel(ABC, Generic[A]):
         self._window = settings.context_length or context_length(name)
         host = urlsplit(base_url or "")
         server = f"{host.hostname or self.provider}:{host.port or host.scheme}{host.path} {name}"
-        self.mode = ServerMode(server, file=modes or ModeFile())
+        self.mode = mode_of(server)
         self._key = key
         self._extra = extra_fields(settings)
         self._begins_inside = False

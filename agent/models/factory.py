@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from agent.models.base import ChatModel
 from agent.models.catalog import DEFAULT_NAMES, reasons
-from agent.models.openai.mode import OFFICIAL_URL, ModeFile, is_official
+from agent.models.openai.mode import OFFICIAL_URL, is_official
 from agent.settings import ModelSettings, Provider
 from agent.usage import is_claude
 
@@ -38,10 +38,8 @@ CHAT_FIELDS = frozenset({
 """Fields of requests that Chat Completions alone knows."""
 
 
-def build_models(settings: ModelSettings, modes: ModeFile | None = None) -> list[ChatModel]:
+def build_models(settings: ModelSettings) -> list[ChatModel]:
     """Return the model once for each of its keys, in their order; they differ in nothing else.
-
-    `modes` keeps what is learned of servers; None for as long as the models live.
 
     Raises:
         ModelError: As for `build_model`.
@@ -49,11 +47,11 @@ def build_models(settings: ModelSettings, modes: ModeFile | None = None) -> list
     keys = _keys(settings)
     # The demo model has no account that a second key could be of.
     if len(keys) < 2 or resolve_provider(settings) == "offline":
-        return [build_model(settings, modes)]
-    return [_build(settings, modes, key, number) for number, key in enumerate(keys, start=1)]
+        return [build_model(settings)]
+    return [_build(settings, key, number) for number, key in enumerate(keys, start=1)]
 
 
-def build_model(settings: ModelSettings, modes: ModeFile | None = None) -> ChatModel:
+def build_model(settings: ModelSettings) -> ChatModel:
     """Return the model that the settings name, with its first key; no network call is made.
 
     Raises:
@@ -61,7 +59,7 @@ def build_model(settings: ModelSettings, modes: ModeFile | None = None) -> ChatM
         ModelNotFound: The provider has no default model and none is named.
         BadRequest: `extra_body` holds what Parley writes itself.
     """
-    return _build(settings, modes, next(iter(_keys(settings)), None))
+    return _build(settings, next(iter(_keys(settings)), None))
 
 
 def resolve_provider(settings: ModelSettings) -> Provider:
@@ -92,15 +90,12 @@ def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
     return found
 
 
-def _build(
-    settings: ModelSettings, modes: ModeFile | None, key: SecretStr | None, number: int = 1
-) -> ChatModel:
+def _build(settings: ModelSettings, key: SecretStr | None, number: int = 1) -> ChatModel:
     provider = resolve_provider(settings)
     chosen = settings.model_copy(update={"provider": provider, "api_key": key})
     build = _class_of(provider, chosen)
     counted = {"key_number": number} if number > 1 else {}
-    kept = {} if provider == "offline" else {"modes": modes}
-    model: ChatModel = build(chosen, **counted, **kept)
+    model: ChatModel = build(chosen, **counted)
     return model
 
 

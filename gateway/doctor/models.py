@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 from adapters.web.platform import is_private_way
 from agent.context.summary_model import LEAST_WINDOW_TOKENS
 from agent.models.catalog import find_facts
-from agent.models.openai.mode import PARSER_OFF, modes_in
+from agent.models.openai.mode import PARSER_OFF, known_modes
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
 from gateway.doctor.checks import OF_OUTCOMES, Examined, Level, Sight, check
@@ -182,15 +182,14 @@ def _summary(examined: Examined) -> Iterator[Sight]:
     " system prompt its instructions count less. With a smaller window than believed it gets"
     " shorter views, and summaries are written in parts.",
     remedy="Update the server, its chat template or its tool parser; set `context_length` to what"
-    " it takes. What it takes again is found out within a day; to find out at once, delete"
-    " `server_modes.json` and restart.",
+    " it takes. What it takes again is found out within a day, or at once by a restart.",
 )
-def _modes(examined: Examined) -> Iterator[Sight]:
-    file = modes_in(examined.home)
-    for server, tokens in file.windows().items():
-        small: Level = "warning" if tokens < LEAST_WINDOW_TOKENS else "note"
-        yield Sight(small, f"{server}: holds {tokens:,} tokens, as a refused request has shown")
-    for server, quirks in file.known().items():
+def _modes(_examined: Examined) -> Iterator[Sight]:
+    for mode in known_modes():
+        server, quirks = mode.server, mode.learned
+        if tokens := mode.window:
+            small: Level = "warning" if tokens < LEAST_WINDOW_TOKENS else "note"
+            yield Sight(small, f"{server}: holds {tokens:,} tokens, as a refused request has shown")
         if PARSER_OFF in quirks:
             yield Sight("warning", f"{server}: calls of tools come as text; its tool parser is off")
         level: Level = "warning" if "no_tools" in quirks else "note"

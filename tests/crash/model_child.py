@@ -5,13 +5,11 @@ Also the warm process that forks such gateways.
 
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
 from agent.models.factory import build_models
-from agent.models.openai.mode import modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.network import certificates
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
@@ -36,10 +34,9 @@ class ModelLife(child.Life):
     @override
     def _agent(self, *_: object) -> Agent:
         assert isinstance(self.spec, ModelSpec)
-        modes = modes_in(Path(self.spec.home))
         blocks = [ModelSettings.model_validate(each) for each in self.spec.models]
         return Agent(
-            models=[model for block in blocks for model in build_models(block, modes)],
+            models=[model for block in blocks for model in build_models(block)],
             tools=ToolRegistry(self._tool(name) for name in TOOLS),
             settings=AgentSettings(),
             calls=CallRules(OutputSettings(max_bytes=256), self.rules),

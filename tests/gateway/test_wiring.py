@@ -26,7 +26,6 @@ from agent.errors import (
 )
 from agent.models.api import ApiModel
 from agent.models.base import ChatModel
-from agent.models.openai.mode import ModeFile
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
 from gateway.commands.registry import menu
@@ -119,7 +118,7 @@ def test_further_fields_go_to_the_same_provider_only(
     """Another one, or another server, may refuse what it does not know."""
     built: list[ModelSettings] = []
 
-    def build(settings: ModelSettings, modes: ModeFile) -> list[ChatModel]:
+    def build(settings: ModelSettings) -> list[ChatModel]:
         built.append(settings)
         return [ScriptedModel([])]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from agent.models.openai.mode import modes_in
+from agent.models.openai.mode import mode_of
 from agent.tokens.estimate import estimate_tokens
 from gateway.storage import schema
 from tests.support.gateway import Running, running
@@ -93,7 +93,7 @@ async def grown(chat: Running, first: int, last: int) -> None:
 async def test_what_is_larger_than_the_window_is_summarised_in_parts(
     tmp_path: Path, tells: bool
 ) -> None:
-    """Refusals teach how large it is, after a restart too: all at once, or by two fifths each."""
+    """Refusals teach how large it is, the next gateway too: all at once, or by two fifths each."""
     main = LongChatModel(context_length=WINDOW_TOKENS)
     async with LlamaCpp(tells=tells) as server:
         async with chatting(tmp_path, server, main) as chat:
@@ -102,7 +102,7 @@ async def test_what_is_larger_than_the_window_is_summarised_in_parts(
             assert line["model"] == "local"
             assert 1 <= len(server.refused) <= 5
             assert len(server.taken) > 3
-            window = modes_in(tmp_path).windows()["openai/local"]
+            window = mode_of("openai/local").window
             assert 4_000 <= window <= 16_000
             assert not tells or window == REAL_TOKENS
             assert await chat.rows(schema.summary_part) == []

@@ -44,7 +44,6 @@ from agent.models.draft import (
     tokens_in,
     usage_so_far,
 )
-from agent.models.openai.mode import ModeFile
 from agent.models.openai.transport import ServerError, Unreadable, events_of
 from agent.models.refusals import read
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
@@ -208,13 +207,11 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     api = "Anthropic"
 
-    def __init__(
-        self, settings: ModelSettings, *, key_number: int = 1, modes: ModeFile | None = None
-    ) -> None:
+    def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
         """Prepare the client; the arguments are as for `ApiModel`."""
         name = settings.name or DEFAULT_NAMES["anthropic"]
         key = required_key(settings, "ANTHROPIC_API_KEY")
-        super().__init__(settings, name, settings.base_url, key, key_number, modes)
+        super().__init__(settings, name, settings.base_url, key, key_number)
         self._newest_ids: OrderedDict[str, str] = OrderedDict()
 
     @functools.cached_property

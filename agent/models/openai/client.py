@@ -40,7 +40,6 @@ from agent.models.draft import (
 )
 from agent.models.openai.mode import (
     OFFICIAL_URL,
-    ModeFile,
     Negotiation,
     Quirks,
     is_official,
@@ -240,20 +239,13 @@ class OpenAIServerModel(ApiModel[B]):
     path: ClassVar[str]
     ends: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(
-        self, settings: ModelSettings, *, key_number: int = 1, modes: ModeFile | None = None
-    ) -> None:
-        """Prepare the client.
-
-        Args:
-            key_number: Counts the keys of one model from 1.
-            modes: Keeps what is learned of servers; None for as long as the model lives.
-        """
+    def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
+        """Prepare the client; `key_number` counts the keys of one model from 1."""
         name = settings.name or _default_name(settings)
         base_url = base_url_of(settings)
         official = is_official(base_url)
         key = _key(settings, official=official)
-        super().__init__(settings, name, base_url, key, key_number, modes)
+        super().__init__(settings, name, base_url, key, key_number)
         self._origin = origin_of(base_url, name)
         self._server = JsonServer(base_url, self._key, settings.idle_timeout_s)
         # OpenAI's newer models refuse `max_tokens`; other servers know no other name.

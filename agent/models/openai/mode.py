@@ -5,22 +5,19 @@ system message, others know a field by another name. Nobody documents it all, an
 the server's software. So a request goes out in the usual form; where the server refuses it in known
 words, the quirk that meets them is noted, and the request is made again in the other form.
 
-What was learned holds for a server and a model, and for a day: then a request goes out in the usual
-form, and a refusal teaches it again. It is kept in a file. `roles.py` and `wire.py` apply it.
+What was learned is valid for a server and a model, for a day, in this process: then a request goes
+out in the usual form, and a refusal teaches it again. `roles.py` and `wire.py` apply it.
 """
 
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import structlog
-from pydantic import TypeAdapter
 
 from agent.models.refusals import Refusal
 
@@ -83,7 +80,6 @@ REFUSALS = frozenset({400, 422, 500})
 """Statuses with which servers refuse a form; llama.cpp says 500 where a template raises."""
 LOOK_AGAIN_S = 24 * 3600.0
 """So long a quirk is kept to after it was learned. To learn it again costs one refusal."""
-FILE_NAME = "server_modes.json"
 
 _UNKNOWN = (
     r"(?:un(?:supported|known|recognized|expected)|not (?:supported|permitted|allowed|recognized)"
@@ -186,133 +182,82 @@ def is_official(base_url: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What the file holds, by server and model: when a quirk was seen last, and told sizes."""
-
-    version: Literal[1] = 1
-    modes: dict[str, dict[Quirk, float]] = field(default_factory=dict)
-    limits: dict[str, dict[Limit, tuple[int, float, int]]] = field(default_factory=dict)
-
-
-_KEPT = TypeAdapter(_Kept)
-
-
-class ModeFile:
-    """The file that keeps what was learned of all servers; one for the whole process.
-
-    Nothing depends on it but the number of refused requests: a file that cannot be read is empty,
-    one that cannot be written is left.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        """`path` is read when the first server is asked about; None keeps nothing."""
-        self._path = path
-
-    @cached_property
-    def _kept(self) -> _Kept:
-        try:
-            return _KEPT.validate_json(self._path.read_bytes()) if self._path else _Kept()
-        except FileNotFoundError:
-            return _Kept()
-        except (OSError, ValueError) as exc:
-            log.warning("server_modes_not_read", error=type(exc).__name__)
-            return _Kept()
-
-    def of(self, server: str) -> dict[Quirk, float]:
-        """Return what is known of a server and model, with when it was seen last; may be changed.
-
-        The same object for each of the keys of a model.
-        """
-        return self._kept.modes.setdefault(server, {})
-
-    def limits(self, server: str) -> dict[Limit, tuple[int, float, int]]:
-        """Return the sizes in tokens that refusals have told, likewise."""
-        return self._kept.limits.setdefault(server, {})
-
-    def known(self) -> Mapping[str, Quirks]:
-        """Return what is known of each server and model of which something is."""
-        now = time.time()
-        fresh = {server: _fresh(found, now) for server, found in self._kept.modes.items()}
-        return {server: quirks for server, quirks in fresh.items() if quirks}
-
-    def windows(self) -> Mapping[str, int]:
-        """Return the windows that refusals of the last day have shown, by server and model."""
-        since = time.time() - LOOK_AGAIN_S
-        found = {server: sizes.get("window") for server, sizes in self._kept.limits.items()}
-        return {server: size[0] for server, size in found.items() if size and size[1] > since}
-
-    def keep(self) -> None:
-        """Write all of it down, where there is a file."""
-        if self._path is None:
-            return
-        draft = self._path.with_suffix(".new")
-        try:
-            draft.write_bytes(_KEPT.dump_json(self._kept, indent=1) + b"\n")
-            draft.replace(self._path)
-        except OSError as exc:
-            log.warning("server_modes_not_kept", error=type(exc).__name__)
-
-
-@cache
-def modes_in(home: Path) -> ModeFile:
-    """Return the file of a home; the same object for everybody in this process."""
-    return ModeFile(home / FILE_NAME)
-
-
-@dataclass(slots=True)
 class ServerMode:
     """How requests to one server and model are formed, and how large they may be.
 
     Attributes:
-        server: Who that is, in the log and in the file.
-        usual: What is known of it without any refusal.
+        server: The server and model, as the log names them.
+        usual: The quirks that are known without any refusal.
         now: Seconds since the epoch.
     """
 
     server: str
     usual: Quirks = frozenset()
-    file: ModeFile = field(default_factory=ModeFile)
     now: Callable[[], float] = time.time
+    _learned: dict[Quirk, float] = field(default_factory=dict)
+    _limits: dict[Limit, tuple[int, float, int]] = field(default_factory=dict)
 
     @property
     def quirks(self) -> Quirks:
         """What the next request keeps to."""
-        return _with(self.usual, _fresh(self.file.of(self.server), self.now()))
+        return _with(self.usual, self.learned)
+
+    @property
+    def learned(self) -> Quirks:
+        """What refusals of the last day taught; tool_parser_off until a call comes as one."""
+        since = self.now() - LOOK_AGAIN_S
+        found = self._learned.items()
+        return frozenset(each for each, at in found if at > since or each == PARSER_OFF)
+
+    @property
+    def window(self) -> int:
+        """The window that a refusal of the last day has shown; 0 for none."""
+        tokens, seen, _ = self._limits.get("window", (0, 0.0, 0))
+        return tokens if self.now() - seen < LOOK_AGAIN_S else 0
 
     def limit(self, limit: Limit, believed: int = 0) -> float:
         """Return the tokens that a refusal of the last day told while this was believed; or inf."""
-        tokens, seen, then = self.file.limits(self.server).get(limit, (0, 0.0, 0))
+        tokens, seen, then = self._limits.get(limit, (0, 0.0, 0))
         return tokens if then == believed and self.now() - seen < LOOK_AGAIN_S else math.inf
 
     def keep_limit(self, limit: Limit, tokens: int, believed: int = 0) -> None:
         """Keep requests within so many tokens from now on; `believed` were allowed so far."""
-        self.file.limits(self.server)[limit] = tokens, self.now(), believed
+        self._limits[limit] = tokens, self.now(), believed
         log.warning("server_mode_learned", server=self.server, quirk=limit, tokens=tokens)
-        self.file.keep()
 
     def keep_to(self, quirks: Iterable[Quirk]) -> None:
         """Keep to quirks from now on: requests that kept to them were taken."""
-        learned = self.file.of(self.server)
         for quirk in sorted(quirks):
-            if quirk not in learned:
+            if quirk not in self._learned:
                 # Not the server's words: it may repeat what it was sent.
                 log.warning("server_mode_learned", server=self.server, quirk=quirk)
-            learned.pop(_OPPOSITE.get(quirk, quirk), None)
-            learned[quirk] = self.now()
-        self.file.keep()
+            self._learned.pop(_OPPOSITE.get(quirk, quirk), None)
+            self._learned[quirk] = self.now()
 
     def note_calls(self, text: str, names: Iterable[str], *, called: bool) -> None:
         """Learn from an answer to a request with tools whether calls come as calls, or as text.
 
         `text` is all that was written, `names` are those of the tools.
         """
-        is_known = PARSER_OFF in self.file.of(self.server)
+        is_known = PARSER_OFF in self._learned
         if called and is_known:
-            self.file.of(self.server).pop(PARSER_OFF)
-            self.file.keep()
+            self._learned.pop(PARSER_OFF)
             log.info("server_mode_forgotten", server=self.server, quirk=PARSER_OFF)
         elif not called and not is_known and has_call(text, names):
             self.keep_to([PARSER_OFF])
+
+
+_MODES: dict[str, ServerMode] = {}
+
+
+def mode_of(server: str) -> ServerMode:
+    """Return what is known of a server and model: one object for all who ask in this process."""
+    return _MODES.setdefault(server, ServerMode(server))
+
+
+def known_modes() -> list[ServerMode]:
+    """Return the modes of all servers that were asked."""
+    return list(_MODES.values())
 
 
 def has_call(text: str, names: Iterable[str]) -> bool:
@@ -320,12 +265,6 @@ def has_call(text: str, names: Iterable[str]) -> bool:
     marks = (text[mark.start() : mark.end() + _CALL_CHARS] for mark in _CALL_MARK.finditer(text))
     known = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     return any(known.search(each) for each in marks)
-
-
-def _fresh(learned: Mapping[Quirk, float], now: float) -> Quirks:
-    """Return the quirks that are kept to; tool_parser_off until a call comes as one."""
-    since = now - LOOK_AGAIN_S
-    return frozenset(each for each, at in learned.items() if at > since or each == PARSER_OFF)
 
 
 def _with(quirks: Quirks, learned: Quirks) -> Quirks:

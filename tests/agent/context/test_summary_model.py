@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from agent.errors import (
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import ModelFacts
-from agent.models.openai.mode import ModeFile
 from agent.ports import ModelCall
 from agent.tokens.estimate import estimate_messages
 from agent.usage import Prices, Usage
@@ -377,11 +375,11 @@ async def test_a_refusal_tells_the_window() -> None:
     assert await ask(calls) == "In short."
 
 
-async def test_what_a_refusal_has_shown_outlives_a_restart(tmp_path: Path) -> None:
-    """As long as the same window is believed in; of nobody else."""
-    path, model = tmp_path / "modes.json", Small(8_192, tells=True)
-    await overflow_of(Summariser([model], LIMIT_S, modes=ModeFile(path)).calls())
-    again = Summariser([model], LIMIT_S, modes=ModeFile(path))
+async def test_what_a_refusal_has_shown_is_known_to_all_summarisers() -> None:
+    """As long as the same window is believed in; of no other model."""
+    model = Small(8_192, tells=True)
+    await overflow_of(Summariser([model], LIMIT_S).calls())
+    again = Summariser([model], LIMIT_S)
     assert again.window_of(model) == 8_192
     assert again.window_of(ScriptedModel([], context_length=32_768, name="small")) == 32_768
     assert again.window_of(ScriptedModel([], context_length=128_000, name="other")) == 128_000

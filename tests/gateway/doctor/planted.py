@@ -445,12 +445,10 @@ def _no_sandbox(patient: Patient, patch: pytest.MonkeyPatch) -> None:
 
 
 @fault("server-modes", "warning")
-def _refuses_tools(patient: Patient, _: pytest.MonkeyPatch) -> None:
-    modes = {"http://127.0.0.1:8000/v1 llama": {"no_tools": LONG_AGO, "strict_roles": LONG_AGO}}
-    modes |= {"http://127.0.0.1:8001/v1 qwen": {mode.PARSER_OFF: LONG_AGO}}
-    limits = {"openai/small": {"window": (900, time.time(), 128_000)}}
-    kept = json.dumps({"version": 1, "modes": modes, "limits": limits})
-    (patient.home / mode.FILE_NAME).write_text(kept)
+def _refuses_tools(_patient: Patient, _: pytest.MonkeyPatch) -> None:
+    mode.mode_of("127.0.0.1:8000/v1 llama").keep_to(["no_tools", "strict_roles"])
+    mode.mode_of("127.0.0.1:8001/v1 qwen").keep_to([mode.PARSER_OFF])
+    mode.mode_of("openai/small").keep_limit("window", 900, 128_000)
 
 
 HOLE = {"vulns": [{"id": "GHSA-1234", "modified": "2026-11-01T00:00:00Z"}]}

@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -15,11 +14,11 @@ from agent.models.base import ModelRequest
 from agent.models.openai.client import OpenAIModel
 from agent.models.openai.mode import (
     LOOK_AGAIN_S,
-    ModeFile,
     Quirk,
     Quirks,
     ServerMode,
     has_call,
+    known_modes,
     meaning_of,
 )
 from agent.models.openai.roles import NOT_ANSWERED
@@ -43,11 +42,9 @@ INTERRUPTED = [
 
 
 @asynccontextmanager
-async def connect(
-    server: OpenAIServer, modes: ModeFile | None = None, **settings: Any
-) -> AsyncIterator[OpenAIModel]:
+async def connect(server: OpenAIServer, **settings: Any) -> AsyncIterator[OpenAIModel]:
     defaults = {"provider": "openai", "name": "local-1", "base_url": server.url}
-    model = OpenAIModel(ModelSettings.model_validate(defaults | settings), modes=modes)
+    model = OpenAIModel(ModelSettings.model_validate(defaults | settings))
     try:
         yield model
     finally:
@@ -172,16 +169,15 @@ def test_other_refusals_teach_nothing(refusal: str) -> None:
     assert meaning_of(refusal, NOTHING) is None
 
 
-async def test_a_refusal_is_learned_once_and_kept(tmp_path: Path) -> None:
-    """The first request is made twice; those after it, and after a restart, are taken at once."""
-    path = tmp_path / "server_modes.json"
+async def test_a_refusal_is_learned_once_and_kept() -> None:
+    """The first request is made twice; those after it are taken, of another client too."""
     request = ModelRequest([SYSTEM, user_message("hi")])
     with capture_logs() as logs:
         async with TemplateServer("gemma-2") as server:
-            async with connect(server, ModeFile(path)) as model:
+            async with connect(server) as model:
                 await model.complete(request, SinkSpy())
                 await model.complete(request, SinkSpy())
-            async with connect(server, ModeFile(path)) as model:
+            async with connect(server) as model:
                 await model.complete(request, SinkSpy())
     assert server.refused == ["System role not supported"]
     assert len(server.requests) == 4
@@ -189,8 +185,8 @@ async def test_a_refusal_is_learned_once_and_kept(tmp_path: Path) -> None:
         "server_mode_learned": "no_system"
     }
     assert len(logs) == 1
-    [known] = json.loads(path.read_text())["modes"].values()
-    assert set(known) == {"no_system"}
+    [known] = known_modes()
+    assert known.learned == {"no_system"}
 
 
 @pytest.mark.parametrize("status", [400, 422, 500, 0])
@@ -266,10 +262,9 @@ class LimitServer(OpenAIServer):
         return f"Use '{self.limit}' instead."
 
 
-async def test_the_name_of_the_limit_is_learned(tmp_path: Path) -> None:
+async def test_the_name_of_the_limit_is_learned() -> None:
     """In both directions, as the server changes; and the field of the report."""
-    modes = ModeFile(tmp_path / "modes.json")
-    async with LimitServer(default=Reply(text="ok")) as server, connect(server, modes) as model:
+    async with LimitServer(default=Reply(text="ok")) as server, connect(server) as model:
         server.limit = "max_completion_tokens"
         await model.complete(ModelRequest([user_message("hi")]), SinkSpy())
         assert model.mode.quirks == {"max_completion_tokens", "no_stream_options"}
@@ -300,21 +295,17 @@ class ThinkingServer(OpenAIServer):
 
 @pytest.mark.parametrize("only_calls", [True, False])
 @pytest.mark.parametrize("least", [0, 1])
-async def test_reasoning_is_sent_if_the_server_wants_it(
-    tmp_path: Path, least: int, only_calls: bool
-) -> None:
+async def test_reasoning_is_sent_if_the_server_wants_it(least: int, only_calls: bool) -> None:
     """Calls of another model have none; an empty one does, or an ellipsis where that is refused."""
-    modes = ModeFile(tmp_path / "modes.json")
     server = ThinkingServer(default=Reply(text="ok"))
     server.least, server.only_calls = least, only_calls
     history = [*INTERRUPTED[1:4], assistant_message("Done."), user_message("and now?")]
-    async with server, connect(server, modes) as model:
+    async with server, connect(server) as model:
         for _ in range(2):
             done = await model.complete(ModelRequest(history), SinkSpy())
             assert done.message["content"] == "ok"
         assert model.mode.quirks == {"reasoned"} | ({"blank_reasoning"} if least else set())
         assert len(server.requests) == least + 3
-    assert modes.known() == ModeFile(tmp_path / "modes.json").known()
 
 
 class Clock:
@@ -340,11 +331,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def test_what_holds_no_longer_is_forgotten(tmp_path: Path, clock: Clock) -> None:
+async def test_what_holds_no_longer_is_forgotten(clock: Clock) -> None:
     """After a day a request goes out without it; a server that takes it is not asked again."""
-    path = tmp_path / "modes.json"
     request = ModelRequest([SYSTEM, user_message("hi")])
-    async with TemplateServer("gemma-2") as server, connect(server, ModeFile(path)) as model:
+    async with TemplateServer("gemma-2") as server, connect(server) as model:
         await model.complete(request, SinkSpy())
         server.template = None
         await model.complete(request, SinkSpy())
@@ -368,38 +358,15 @@ async def test_what_still_holds_costs_one_refusal_a_day(clock: Clock) -> None:
         assert (len(server.refused), len(server.requests), logs) == (2, 6, [])
 
 
-async def test_servers_and_models_are_told_apart(tmp_path: Path) -> None:
+async def test_servers_and_models_are_told_apart() -> None:
     """What one refuses the other may take."""
-    modes = ModeFile(tmp_path / "modes.json")
     request = ModelRequest([SYSTEM, user_message("hi")])
     async with TemplateServer("gemma-2") as strict, TemplateServer(None) as other:
-        async with connect(strict, modes) as model:
+        async with connect(strict) as model:
             await model.complete(request, SinkSpy())
         for server, name in ((strict, "another"), (other, "local-1")):
-            async with connect(server, modes, name=name) as model:
+            async with connect(server, name=name) as model:
                 assert model.mode.quirks == NOTHING
-
-
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"version": 9}', '{"version": 1, "modes": {"s": {"new_quirk": 1}}}']
-)
-def test_a_file_that_cannot_be_read_is_empty(tmp_path: Path, text: str) -> None:
-    """Damaged, or of another version: it costs refusals and nothing else."""
-    path = tmp_path / "modes.json"
-    path.write_text(text)
-    mode = ServerMode("s", file=ModeFile(path))
-    assert mode.quirks == NOTHING
-    mode.keep_to(["no_system"])
-    assert ServerMode("s", file=ModeFile(path)).quirks == {"no_system"}
-
-
-def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
-    """It is learned all the same, and the log tells."""
-    mode = ServerMode("s", file=ModeFile(tmp_path / "no" / "modes.json"))
-    with capture_logs() as logs:
-        mode.keep_to(["no_system"])
-    assert mode.quirks == {"no_system"}
-    assert [entry["event"] for entry in logs] == ["server_mode_learned", "server_modes_not_kept"]
 
 
 async def test_ephemeral_context_and_question_are_one_message() -> None:
@@ -463,13 +430,12 @@ def test_words_about_calls_are_none(text: str) -> None:
     assert not has_call(text, ["send", "look"])
 
 
-async def test_the_operator_hears_that_the_tool_parser_is_off(tmp_path: Path) -> None:
+async def test_the_operator_hears_that_the_tool_parser_is_off() -> None:
     """Once, in the log and for doctor, until a call comes as one; requests stay as they are."""
-    path = tmp_path / "server_modes.json"
     request = ModelRequest([user_message("hello")], (TOOL,))
     async with OpenAIServer() as server:
         server.script(*[Reply(text=AS_TEXT["Hermes, Qwen"])] * 2, Reply(calls=(("look", {}),)))
-        async with connect(server, ModeFile(path)) as model:
+        async with connect(server) as model:
             with capture_logs() as logs:
                 said = [await model.complete(request, SinkSpy()) for _ in range(2)]
             [learned] = logs
@@ -478,11 +444,11 @@ async def test_the_operator_hears_that_the_tool_parser_is_off(tmp_path: Path) ->
                 "tool_parser_off",
             )
             assert said[0].message["content"] == AS_TEXT["Hermes, Qwen"]
-            assert list(ModeFile(path).known().values()) == [{"tool_parser_off"}]
+            assert [each.learned for each in known_modes()] == [{"tool_parser_off"}]
             await model.complete(request, SinkSpy())
             assert model.mode.quirks == NOTHING
         assert server.requests[0].body == server.requests[1].body
-        assert not ModeFile(path).known()
+        assert [each.learned for each in known_modes()] == [NOTHING]
 
 
 async def test_calls_as_text_are_expected_where_calls_are_forbidden() -> None:
