@@ -43,6 +43,11 @@ class Usage(Summed):
         created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
         return self.input_tokens + self.cache_read_tokens + created
 
+    @property
+    def total_tokens(self) -> int:
+        """Everything the model read and wrote."""
+        return self.prompt_tokens + self.output_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:

@@ -5,7 +5,7 @@ known is never taken for 0: neither in a sum nor on a screen.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from agent.errors import ModelError
 from agent.models.base import ChatModel, Completion, ModelRequest, estimate_usage
@@ -70,40 +70,14 @@ def format_usd(cost: float | None, *, estimated: bool = False) -> str:
     return f"{mark}${whole}.{decimals.rstrip('0').ljust(2, '0')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Money:
-    """A sum over calls, some of which may have no known price.
-
-    Attributes:
-        usd: Of the calls whose price is known.
-        unknown_calls: How many are not in `usd`.
-        estimated: Whether some part of `usd` goes by Parley's own count of tokens.
-    """
-
-    usd: float = 0.0
-    unknown_calls: int = 0
-    estimated: bool = False
-
-    @classmethod
-    def of(cls, cost: float | None, *, estimated: bool = False) -> "Money":
-        """Return the sum that is one call; None for a price that is not known."""
-        return cls(unknown_calls=1) if cost is None else cls(cost, 0, estimated)
-
-    def __add__(self, other: "Money") -> "Money":
-        return Money(
-            self.usd + other.usd,
-            self.unknown_calls + other.unknown_calls,
-            self.estimated or other.estimated,
-        )
-
-    def text(self) -> str:
-        """Return "$1.20", "~$1.20 + 3 calls of unknown price" or "1 call of unknown price"."""
-        known = format_usd(self.usd, estimated=self.estimated)
-        if not self.unknown_calls:
-            return known
-        calls = "call" if self.unknown_calls == 1 else "calls"
-        unknown = f"{self.unknown_calls} {calls} of {UNKNOWN}"
-        return f"{known} + {unknown}" if self.usd else unknown
+def sum_text(usd: float, unknown_calls: int, *, estimated: bool) -> str:
+    """Return "$1.20", "~$1.20 + 3 calls of unknown price" or "1 call of unknown price"."""
+    known = format_usd(usd, estimated=estimated)
+    if not unknown_calls:
+        return known
+    calls = "call" if unknown_calls == 1 else "calls"
+    unknown = f"{unknown_calls} {calls} of {UNKNOWN}"
+    return f"{known} + {unknown}" if usd else unknown
 
 
 def call_of(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:

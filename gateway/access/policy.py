@@ -27,7 +27,8 @@ from gateway.storage.people import members, web_users
 from gateway.storage.people.web_users import WebUser
 from gateway.storage.queue import arrivals, outbox
 from gateway.storage.queue.outbox import parts_of
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import Where
 
 SenderRole = Literal["owner", "member", "guest", "stranger"]
 """owner: may let others in, and has no rate limit. member: allowed. guest: may talk, but not have
@@ -310,7 +311,8 @@ class Quotas:
             return None
         now = datetime.now(self._zone)
         start = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        if ledger.used_tokens(conn, start.timestamp(), whose) < limit:
+        used = spending.total(conn, Where(start.timestamp(), sender=whose)).usage
+        if used.total_tokens < limit:
             return None
         anew = start + timedelta(days=1)
         return (

@@ -19,7 +19,8 @@ from agent.models.base import ChatModel
 from gateway.errors import SettingsError
 from gateway.settings.tree import BudgetSettings
 from gateway.storage.database import Database
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import Where
 
 log = structlog.get_logger()
 
@@ -159,11 +160,13 @@ class Budgets:
         day = today(self._zone)
         since, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
         told = {limit for began, limit in self._told if began == day.start}
+        spent = await self._database.read(spending.spent, "sender", Where(since))
+        senders = {"" if name == "?" else name: each.usd for name, each in spent.items()}
         limits = []
         if each_usd:
             least = each_usd * least_share
-            senders = await self._database.read(ledger.spenders, since, least)
-            limits += [Limit("sender", each_usd, sender) for sender, _ in senders]
+            spenders = [sender for sender, usd in senders.items() if usd >= least]
+            limits += [Limit("sender", each_usd, sender) for sender in spenders]
         if self._settings.daily_usd:
             limits.append(Limit("all", self._settings.daily_usd, None))
         limits = list(dict.fromkeys([*limits, *(limit for limit in told if limit.usd)]))
@@ -173,10 +176,8 @@ class Budgets:
             for limit, usd in used
         ]
         found = [each for each in found if each.refuses or each.share >= least_share]
-        top = await self._database.read(ledger.spenders, since, LEAST_USD, 1) if found else []
-        return [
-            each if each.limit.sender or not top else replace(each, top=top[0]) for each in found
-        ]
+        top = next(((name, usd) for name, usd in senders.items() if usd >= LEAST_USD), None)
+        return [each if each.limit.sender else replace(each, top=top) for each in found]
 
     async def hold(self, sender: str, forecast_usd: float | None) -> Release:
         """Hold what a call of this sender will cost at least, until what is returned is called.
@@ -222,7 +223,8 @@ class Budgets:
         while True:
             releases = self._releases
             spent = [
-                await self._database.read(ledger.spent_usd, start, limit.sender) for limit in limits
+                await self._database.read(spending.spent_usd, start, limit.sender)
+                for limit in limits
             ]
             # A call that ended meanwhile may be neither in what was read nor held any more.
             if releases == self._releases:

@@ -7,7 +7,7 @@ it, or JSON.
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import typer
@@ -23,9 +23,10 @@ from gateway.agent_ports import budgets
 from gateway.cli.common import AFTER, LISTED, AsLines, Limit, Since, first_day, opened, settings_of
 from gateway.cli.output import out, page_of, show_lines, show_next, table
 from gateway.settings.tree import Settings
-from gateway.storage.reports import costs, ledger
-from gateway.storage.reports.costs import GroupPage, Rates
-from gateway.storage.reports.ledger import Group, Span, Spent
+from gateway.storage.conversation import conversations
+from gateway.storage.reports import spending
+from gateway.storage.reports import usage as reports
+from gateway.storage.reports.spending import CachePrices, KnownRates, Rates, Spent, Where
 
 
 class By(StrEnum):
@@ -40,6 +41,11 @@ class By(StrEnum):
 
 PAGED = (By.SENDER, By.CONVERSATION)
 """Of these there can be many; the others are few."""
+NAMES: Mapping[By, spending.By] = {
+    By.SENDER: "sender",
+    By.CONVERSATION: "conversation",
+    By.MODEL: "provider_model",
+}
 NUMBERS = ("calls", "input", "cache read", "write 5m", "write 1h", "output", "hits")
 LEAST = "x least"
 """What prompts were billed in multiples of the least that they could have been."""
@@ -75,101 +81,116 @@ def usage(
     zone = ZoneInfo(settings.sessions.timezone)
     today = datetime.now(zone).date()
     first = first_day(since, today)
-    rates = _rates(settings)
     following = None
     with opened(settings) as conn:
+        lines = _lines(conn, by, (first, today), zone, _rates(settings))
+        spent = sum((line.spent for line in lines), Spent())
         if by in PAGED:
-            kind: Literal["sender", "conversation"]
-            kind = "sender" if by == By.SENDER else "conversation"
-            page = GroupPage(limit + 1, after)
-            found = costs.by_key(conn, kind, _since(first, zone), rates, page)
-            groups, following = page_of(found, limit, lambda group: group.name)
-        else:
-            groups = _groups(conn, by, (first, today), zone, rates)
-        spent = _total(conn, by, groups, _since(first, zone), rates)
+            found = spending.page({line.name: line.spent for line in lines}, limit + 1, after)
+            shown, following = page_of(list(found), limit, lambda name: name)
+            titles = _titles(conn, shown) if by == By.CONVERSATION else {}
+            lines = [Line(name, found[name], titles.get(name, "")) for name in shown]
     if json:
         facts = {"since": str(first), "timezone": str(zone), "by": by.value}
-        show_lines(as_data(groups, spent, facts))
+        show_lines(as_data(lines, spent, facts))
         return
-    show(groups, spent, by.value, out)
+    show(lines, spent, by.value, out)
     show_next(following)
 
 
-def _total(conn: Connection, by: By, groups: Sequence[Group], since: float, rates: Rates) -> Spent:
-    """Return the sum of all groups, of those on other pages too."""
-    return ledger.total(groups) if by == By.OUTCOME else costs.total(conn, since, rates)
+class Line(NamedTuple):
+    """The calls that have something in common.
+
+    Attributes:
+        turns: How many turns made them; None if that is not counted.
+    """
+
+    name: str
+    spent: Spent
+    title: str = ""
+    turns: int | None = None
 
 
-def _groups(
-    conn: Connection, by: By, days: tuple[date, date], zone: tzinfo, rates: Rates
-) -> Sequence[Group]:
-    """Return the lines; `days` are the first and the last one."""
-    if by == By.DAY:
-        # Days of the settings' time zone: one of them may have 23 or 25 hours.
-        begun = costs.begun(conn)
-        if begun is None:
-            return []
-        first = max(days[0], datetime.fromtimestamp(begun, zone).date())
-        bounds = ((day, budgets.day_of(day, zone)) for day in _each(first, days[1]))
-        named = [Span(str(day), a.timestamp(), b.timestamp()) for day, (a, b) in bounds]
-        return costs.by_span(conn, named, rates)
+def _lines(
+    conn: Connection, by: By, days: tuple[date, date], zone: tzinfo, known: KnownRates
+) -> list[Line]:
+    """Return the lines of all pages; `days` are the first and the last one."""
+    where = Where(_since(days[0], zone))
     if by == By.OUTCOME:
-        return costs.by_outcome(conn, _since(days[0], zone))
-    return costs.by_model(conn, _since(days[0], zone), rates)
+        ended = reports.by_outcome(conn, where.since)
+        return [Line(name, spent, turns=turns) for name, (turns, spent) in ended.items()]
+    rates = spending.rates_of(conn, where, known)
+    if by == By.DAY:
+        return list(_days(conn, days, zone, rates))
+    return [Line(*each) for each in spending.spent(conn, NAMES[by], where, rates).items()]
+
+
+def _days(conn: Connection, days: tuple[date, date], zone: tzinfo, rates: Rates) -> Iterator[Line]:
+    """Yield the days with calls: those of the settings' time zone, of 23 to 25 hours."""
+    begun = spending.first_call_at(conn)
+    if begun is None:
+        return
+    first = max(days[0], datetime.fromtimestamp(begun, zone).date())
+    for n in range((days[1] - first).days + 1):
+        day = first + timedelta(days=n)
+        start, end = budgets.day_of(day, zone)
+        spent = spending.total(conn, Where(start.timestamp(), end.timestamp()), rates)
+        if spent.calls:
+            yield Line(str(day), spent)
+
+
+def _titles(conn: Connection, names: Sequence[str]) -> Mapping[str, str]:
+    found = conversations.titles(conn, [int(name) for name in names])
+    return {str(number): title for number, title in found.items()}
 
 
 def _since(first: date, zone: tzinfo) -> float:
     return budgets.day_of(first, zone).start.timestamp()
 
 
-def _rates(settings: Settings) -> Rates:
+def _rates(settings: Settings) -> KnownRates:
     """Return what is known of a model by its name: the settings' word first, then the table's."""
     blocks = (settings.model, *settings.fallbacks)
     named = {block.name or DEFAULT_NAMES.get(resolve_provider(block)): block for block in blocks}
     given = {name: block.facts for name, block in named.items()}
-    return lambda name: costs.CachePrices.of(facts_of(name, given.get(name, FactsSettings())))
+    return lambda name: CachePrices.of(facts_of(name, given.get(name, FactsSettings())))
 
 
-def _each(first: date, last: date) -> Iterator[date]:
-    return (first + timedelta(days=n) for n in range((last - first).days + 1))
-
-
-def show(groups: Sequence[Group], total: Spent, by: str, console: Console) -> None:
-    """Print one line for each group, and the sum.
+def show(lines: Sequence[Line], total: Spent, by: str, console: Console) -> None:
+    """Print lines, and the sum.
 
     Args:
-        groups: In order.
-        total: The sum, of groups on other pages too.
-        by: What the calls of a group have in common: the heading of its name.
+        total: The sum, of lines on other pages too.
+        by: What the calls of a line have in common: the heading of its name.
     """
-    turns = sum(group.turns or 0 for group in groups)
+    turns = sum(line.turns or 0 for line in lines)
     counts = ("turns", "share") if by == "outcome" else ()
     numbers = NUMBERS if counts else (*NUMBERS, LEAST)
     headings = [Column(by, overflow="fold")]
     headings += [Column(name, justify="right") for name in counts]
     headings += [Column(name, justify="right", no_wrap=True) for name in numbers]
     headings.append(Column("cost", justify="right"))
-    rows = [_cells(_named(group), _counted(group, turns), group.spent) for group in groups]
+    rows = [_cells(_named(line), _counted(line, turns), line.spent) for line in lines]
     shown = table(headings, rows)
     counted = (f"{turns:,}", "") if by == "outcome" else ()
     shown.add_row(*_cells("total", counted, total), style="bold")
     console.print(shown)
 
 
-def _counted(group: Group, turns: int) -> tuple[str, ...]:
-    """Return a group's turns and their share of all; dashes for what no turn has done."""
-    if group.turns is None:
+def _counted(line: Line, turns: int) -> tuple[str, ...]:
+    """Return a line's turns and their share of all; dashes for what no turn has done."""
+    if line.turns is None:
         return ()
-    return (f"{group.turns:,}", f"{group.turns / turns:.1%}") if group.turns else ("-", "-")
+    return (f"{line.turns:,}", f"{line.turns / turns:.1%}") if line.turns else ("-", "-")
 
 
-def _named(group: Group) -> str:
-    return " ".join(f"{called(group.name)} {group.title}".split())
+def _named(line: Line) -> str:
+    return " ".join(f"{called(line.name)} {line.title}".split())
 
 
 def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[str]:
     """Return a line; `counted` are turns and their share by outcome, where nothing is compared."""
-    usage, hits, least = spent.usage, spent.hit_ratio, spent.prompts.ratio
+    usage, hits, least = spent.usage, spent.hit_ratio, spent.least_ratio
     numbers = (
         spent.calls,
         usage.input_tokens,
@@ -182,27 +203,27 @@ def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[str]:
     ratios = ["-" if hits is None else f"{hits:.1%}"]
     if not counted:
         ratios.append("-" if least is None else f"{least:.2f}")
-    return [*cells, *ratios, spent.money.text()]
+    return [*cells, *ratios, spent.cost]
 
 
 def as_data(
-    groups: Sequence[Group], total: Spent, facts: Mapping[str, str]
+    lines: Sequence[Line], total: Spent, facts: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield groups for JSON, and at last their sum with what else is to be said about them."""
-    for group in groups:
+    """Yield lines for JSON, and at last their sum with what else is to be said about them."""
+    for line in lines:
         yield (
-            {"name": group.name}
-            | ({"title": group.title} if group.title else {})
-            | ({} if group.turns is None else {"turns": group.turns})
-            | _figures(group.spent)
+            {"name": line.name}
+            | ({"title": line.title} if line.title else {})
+            | ({} if line.turns is None else {"turns": line.turns})
+            | _figures(line.spent)
         )
     yield {"total": _figures(total), **facts}
 
 
 def _figures(spent: Spent) -> dict[str, Any]:
     """Return a sum as data; `usd` is null, not 0, where no price is known."""
-    usage, money = spent.usage, spent.money
-    all_unknown = 0 < spent.calls == money.unknown_calls
+    usage = spent.usage
+    all_unknown = 0 < spent.calls == spent.unknown_calls
     return {
         "calls": spent.calls,
         "input_tokens": usage.input_tokens,
@@ -211,8 +232,8 @@ def _figures(spent: Spent) -> dict[str, Any]:
         "cache_write_1h_tokens": usage.cache_write_1h_tokens,
         "output_tokens": usage.output_tokens,
         "hit_ratio": spent.hit_ratio,
-        "billed_to_least_ratio": spent.prompts.ratio,
-        "usd": None if all_unknown else money.usd,
-        "unknown_calls": money.unknown_calls,
-        "estimated": money.estimated,
+        "billed_to_least_ratio": spent.least_ratio,
+        "usd": None if all_unknown else spent.usd,
+        "unknown_calls": spent.unknown_calls,
+        "estimated": spent.estimated_calls > 0,
     }

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from agent.messages import count, listed, quoted
@@ -15,8 +15,8 @@ from gateway.commands.registry import (
     commands,
 )
 from gateway.commands.status_figures import outcome_text, tokens_text
-from gateway.storage.reports import ledger, usage
-from gateway.storage.reports.ledger import Group
+from gateway.storage.reports import usage
+from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Insights
 
 INSIGHTS_DAYS = 30
@@ -37,7 +37,7 @@ def show_insights(context: CommandContext) -> CommandResult:
 def insights_text(found: Insights) -> str:
     """Return the answer to `/insights`."""
     title = f"This conversation in the last {INSIGHTS_DAYS} days"
-    spent = ledger.total(found.models)
+    spent = sum(found.models.values(), Spent())
     if not found.outcomes and not spent.calls:
         return f"{title}: nothing was asked."
     lines = {
@@ -45,7 +45,7 @@ def insights_text(found: Insights) -> str:
         **_times(found),
         "Tool calls": _named_text(found.tools),
         "Model calls": f"{spent.calls:,}; {tokens_text(spent)}",
-        "Cost": spent.money.text(),
+        "Cost": spent.cost,
     }
     models = [f"  - {line}" for line in _models(found.models)]
     return "\n".join([f"{title}:", "", listed(lines), *models])
@@ -84,10 +84,9 @@ def _named_text(tools: Counter[str]) -> str:
     return f"{tools.total():,}: {', '.join(parts)}" if parts else "0"
 
 
-def _models(models: Sequence[Group]) -> Iterator[str]:
+def _models(models: Mapping[str, Spent]) -> Iterator[str]:
     """Yield a line for each model, the dearest first."""
-    for group in models[:MOST_NAMES]:
-        calls = count(group.spent.calls, "call")
-        yield f"{quoted(group.name)}: {calls}, {group.spent.money.text()}"
-    if others := models[MOST_NAMES:]:
-        yield f"others: {ledger.total(others).money.text()}"
+    for name, spent in list(models.items())[:MOST_NAMES]:
+        yield f"{quoted(name)}: {count(spent.calls, 'call')}, {spent.cost}"
+    if others := list(models.values())[MOST_NAMES:]:
+        yield f"others: {sum(others, Spent()).cost}"

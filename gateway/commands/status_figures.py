@@ -19,8 +19,7 @@ from agent.turn.state import Agent
 from agent.usage import Prices
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts, standing, summaries_text
-from gateway.storage.reports.costs import CachePrices
-from gateway.storage.reports.ledger import Spent
+from gateway.storage.reports.spending import CachePrices, Spent
 from gateway.storage.reports.usage import ContextFill
 
 log = structlog.get_logger()

@@ -1,7 +1,7 @@
 """`/usage`: what a conversation took and cost, and what its sender has left today."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
 from agent.messages import count, listed
@@ -17,9 +17,8 @@ from gateway.commands.status_figures import (
     tokens_text,
 )
 from gateway.storage.conversation import conversations
-from gateway.storage.reports import costs, ledger, usage
-from gateway.storage.reports.costs import BilledAnswer
-from gateway.storage.reports.ledger import Group, Spent
+from gateway.storage.reports import spending, usage
+from gateway.storage.reports.spending import Spent, Where
 from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 
 
@@ -29,10 +28,10 @@ def show_usage(context: CommandContext) -> CommandResult:
     conn, conversation_id, money = context.conn, context.conversation, context.services.money
     model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
-    report = usage.report(conn, conversation_id, standing.session_id)
+    report = usage.report(conn, conversation_id, standing.session_id, money.rates)
     since = today(ZoneInfo(money.timezone)).start.timestamp()
-    own = costs.of_sender(conn, context.sender, since)
-    by_all_usd = 0.0 if money.daily_usd is None else ledger.spent_usd(conn, since)
+    own = spending.total(conn, Where(since, sender=context.sender))
+    by_all_usd = 0.0 if money.daily_usd is None else spending.spent_usd(conn, since)
     return CommandResult(usage_text(standing, report, own, by_all_usd, model, money))
 
 
@@ -82,28 +81,25 @@ def _figures_text(figures: Figures) -> str:
 
 
 def _spent_text(spent: Spent) -> str:
-    return f"{tokens_text(spent)}; {spent.money.text()}"
+    return f"{tokens_text(spent)}; {spent.cost}"
 
 
 def _cache_text(report: UsageReport, money: MoneyRules) -> str:
     """Return how much caching saved and could save; empty if that is not known."""
     saved_usd = saved_by_cache_usd(report.models, money.prices)
-    least = least_text(report.answers, money)
+    least = _least_text(report.compared)
     return "; ".join(filter(None, (_saved_text(saved_usd) if saved_usd else "", least)))
 
 
-def least_text(answers: Sequence[BilledAnswer], money: MoneyRules) -> str:
-    """Return how close the bill came to the least possible; empty where that is not known."""
-    found = costs.compare(answers, money.rates)
-    if found.ratio is None:
+def _least_text(found: Spent) -> str:
+    """Return how close the bill came to the least possible; empty if that is not known."""
+    ratio, calls = found.least_ratio, count(found.compared_calls, "call")
+    if ratio is None:
         return ""
-    calls = count(found.calls, "call")
-    return (
-        f"billed {found.ratio:.2f} \N{MULTIPLICATION SIGN} the least possible over the last {calls}"
-    )
+    return f"billed {ratio:.2f} \N{MULTIPLICATION SIGN} the least possible over the last {calls}"
 
 
-def saved_by_cache_usd(models: Sequence[Group], prices: Mapping[str, Prices]) -> float | None:
+def saved_by_cache_usd(models: Mapping[str, Spent], prices: Mapping[str, Prices]) -> float | None:
     """Return what the same calls would have cost more without prompt caching.
 
     Negative where writing cost more than reading saved.
@@ -112,9 +108,8 @@ def saved_by_cache_usd(models: Sequence[Group], prices: Mapping[str, Prices]) ->
         None where the price of any of the models is not known.
     """
     saved_usd = 0.0
-    for group in models:
-        usage = group.spent.usage
-        known = prices.get(group.name)
+    for name, spent in models.items():
+        usage, known = spent.usage, prices.get(name)
         cached = cost_usd(usage, known)
         # The same tokens without a cache: all of the prompt at the full price.
         plain = cost_usd(Usage(usage.prompt_tokens, usage.output_tokens), known)
@@ -132,7 +127,7 @@ def _saved_text(saved_usd: float) -> str:
 
 def _today_text(own: Spent, by_all_usd: float, money: MoneyRules) -> str:
     """Return what was spent, and what is left: never more than the budget for all gives."""
-    spent, limit_usd = own.money.text(), money.sender_daily_usd
+    spent, limit_usd = own.cost, money.sender_daily_usd
     left_of_all_usd = math.inf if money.daily_usd is None else money.daily_usd - by_all_usd
     if limit_usd is not None:
         spent += f" of {format_usd(limit_usd)}"
@@ -141,7 +136,7 @@ def _today_text(own: Spent, by_all_usd: float, money: MoneyRules) -> str:
         return f"{spent}; today's budget for everybody is used up"
     if limit_usd is None:
         return spent
-    left_usd = max(limit_usd - own.money.usd, 0.0)
+    left_usd = max(limit_usd - own.usd, 0.0)
     text = f"{spent}, {format_usd(left_usd)} left"
     # What everybody together may still spend is the operator's business: no amount is shown.
     return text if left_usd <= left_of_all_usd else f"{text}, but less for everybody together"

@@ -9,12 +9,13 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
-from agent.money.costs import Money, format_usd
+from agent.money.costs import format_usd
 from agent.safety.redaction import printable
 from agent.spans import reference_of
 from gateway.access.web_door import called
 from gateway.commands.status_figures import outcome_text
 from gateway.storage.conversation.attachments import size_text
+from gateway.storage.reports.spending import Spent
 
 NOTHING = "\N{EN DASH}"
 _FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
@@ -144,6 +145,6 @@ def share(ratio: float | None) -> str:
     return NOTHING if ratio is None else f"{ratio:.0%}"
 
 
-def money(value: Money | float | None) -> str:
+def money(value: Spent | float | None) -> str:
     """Return an amount of money as everywhere else in Parley."""
-    return value.text() if isinstance(value, Money) else format_usd(value)
+    return value.cost if isinstance(value, Spent) else format_usd(value)

@@ -10,7 +10,7 @@ from agent.models.openai.mode import PARSER_OFF, known_modes
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
 from gateway.doctor.checks import OF_OUTCOMES, Examined, Level, Sight, check
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from gateway.wiring import Configured
 
 OFFLINE = "offline"
@@ -157,7 +157,7 @@ def _left(examined: Examined) -> Iterator[Sight]:
     if not limit:
         return
     since = today(ZoneInfo(examined.settings.sessions.timezone)).start.timestamp()
-    spent = ledger.spent_usd(examined.database, since)
+    spent = spending.spent_usd(examined.database, since)
     if spent >= limit * NEAR_SHARE:
         yield Sight(
             "wrong" if spent >= limit else "warning", f"${spent:.2f} of ${limit:.2f} are spent"

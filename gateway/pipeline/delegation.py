@@ -34,7 +34,8 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import Where
 
 log = structlog.get_logger()
 
@@ -222,10 +223,10 @@ class _Child:
 
     async def _work(self, work: Work) -> TurnResult:
         turn, delegation = self.journal.turn, self.delegation
-        used = await delegation.database.read(ledger.of_turn, turn.lease.conversation, turn.id)
-        view, planner = await delegation.parts.opened(self.agent, self.journal)
         # Of all attempts: a child that is resumed has no second budget.
-        tokens = used.usage.prompt_tokens + used.usage.output_tokens
+        where = Where(conversation=turn.lease.conversation, turn=turn.id)
+        tokens = (await delegation.database.read(spending.total, where)).usage.total_tokens
+        view, planner = await delegation.parts.opened(self.agent, self.journal)
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
 
         async def tools() -> ToolContext:

@@ -32,11 +32,11 @@ from gateway.pipeline.next_turn import tell_buried
 from gateway.pipeline.notices import TurnChat, TurnChats
 from gateway.signals import Stops
 from gateway.storage.conversation import questions, transcript, turn_journal
-from gateway.storage.conversation.turn_journal import Committed, TurnEnd
+from gateway.storage.conversation.turn_journal import Totals, TurnEnd
 from gateway.storage.conversation.turns import MOST_BLAMED, Turn
 from gateway.storage.database import Database
-from gateway.storage.reports import ledger
-from gateway.storage.reports.ledger import Totals
+from gateway.storage.reports import ledger, spending
+from gateway.storage.reports.spending import Where
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class CommittedTurn:
     """
 
     end: TurnEnd
-    committed: Committed
+    totals: Totals
     answer: str = ""
 
 
@@ -144,7 +144,7 @@ class TurnRunner:
         _log_finished(turn, ended, started)
         if turn.command is None:
             self.recall.finished(Finished(turn, ended.end.outcome, ended.answer))
-        return ended.committed.released
+        return ended.totals.released
 
     async def _suspend(self, turn: Turn, chat: TurnChat) -> None:
         """End an attempt that waits for a person; what people saw of it stays where it is.
@@ -170,20 +170,20 @@ class TurnRunner:
             end, parts = done.end, await chat.parts(done.kind, done.text)
             said = [entry.message for entry in journal.recorded]
             parts += await chat.new_notes([*journal.turn.messages, *said])
-            committed = await self.database.write(
+            totals = await self.database.write(
                 turn_journal.commit_and_release, journal.turn, done.messages, parts, end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))
             totals = await self._cancel(journal.turn, chat, end)
-            return CommittedTurn(end, Committed(totals))
+            return CommittedTurn(end, totals)
         except (asyncio.CancelledError, LeaseLost):
             # What was begun is billed, whoever goes on with the turn.
             cut_off = await self._cut_off(journal, chat)
             await journal.book([cut_off] if cut_off else [])
             raise
         answer = done.text if done.kind == "answer" else ""
-        return CommittedTurn(end, committed, answer)
+        return CommittedTurn(end, totals, answer)
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Do what the turn asks for, stoppable and with its preview."""
@@ -322,13 +322,13 @@ class TurnWork:
         is_fresh = turn.attempt == 1 and turn.messages[-1]["role"] == "user"
         if is_fresh or agent.settings.max_turn_tokens is None:
             return 0
-        used = await self.database.read(ledger.of_turn, turn.lease.conversation, turn.id)
-        return used.usage.prompt_tokens + used.usage.output_tokens
+        where = Where(conversation=turn.lease.conversation, turn=turn.id)
+        return (await self.database.read(spending.total, where)).usage.total_tokens
 
 
 def _log_finished(turn: Turn, ended: CommittedTurn, started: float) -> None:
     """Write the one canonical line of a turn."""
-    end, totals = ended.end, ended.committed.totals
+    end, totals = ended.end, ended.totals
     last = end.call.usage if end.call else None
     if end.outcome == "provider_failed":
         # The operator's line: whoever watches for errors sees it.
@@ -344,10 +344,10 @@ def _log_finished(turn: Turn, ended: CommittedTurn, started: float) -> None:
         tool_calls=totals.tool_calls,
         model=end.call.reported_name or end.call.model if end.call else None,
         prompt_tokens=last.prompt_tokens if last else None,
-        input_tokens=totals.usage.input_tokens,
-        cache_read_tokens=totals.usage.cache_read_tokens,
-        cache_write_tokens=totals.usage.cache_write_5m_tokens + totals.usage.cache_write_1h_tokens,
-        output_tokens=totals.usage.output_tokens,
+        input_tokens=totals.input_tokens,
+        cache_read_tokens=totals.cache_read_tokens,
+        cache_write_tokens=totals.cache_write_tokens,
+        output_tokens=totals.output_tokens,
         cost_usd=totals.usd,
         cost_estimated=totals.estimated,
         duration_ms=round((time.monotonic() - started) * 1000),

@@ -8,7 +8,7 @@ from agent.usage import Prices, Usage
 from gateway.replay.recorded_model import Bill
 from gateway.replay.report import Replayed
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.ledger import Spent
+from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Figures
 
 PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)

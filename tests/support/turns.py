@@ -9,7 +9,7 @@ from agent.messages import ChatMessage, ToolCall, decode
 from agent.ports import Effect
 from agent.usage import Usage
 from gateway.storage.conversation import turn_journal
-from gateway.storage.conversation.turn_journal import Committed, TurnEnd
+from gateway.storage.conversation.turn_journal import Totals, TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
 from gateway.storage.queue.leases import Lease
@@ -75,7 +75,7 @@ def lose_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the first commit of a command's turn fail by a bug; the turn is tried again at once."""
     commit, failures = turn_journal.commit, [KeyError("bug")]
 
-    def breaking(conn: Connection, current: Turn, *args: Any, **how: Any) -> Committed:
+    def breaking(conn: Connection, current: Turn, *args: Any, **how: Any) -> Totals:
         if current.command is not None and failures:
             raise failures.pop()
         return commit(conn, current, *args, **how)

@@ -30,7 +30,8 @@ from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
-from gateway.storage.reports import costs, health
+from gateway.storage.reports import health, spending
+from gateway.storage.reports.spending import Where
 from gateway.storage.schema import iso_time
 
 NOT_READY, NOT_RUNNING = 1, 3
@@ -104,7 +105,7 @@ def _database(settings: Settings) -> dict[str, Any]:
 def _figures(conn: Connection, settings: Settings) -> dict[str, Any]:
     waiting, unsent = health.waiting(conn, "unanswered"), health.waiting(conn, "unsent")
     since = today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
-    spent = costs.total(conn, since, lambda *_: None)
+    spent = spending.total(conn, Where(since))
     return {
         "queue": {"messages": waiting.count, "oldest_s": round(waiting.oldest_s, 1)},
         "outbox": {"messages": unsent.count, "oldest_s": round(unsent.oldest_s, 1)},
@@ -115,10 +116,10 @@ def _figures(conn: Connection, settings: Settings) -> dict[str, Any]:
             "silent": health.silent_replicas(conn),
         },
         "today": {
-            "usd": spent.money.usd,
+            "usd": spent.usd,
             "limit_usd": settings.budget.daily_usd,
             "calls": spent.calls,
-            "tokens": spent.usage.prompt_tokens + spent.usage.output_tokens,
+            "tokens": spent.usage.total_tokens,
         },
         "alerts": [
             {"kind": each.kind, "subject": each.subject, "text": each.text, "since": each.since}

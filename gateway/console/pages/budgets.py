@@ -10,19 +10,20 @@ from gateway.agent_ports.budgets import today
 from gateway.console import register
 from gateway.console.register import HOME, Ask, Result, Shown, listed, older, page
 from gateway.storage.people import members
-from gateway.storage.reports import costs
-from gateway.storage.reports.costs import GroupPage
-from gateway.storage.reports.ledger import Group, spent_usd
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import Spent, Where
 
 BUDGETS = f"{HOME}/budgets"
 
 
 def _read(
-    conn: Connection, since: float, following: GroupPage
-) -> tuple[float, list[Group], Mapping[str, str]]:
+    conn: Connection, since: float, after: str | None
+) -> tuple[float, Mapping[str, Spent], Mapping[str, str]]:
     """Return what was spent since then, by whom, and their names."""
-    people = costs.by_key(conn, "sender", since, lambda _: None, following)
-    return spent_usd(conn, since), people, members.names(conn, [each.name for each in people])
+    found = spending.spent(conn, "sender", Where(since))
+    used = sum(found.values(), Spent()).usd
+    people = spending.page(found, register.PAGE + 1, after)
+    return used, people, members.names(conn, list(people))
 
 
 @page(BUDGETS, "Budgets", "People")
@@ -31,9 +32,8 @@ async def budgets(ask: Ask) -> Result:
     settings = ask.inside.settings
     zone = ZoneInfo(settings.sessions.timezone)
     here, after = today(zone), ask.query("after")
-    following = GroupPage(register.PAGE + 1, after or None)
     since = here.start.timestamp()
-    used, people, names = await ask.inside.database.read(_read, since, following)
+    used, people, names = await ask.inside.database.read(_read, since, after or None)
     limit, limit_of_person = settings.budget.daily_usd, settings.budget.sender_daily_usd
     return Shown(
         "budgets.html",
@@ -43,12 +43,13 @@ async def budgets(ask: Ask) -> Result:
             "used": used,
             "share": share(used, limit),
             "people": [
-                (each, share(each.spent.money.usd, limit_of_person)) for each in listed(people)
+                (name, people[name], share(people[name].usd, limit_of_person))
+                for name in listed(list(people))
             ],
             "names": names,
             "begins": here.end.timestamp(),
             "now": datetime.now(zone).timestamp(),
-            "older": older(BUDGETS, people, lambda group: group.name),
+            "older": older(BUDGETS, list(people), lambda name: name),
             "first": BUDGETS if after else "",
         },
     )

@@ -22,13 +22,11 @@ from gateway.console import charts, register
 from gateway.console.register import HOME, Ask, Missing, Result, Shown, address, listed, older, page
 from gateway.console.wording import short
 from gateway.storage.conversation import conversations, sessions, transcript
-from gateway.storage.reports import conversation_list, history, steps, usage
+from gateway.storage.reports import conversation_list, history, spending, steps, usage
 from gateway.storage.reports.conversation_list import State, Wanted
-from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.history import Recorded, Segment, speaker, standing, text_with_labels
-from gateway.storage.reports.ledger import Spent
+from gateway.storage.reports.spending import Call, Spent
 from gateway.storage.reports.steps import (
-    BilledCall,
     FileRow,
     JournaledStep,
     Received,
@@ -141,7 +139,7 @@ class MessageShown:
     text: str
     standing: str
     thought: str = ""
-    call: BilledCall | None = None
+    call: Call | None = None
     tools: list[ToolShown] = field(default_factory=list)
 
 
@@ -159,7 +157,7 @@ class TurnShown:
     messages: list[MessageShown]
     received: list[Received] = field(default_factory=list)
     files: list[FileRow] = field(default_factory=list)
-    apart: list[BilledCall] = field(default_factory=list)
+    apart: list[Call] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)
     waits_for: str = ""
@@ -198,7 +196,7 @@ def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts)
         "fill": fill,
         "facts": facts,
         "took": report.whole,
-        "gauge": _gauge(report.answers, lineage, facts),
+        "gauge": _gauge(spending.recent_answers(conn, number), lineage, facts),
         "lineage": lineage,
         "older": f"{here}?before={rows[0].seq}#transcript" if has_older else "",
         "first": f"{here}#transcript" if before is not None else "",
@@ -206,7 +204,7 @@ def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts)
 
 
 def _gauge(
-    answers: Sequence[BilledAnswer], lineage: Sequence[Segment], facts: StatusFacts
+    answers: Sequence[Call], lineage: Sequence[Segment], facts: StatusFacts
 ) -> charts.LineChart | None:
     """Return how the prompt grew and shrank; None where no prompt was reported."""
     if not answers:
@@ -251,7 +249,7 @@ def turns_of(
     ids += [head.id for head in commands]
     by_turn = {each.head.id: each for each in shown if each.head is not None}
     journal = _by_turn(steps.journal(conn, ids))
-    billed = _by_turn(steps.calls(conn, number, ids))
+    billed = _by_turn(spending.calls_of_turns(conn, number, ids))
     asked = _by_turn(steps.questions(conn, ids))
     sent = _by_turn(steps.sent(conn, ids))
     received, files = steps.received(conn, number, ids)
@@ -265,7 +263,7 @@ def turns_of(
         each.received = [row for row in received if row.turn_id == turn_id]
         came = {row.seq for row in each.received}
         each.files = [row for row in files if row.turn_id == turn_id or row.inbox_seq in came]
-        each.spent = steps.spent(billed.get(turn_id, []))
+        each.spent = sum((call.spent for call in billed.get(turn_id, [])), Spent())
     return shown
 
 
@@ -305,8 +303,8 @@ def _pretty(arguments: str) -> str:
 
 
 def _with_calls(
-    turn: TurnShown, done: Sequence[JournaledStep], billed: Sequence[BilledCall]
-) -> list[BilledCall]:
+    turn: TurnShown, done: Sequence[JournaledStep], billed: Sequence[Call]
+) -> list[Call]:
     """Give messages the calls that made them; returns the other calls.
 
     The n-th call of a turn that its journal has made its n-th message. The page may begin in the

@@ -1,7 +1,8 @@
 """Costs and usage: what calls of models took, by day and model, platform and person."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
@@ -12,9 +13,9 @@ from gateway.console.pages.overview import days_until_now
 from gateway.console.register import HOME, Ask, Result, Shown, page
 from gateway.console.wording import short
 from gateway.storage.people import members
-from gateway.storage.reports import costs as reports
-from gateway.storage.reports.costs import Rates, Senders
-from gateway.storage.reports.ledger import Compared, Group, Span, Spent, total
+from gateway.storage.reports import spending
+from gateway.storage.reports.conversation_list import Span
+from gateway.storage.reports.spending import KnownRates, Spent, Where
 
 PERIODS: Mapping[str, int] = {"7 days": 7, "30 days": 30, "90 days": 90}
 USUAL = "30 days"
@@ -24,10 +25,16 @@ MOST_COMPARED = 30
 
 
 def _read(
-    conn: Connection, spans: Sequence[Span], rates: Rates, *, compares: bool
-) -> tuple[list[tuple[Span, dict[str, Spent]]], Compared]:
-    prompts = reports.total(conn, spans[0].start, rates).prompts if compares else Compared()
-    return reports.by_span_and_model(conn, spans), prompts
+    conn: Connection, spans: Sequence[Span], known: KnownRates, *, compares: bool
+) -> tuple[dict[str, dict[str, Spent]], dict[str, Spent]]:
+    """Return what was spent by day and model, and in all by model."""
+    whole = Where(spans[0].start)
+    rates = spending.rates_of(conn, whole, known) if compares else {}
+    days = {
+        span.name: spending.spent(conn, "provider_model", Where(span.start, span.end))
+        for span in spans
+    }
+    return days, spending.spent(conn, "provider_model", whole, rates)
 
 
 @page(f"{HOME}/costs", "Costs", "Now")
@@ -39,21 +46,22 @@ async def costs(ask: Ask) -> Result:
     spans = days_until_now(zone, count)
     database, rates = ask.inside.database, ask.inside.money().rates
     # Side by side: each of the two sums up the ledger.
-    (days, prompts), (senders, known) = await asyncio.gather(
+    (days, models), (senders, known) = await asyncio.gather(
         database.read(_read, spans, rates, compares=count <= MOST_COMPARED),
         database.search(_of_senders, spans[0].start),
     )
-    money = {span.name: _of_models(each, _usd) for span, each in days}
-    tokens = {span.name: _of_models(each, _tokens) for span, each in days}
-    models = _models(days)
-    names = [each.name for each in models]
+    money = {day: {name: spent.usd for name, spent in each.items()} for day, each in days.items()}
+    tokens = {
+        day: {name: float(spent.usage.total_tokens) for name, spent in each.items()}
+        for day, each in days.items()
+    }
+    names = list(models)
     return Shown(
         "costs.html",
         {
             "periods": PERIODS,
             "period": period if period in PERIODS else USUAL,
-            "spent": total(models),
-            "prompts": prompts,
+            "spent": sum(models.values(), Spent()),
             "drawn": {
                 "money": charts.bars(
                     "Cost by model", *charts.stacked(list(money.items()), names), format_usd
@@ -62,35 +70,23 @@ async def costs(ask: Ask) -> Result:
                     "Tokens by model", *charts.stacked(list(tokens.items()), names), short
                 ),
             },
-            "by": {"Model": models, "Person": senders.dearest},
+            "by": {"Model": models, "Person": dict(list(senders.items())[:DEAREST])},
             "most": DEAREST,
-            "platforms": senders.platforms,
+            "platforms": _platforms(senders),
             "names": known,
         },
     )
 
 
-def _of_senders(conn: Connection, since: float) -> tuple[Senders, Mapping[str, str]]:
-    found = reports.of_senders(conn, since, DEAREST)
-    return found, members.names(conn, [each.name for each in found.dearest])
+def _of_senders(conn: Connection, since: float) -> tuple[dict[str, Spent], Mapping[str, str]]:
+    found = spending.spent(conn, "sender", Where(since))
+    return found, members.names(conn, list(found)[:DEAREST])
 
 
-def _models(days: Sequence[tuple[Span, Mapping[str, Spent]]]) -> list[Group]:
-    found: dict[str, Spent] = {}
-    for _, each in days:
-        for name, spent in each.items():
-            found[name] = found.get(name, Spent()) + spent
-    groups = [Group(name, spent) for name, spent in found.items()]
-    return sorted(groups, key=lambda group: (-group.spent.money.usd, group.name))
-
-
-def _of_models(each: Mapping[str, Spent], of: Callable[[Spent], float]) -> dict[str, float]:
-    return {name: of(spent) for name, spent in each.items()}
-
-
-def _usd(spent: Spent) -> float:
-    return spent.money.usd
-
-
-def _tokens(spent: Spent) -> float:
-    return float(spent.usage.prompt_tokens + spent.usage.output_tokens)
+def _platforms(senders: Mapping[str, Spent]) -> list[tuple[str, float]]:
+    """Return the platforms with what they cost, the dearest first; "?" is work for nobody."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, spent in senders.items():
+        platform, colon, _ = name.partition(":")
+        found[platform if colon else "?"] += spent.usd
+    return sorted(found.items(), key=lambda platform: (-platform[1], platform[0]))

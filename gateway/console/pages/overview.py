@@ -18,9 +18,9 @@ from gateway.lifecycle.supervision import WORKING
 from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
-from gateway.storage.reports import conversation_list, costs, health
-from gateway.storage.reports.conversation_list import DayTurns, Wanted
-from gateway.storage.reports.ledger import Span, Spent
+from gateway.storage.reports import conversation_list, health, spending
+from gateway.storage.reports.conversation_list import DayTurns, Span, Wanted
+from gateway.storage.reports.spending import Spent, Where
 
 DAYS = 14
 LATE_S = 300.0
@@ -78,7 +78,7 @@ def _read(conn: Connection, spans: Sequence[Span]) -> dict[str, Any]:
         "waiting": {what: health.waiting(conn, what) for what in health.WAITS},
         "alerts": alerts.found(conn, with_past=True, limit=50),
         "days": conversation_list.turns_by_day(conn, spans),
-        "spent": [sum(each.values(), Spent()) for _, each in costs.by_span_and_model(conn, spans)],
+        "spent": [spending.total(conn, Where(span.start, span.end)) for span in spans],
         "replicas": health.replicas(conn),
         "newest": conversation_list.listed(conn, Wanted(), NEWEST),
         "dead_sends": health.dead_sends(conn, health.DAY_S),
@@ -124,7 +124,7 @@ def _traffic(days: Sequence[DayTurns]) -> charts.BarChart:
 
 
 def _costs(spans: Sequence[Span], spent: Sequence[Spent]) -> charts.BarChart:
-    rows = [(span.name, [each.money.usd]) for span, each in zip(spans, spent, strict=True)]
+    rows = [(span.name, [each.usd]) for span, each in zip(spans, spent, strict=True)]
     return charts.bars("Cost by day", ["cost"], rows, format_usd)
 
 

@@ -31,8 +31,7 @@ from gateway.storage.conversation.turns import (
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
-from gateway.storage.reports import ledger
-from gateway.storage.reports.ledger import Totals
+from gateway.storage.reports import ledger, spending
 from gateway.storage.schema import (
     Whole,
     compaction,
@@ -43,6 +42,7 @@ from gateway.storage.schema import (
     still_runs,
     turn,
 )
+from gateway.storage.schema import ledger as ledger_table
 
 
 def record_message(
@@ -402,14 +402,24 @@ class TurnEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """What the commit of a turn has led to.
+class Totals:
+    """What a turn took, over all its attempts, lost calls and summaries included.
 
     Attributes:
-        released: Whether its conversation was given back.
+        iterations: Steps of the model in its journal; `tool_calls` likewise.
+        usd: None if the price of any call is not known.
+        estimated: Whether Parley counted the tokens of any call.
+        released: Whether the commit gave its conversation back.
     """
 
-    totals: Totals
+    iterations: int
+    tool_calls: int
+    input_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    usd: float | None
+    estimated: bool
     released: bool = False
 
 
@@ -421,7 +431,7 @@ def commit(
     end: TurnEnd,
     *,
     releases: bool = False,
-) -> Committed:
+) -> Totals:
     """Answer: final messages, outbox rows, inbox done and counters in one transaction.
 
     The files that its tools have made are shown behind `parts`. A repeat of a commit that succeeded
@@ -440,7 +450,8 @@ def commit(
     if taken is None:
         proceed(conn, current)
         # It has ended: a commit whose answer was lost is made again by its caller.
-        return Committed(ledger.of_turn(conn, current.lease.conversation, current.id))
+        here = {"in_conversation": current.lease.conversation, "closed_id": current.id}
+        return Totals(*conn.execute(_TOOK, here).one())
     place = taken.place
     transcript.insert(conn, current.place, messages, place.message_head)
     _enter_answer(conn, current, taken, parts)
@@ -457,7 +468,7 @@ def commit(
     totals = _close(conn, current, "done", end, last_steps)
     if totals.tool_calls:
         enter(conn, current, place, _made_files(conn, current))
-    return Committed(totals, taken.released)
+    return replace(totals, released=taken.released)
 
 
 def _enter_answer(
@@ -476,7 +487,7 @@ def commit_and_release(
     messages: Sequence[ChatMessage],
     parts: Sequence[OutboxPart],
     end: TurnEnd,
-) -> Committed:
+) -> Totals:
     """Do as `commit` does; where nothing else waits in the conversation, give it back."""
     return commit(conn, current, messages, parts, end, releases=True)
 
@@ -549,7 +560,7 @@ def _close(
         "answered_by": _answered_by(end.call) or None,
         "last_steps": last_steps,
     }
-    totals = ledger.totals_in(conn.execute(_CLOSE, values).one())
+    totals = Totals(*conn.execute(_CLOSE, values).one())
     # Only tool calls ask people and delegate: a turn without any is spared these statements.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
@@ -557,25 +568,54 @@ def _close(
     return totals
 
 
+_here = bindparam("in_conversation", type_=Whole)
+_this = bindparam("closed_id", type_=Whole)
+_calls = (ledger_table.c.conversation == _here, ledger_table.c.turn_id == _this)
+_estimates = select(func.count()).where(*_calls, ledger_table.c.estimated).scalar_subquery()
+_TOTALS = (
+    turn.c.iterations,
+    turn.c.tool_calls,
+    turn.c.input_tokens,
+    turn.c.cache_read_tokens,
+    turn.c.cache_write_tokens,
+    turn.c.output_tokens,
+    turn.c.usd,
+    _estimates > 0,
+)
+_TOOK = select(*_TOTALS).where(turn.c.id == _this)
+
+
 def _closing() -> Any:
-    here = bindparam("in_conversation", type_=Whole)
-    this = bindparam("closed_id", type_=Whole)
-    sums = ledger.sums_of_turn(here, this).add_columns(this.label("turn_id")).subquery("sums")
+    steps = select(func.count()).where(step.c.turn_id == _this)
+    answered = select(step.c.name).where(step.c.turn_id == _this, step.c.kind == "model")
+    took = {
+        "iterations": steps.where(step.c.kind == "model"),
+        "tool_calls": steps.where(step.c.kind == "tool"),
+        "last_model": answered.order_by(step.c.n.desc()).limit(1),
+    }
+    sums = (
+        select(
+            _this.label("turn_id"),
+            *(query.scalar_subquery().label(name) for name, query in took.items()),
+            *spending.SUMS,
+        )
+        .where(*_calls)
+        .subquery("sums")
+    )
     known = ("iterations", "tool_calls", "input_tokens", "cache_read_tokens", "output_tokens")
-    written = sums.c.cache_write_5m_tokens + sums.c.cache_write_1h_tokens
     return (
         update(turn)
-        .where(turn.c.id == this, turn.c.id == sums.c.turn_id)
+        .where(turn.c.id == _this, turn.c.id == sums.c.turn_id)
         # State, outcome and error are named as columns, and are set besides these.
         .values({
             **{name: sums.c[name] for name in known},
-            "cache_write_tokens": written,
+            "cache_write_tokens": sums.c.cache_write_5m_tokens + sums.c.cache_write_1h_tokens,
             "usd": case((sums.c.unknown_calls == 0, sums.c.usd)),
             "model": func.coalesce(bindparam("answered_by"), sums.c.last_model, ""),
             "progress": turn.c.progress + bindparam("last_steps"),
             "finished_at": now_s(),
         })
-        .returning(*ledger.of_closed(here, this))
+        .returning(*_TOTALS)
     )
 
 

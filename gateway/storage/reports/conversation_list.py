@@ -15,7 +15,6 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.conversation.turn_journal import NO_ANSWER
 from gateway.storage.reports import history
 from gateway.storage.reports.history import Overview
-from gateway.storage.reports.ledger import Span
 from gateway.storage.schema import (
     conversation,
     inbox,
@@ -165,6 +164,14 @@ _TURN_FROM = (
     .order_by(turn.c.id)
     .limit(1)
 )
+
+
+class Span(NamedTuple):
+    """A stretch of time with a name; in seconds since the epoch, the end not included."""
+
+    name: str
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)

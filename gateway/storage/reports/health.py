@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from gateway.storage.reports.ledger import spent_usd
+from gateway.storage.reports.spending import spent_usd
 from gateway.storage.schema import (
     adapter_lease,
     conversation,
@@ -92,7 +92,7 @@ def standing(conn: Connection, since: float) -> Standing:
     """Return all that metrics tell of the database; reads indexes of what is unfinished.
 
     Args:
-        since: From when on money counts; see `ledger.spent_usd`.
+        since: From when on money counts; see `spending.spent_usd`.
     """
     size = None
     if conn.dialect.name == "postgresql":

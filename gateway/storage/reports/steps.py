@@ -11,13 +11,10 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, bindparam, func, select
 
-from agent.money.costs import Money
-from agent.usage import Usage
 from agent.view.view import ViewPlan
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.reports.history import Recorded, recorded
-from gateway.storage.reports.ledger import Spent, usage_in
-from gateway.storage.schema import attachment, inbox, inquiry, ledger, message, outbox, step, turn
+from gateway.storage.schema import attachment, inbox, inquiry, message, outbox, step, turn
 
 MOST_ASKED = 500
 """Inbox rows of one page."""
@@ -42,19 +39,6 @@ class TurnHead:
     attempt: int
     started_at: float
     finished_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class BilledCall:
-    """A call of a model as the ledger has it."""
-
-    call_id: str | None
-    turn_id: int | None
-    model: str
-    purpose: str
-    usage: Usage
-    estimated: bool
-    usd: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,30 +154,6 @@ def commands(
 def _of(table: Any, row: Any) -> list[Any]:
     """Return the columns of a table that a row type names, in its order."""
     return [table.c[each.name] for each in fields(row) if each.name in table.c]
-
-
-def calls(conn: Connection, conversation_id: int, turn_ids: Iterable[int]) -> list[BilledCall]:
-    """Return the calls of models that turns made, in order."""
-    here = (ledger.c.conversation == conversation_id, ledger.c.turn_id.in_(turn_ids))
-    return [_billed(row) for row in conn.execute(select(ledger).where(*here).order_by(ledger.c.id))]
-
-
-def _billed(row: Any) -> BilledCall:
-    return BilledCall(
-        row.call_id,
-        row.turn_id,
-        row.model,
-        row.purpose,
-        usage_in(row),
-        row.estimated,
-        row.usd,
-    )
-
-
-def spent(billed: Iterable[BilledCall]) -> Spent:
-    """Return the sum of calls."""
-    each = (Spent(1, call.usage, Money.of(call.usd, estimated=call.estimated)) for call in billed)
-    return sum(each, Spent())
 
 
 def journal(conn: Connection, turn_ids: Iterable[int]) -> list[JournaledStep]:

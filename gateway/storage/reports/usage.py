@@ -6,18 +6,17 @@ here but sums, figures of the newest calls, and the names of commands.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.transcript import tokens_shown
-from gateway.storage.reports import costs
-from gateway.storage.reports.costs import BilledAnswer
-from gateway.storage.reports.ledger import Group, Spent, grouped, total
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import BACKGROUND, KnownRates, Spent, Where
 from gateway.storage.schema import compaction, inbox, is_running, ledger, session, step, turn
 
 HOUSEKEPT = (
@@ -60,14 +59,14 @@ class UsageReport:
         whole: The whole conversation, but for what it has delegated.
         delegated: What the children of its turns took.
         last_turn: The newest turn that asked a model.
-        answers: The newest calls, in order.
+        compared: The newest answers beside the least that their prompts could have cost.
     """
 
     segment: Figures
     whole: Figures
-    models: tuple[Group, ...]
+    models: Mapping[str, Spent]
     last_turn: Spent
-    answers: tuple[BilledAnswer, ...] = ()
+    compared: Spent = field(default_factory=Spent)
     delegated: Figures = field(default_factory=Figures)
 
 
@@ -152,29 +151,29 @@ _NEWEST_COMPACTION = (
 )
 
 
-def report(conn: Connection, conversation_id: int, session_id: int) -> UsageReport:
-    """Return what a conversation took so far, what its running turn has done by now included."""
-    here = ledger.c.conversation == conversation_id
-    models = grouped(conn, ledger.c.model, here)
-    in_segment = _spent(conn, here, turn.c.session_id == session_id)
-    newest = select(func.max(_any.c.turn_id)).where(_any.c.conversation == conversation_id)
-    last = _spent(conn, here, ledger.c.turn_id == newest.scalar_subquery())
+def report(
+    conn: Connection, conversation_id: int, session_id: int, known: KnownRates | None = None
+) -> UsageReport:
+    """Return what a conversation took so far, what its running turn has done by now included.
+
+    Args:
+        known: Rates of models; without them nothing is compared.
+    """
+    here = Where(conversation=conversation_id)
+    models = spending.spent(conn, "model", here)
+    in_segment = spending.total(conn, here._replace(session=session_id))
+    newest = select(func.max(ledger.c.turn_id)).where(ledger.c.conversation == conversation_id)
+    last = conn.scalar(newest)
+    answers = here._replace(newest=spending.RECENT_CALLS)
+    rates = spending.rates_of(conn, answers, known) if known else {}
     return UsageReport(
         segment=_figures(conn, conversation_id, session_id, in_segment),
-        whole=_figures(conn, conversation_id, None, total(models)),
-        models=tuple(models),
-        last_turn=last,
-        answers=tuple(costs.recent_answers(conn, conversation_id)),
+        whole=_figures(conn, conversation_id, None, sum(models.values(), Spent())),
+        models=models,
+        last_turn=Spent() if last is None else spending.total(conn, here._replace(turn=last)),
+        compared=spending.total(conn, answers, rates) if rates else Spent(),
         delegated=_delegated(conn, conversation_id),
     )
-
-
-# The newest turn is looked for inside of a query of the ledger, which would be taken for the same.
-_any = ledger.alias()
-
-
-def _spent(conn: Connection, *where: ColumnElement[bool]) -> Spent:
-    return total(grouped(conn, ledger.c.model, *where))
 
 
 def _delegated(conn: Connection, conversation_id: int) -> Figures:
@@ -182,8 +181,8 @@ def _delegated(conn: Connection, conversation_id: int) -> Figures:
     done = conn.execute(_CHILDREN, {"conversation_id": conversation_id}).one()
     if not done.turns:
         return Figures()
-    theirs = ledger.c.conversation.in_(conversations.children_of(conversation_id))
-    return Figures(done.turns, done.tool_calls, _spent(conn, theirs))
+    theirs = Where(conversation=conversation_id, children=True)
+    return Figures(done.turns, done.tool_calls, spending.total(conn, theirs))
 
 
 _CHILDREN = select(
@@ -251,7 +250,7 @@ class Insights:
 
     outcomes: Counter[str]
     tools: Counter[str]
-    models: tuple[Group, ...]
+    models: Mapping[str, Spent]
     durations_s: Sequence[float]
 
     def duration_s(self, share: float) -> float | None:
@@ -280,14 +279,7 @@ def insights(
     return Insights(
         outcomes=Counter(row.outcome for row in turns),
         tools=Counter({row.name: row.calls for row in tools}),
-        models=tuple(
-            grouped(
-                conn,
-                ledger.c.model,
-                ledger.c.conversation == conversation_id,
-                ledger.c.at >= since,
-            )
-        ),
+        models=spending.spent(conn, "model", Where(since, conversation=conversation_id)),
         durations_s=sorted(ended),
     )
 
@@ -316,3 +308,20 @@ _TOOLS_SINCE = (
     )
     .group_by(step.c.name)
 )
+
+
+def by_outcome(conn: Connection, since: float) -> dict[str, tuple[int, Spent]]:
+    """Return how turns ended, with their number and what calls since took; most frequent first.
+
+    Turns are those that began since or made calls since, so that the sums are those of the other
+    groupings. Turns that have not ended are "running". Last comes `BACKGROUND`, if there is any.
+    """
+    ended = func.coalesce(turn.c.outcome, turn.c.state)
+    called = select(ledger.c.turn_id).where(ledger.c.at >= since)
+    recent = (turn.c.started_at >= since) | turn.c.id.in_(called)
+    counted = select(ended, func.count()).where(recent).group_by(ended)
+    turns: dict[str, int] = {row[0]: row[1] for row in conn.execute(counted)}
+    spent = spending.spent(conn, "outcome", Where(since))
+    names = turns.keys() | spent.keys()
+    in_order = sorted(names, key=lambda name: (name == BACKGROUND, -turns.get(name, 0), name))
+    return {name: (turns.get(name, 0), spent.get(name, Spent())) for name in in_order}

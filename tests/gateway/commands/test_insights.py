@@ -5,18 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from agent.money.costs import Money
 from agent.usage import Usage
 from gateway.commands.insights import insights_text
-from gateway.storage.reports.ledger import Group, Spent
+from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Insights
 
-LAST = Spent(2, Usage(20, 50, 930, 50), Money(0.0125))
-TODAY = Spent(5, Usage(), Money(0.3))
+LAST = Spent(2, Usage(20, 50, 930, 50), 0.0125)
+TODAY = Spent(5, Usage(), 0.3)
 FARED = Insights(
     outcomes=Counter(final_text=8, max_iterations=2),
     tools=Counter(look=30, dig=10),
-    models=(Group("claude-test", LAST), Group("small", TODAY)),
+    models={"claude-test": LAST, "small": TODAY},
     durations_s=[1.0, 2.0, 60.0],
 )
 
@@ -51,7 +50,7 @@ def test_insights_stay_short() -> None:
     many = replace(
         FARED,
         tools=Counter({f"tool{n}": 1 for n in range(50)}),
-        models=tuple(Group(f"m{n}", TODAY) for n in range(50)),
+        models={f"m{n}": TODAY for n in range(50)},
     )
     text = insights_text(many)
     assert len(text.splitlines()) <= 15
@@ -61,7 +60,7 @@ def test_insights_stay_short() -> None:
 
 def test_a_turn_that_only_runs_has_no_time_yet() -> None:
     """Nor need it have called a model or a tool."""
-    running = Insights(Counter(running=1), Counter(), (), [])
+    running = Insights(Counter(running=1), Counter(), {}, [])
     assert insights_text(running).splitlines()[2:] == [
         "- **Turns**: 1: running 1 (100%)",
         "- **Tool calls**: 0",
@@ -77,5 +76,5 @@ def test_background_work_alone_is_shown() -> None:
 
 def test_where_nothing_was_asked_insights_say_so() -> None:
     """In one line."""
-    nothing = Insights(Counter(), Counter(), (), [])
+    nothing = Insights(Counter(), Counter(), {}, [])
     assert insights_text(nothing) == "This conversation in the last 30 days: nothing was asked."

@@ -7,31 +7,29 @@ from typing import Any
 import pytest
 
 from agent.money.cache_simulator import CacheRules
-from agent.money.costs import Money
 from agent.usage import FREE, Prices, Usage
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.commands.usage import saved_by_cache_usd, usage_text
 from gateway.storage import schema
-from gateway.storage.reports.costs import BilledAnswer
-from gateway.storage.reports.ledger import Group, Spent
+from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 from tests.support.gateway import running
 
 MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
 STANDING = ContextFill(9, 2, "What is it? #2", 50_000, "reported", 1)
 PRICES = Prices(4.0, 5.0, 8.0, 0.4, 20.0)
-LAST = Spent(2, Usage(20, 50, 930, 50), Money(0.0125))
+LAST = Spent(2, Usage(20, 50, 930, 50), 0.0125)
 WHOLE = Spent(
-    40, Usage(990_000, 12_345, 1_000_000, 10_000), Money(1.5, unknown_calls=1, estimated=True)
+    40, Usage(990_000, 12_345, 1_000_000, 10_000), 1.5, unknown_calls=1, estimated_calls=1
 )
 REPORT = UsageReport(
     segment=Figures(1, 1, LAST, 1, 80_000),
     whole=Figures(12, 31, WHOLE, 2, 160_000),
-    models=(Group("claude-test", WHOLE),),
+    models={"claude-test": WHOLE},
     last_turn=LAST,
 )
-NOTHING = UsageReport(Figures(), Figures(), (), Spent())
-TODAY = Spent(5, Usage(), Money(0.3))
+NOTHING = UsageReport(Figures(), Figures(), {}, Spent())
+TODAY = Spent(5, Usage(), 0.3)
 
 
 def told(
@@ -87,7 +85,7 @@ def test_the_usage_of_an_empty_conversation() -> None:
 )
 def test_what_is_left_of_a_budget_is_told(spent_usd: float, text: str) -> None:
     """Never less than nothing."""
-    today = Spent(5, Usage(), Money(spent_usd))
+    today = Spent(5, Usage(), spent_usd)
     assert told(today=today, sender_daily_usd=2.0)[-1] == f"- **Your spending today**: {text}"
 
 
@@ -111,13 +109,7 @@ def test_nothing_is_left_where_the_budget_for_all_is_used_up(
 
 def test_an_unknown_price_is_never_nothing() -> None:
     """In the figures of today as in all others."""
-    assert told(today=Spent(1, Usage(), Money(unknown_calls=1)))[-1].endswith(
-        "1 call of unknown price"
-    )
-
-
-def of_model(name: str, usage: Usage) -> Group:
-    return Group(name, Spent(1, usage))
+    assert told(today=Spent(1, unknown_calls=1))[-1].endswith("1 call of unknown price")
 
 
 @pytest.mark.parametrize(
@@ -133,14 +125,14 @@ def test_caching_saves_what_reads_are_cheaper_less_what_writes_are_dearer(
     usage: Usage, saved_usd: float
 ) -> None:
     """Output costs the same with and without it."""
-    found = saved_by_cache_usd([of_model("m", usage)], {"m": PRICES})
+    found = saved_by_cache_usd({"m": Spent(1, usage)}, {"m": PRICES})
     assert found == pytest.approx(saved_usd)
 
 
 def test_savings_of_unknown_models_are_unknown() -> None:
     """Also where those of others are known."""
     read = Usage(cache_read_tokens=1_000_000)
-    models = [of_model("m", read), of_model("x", read)]
+    models = {"m": Spent(1, read), "x": Spent(1, read)}
     assert saved_by_cache_usd(models, {"m": PRICES}) is None
     assert saved_by_cache_usd(models, {"m": PRICES, "x": FREE}) == pytest.approx(3.6)
     assert not [line for line in told(prices={}) if "Prompt cache" in line]
@@ -148,23 +140,9 @@ def test_savings_of_unknown_models_are_unknown() -> None:
 
 def test_a_cache_that_cost_more_than_it_saved_is_told() -> None:
     """Honestly."""
-    models = (of_model("claude-test", Usage(cache_write_1h_tokens=1_000_000)),)
+    models = {"claude-test": Spent(1, Usage(cache_write_1h_tokens=1_000_000))}
     lines = told(replace(REPORT, models=models))
     assert "- **Prompt cache**: cost $4.00 more than it saved so far" in lines
-
-
-def answered(*usages: Usage) -> tuple[BilledAnswer, ...]:
-    """Return calls of the test's model in a row."""
-    prompts = [0, *(usage.prompt_tokens for usage in usages)]
-    return tuple(
-        BilledAnswer("anthropic", "claude-test", usage, before_tokens)
-        for usage, before_tokens in zip(usages, prompts, strict=False)
-    )
-
-
-WRITTEN = Usage(cache_write_5m_tokens=10_000)
-READ = Usage(cache_read_tokens=10_000)
-PLAIN = Usage(input_tokens=10_000)
 
 
 def billed(ratio: str, calls: str) -> str:
@@ -172,40 +150,39 @@ def billed(ratio: str, calls: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("answers", "text"),
+    ("compared", "text"),
     [
-        (answered(WRITTEN, READ), billed("1.00", "2 calls")),
-        (answered(WRITTEN, WRITTEN), billed("1.85", "2 calls")),
-        (answered(WRITTEN), billed("1.00", "1 call")),
+        (Spent(compared_calls=2, billed_usd=1.0, least_usd=1.0), billed("1.00", "2 calls")),
+        (Spent(compared_calls=2, billed_usd=2.5, least_usd=1.35), billed("1.85", "2 calls")),
+        (Spent(compared_calls=1, billed_usd=0.8, least_usd=1.0), billed("1.00", "1 call")),
     ],
 )
-def test_how_close_the_bill_came_to_the_least_is_told(
-    answers: tuple[BilledAnswer, ...], text: str
-) -> None:
+def test_how_close_the_bill_came_to_the_least_is_told(compared: Spent, text: str) -> None:
     """Beside what caching saved."""
-    lines = told(replace(REPORT, answers=answers))
+    lines = told(replace(REPORT, compared=compared))
     assert f"- **Prompt cache**: saved $3.59 so far; {text}" in lines
 
 
 def test_the_least_is_told_where_nothing_was_saved() -> None:
     """A Claude can cache: a bill without a word of it is worth knowing."""
-    lines = told(replace(NOTHING, answers=answered(PLAIN, PLAIN)))
+    lines = told(replace(NOTHING, compared=Spent(2, Usage(), 1.0, 0, 0, 2, 1.48, 1.0)))
     assert f"- **Prompt cache**: {billed('1.48', '2 calls')}" in lines
 
 
 def test_free_and_unknown_models_have_no_least() -> None:
     """Nor a line about a cache."""
-    report = replace(NOTHING, answers=answered(WRITTEN, READ))
     known: tuple[dict[str, Prices], ...] = ({"claude-test": FREE}, {})
     for prices in known:
-        assert not [line for line in told(report, prices=prices) if "Prompt cache" in line]
+        assert MoneyRules(prices=prices).rates("claude-test") is None
+        assert not [line for line in told(NOTHING, prices=prices) if "Prompt cache" in line]
 
 
 def test_rules_of_the_settings_come_before_those_of_the_table() -> None:
     """A prompt below the minimum could not have been cached."""
-    report = replace(NOTHING, answers=answered(PLAIN, PLAIN))
-    lines = told(report, rules={"claude-test": CacheRules(min_tokens=20_000)})
-    assert f"- **Prompt cache**: {billed('1.00', '2 calls')}" in lines
+    rules = {"claude-test": CacheRules(min_tokens=20_000)}
+    found = MoneyRules(prices={"claude-test": PRICES}, rules=rules).rates("claude-test")
+    assert found is not None
+    assert found.rules.min_tokens == 20_000
 
 
 async def test_both_are_answered_from_the_books(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agent.money.costs import Money
 from gateway.console import wording
+from gateway.storage.reports.spending import Spent
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_moments_are_those_of_the_time_zone() -> None:
 
 def test_money() -> None:
     """Money is written as everywhere else."""
-    assert wording.money(Money(1.2)) == "$1.20"
+    assert wording.money(Spent(1, usd=1.2)) == "$1.20"
     assert wording.money(None) == "unknown price"
 
 

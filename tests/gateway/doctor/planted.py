@@ -403,7 +403,7 @@ def _unknown_price(patient: Patient, _: pytest.MonkeyPatch) -> None:
 
 @fault("budget-left", "wrong")
 def _spent(patient: Patient, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("gateway.doctor.models.ledger.spent_usd", lambda _conn, _since: 6.0)
+    patch.setattr("gateway.doctor.models.spending.spent_usd", lambda _conn, _since: 6.0)
     assert patient.changes == {}
 
 

@@ -9,8 +9,13 @@ from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.reports import conversation_list
-from gateway.storage.reports.conversation_list import DayTurns, Listed, Wanted, first_turn_since
-from gateway.storage.reports.ledger import Span
+from gateway.storage.reports.conversation_list import (
+    DayTurns,
+    Listed,
+    Span,
+    Wanted,
+    first_turn_since,
+)
 from gateway.storage.schema import conversation, inbox, outbox, turn
 from gateway.storage.search import index
 from tests.support.storage import Store, admit, inbound, model_call, parts, turn_of

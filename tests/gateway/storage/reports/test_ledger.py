@@ -10,11 +10,12 @@ from agent.ports import ModelCall
 from agent.usage import Usage
 from agent.view.view import Summary
 from gateway.storage.conversation import compactions, turn_journal
-from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turn_journal import Totals, TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
 from gateway.storage.reports import ledger as books
-from gateway.storage.reports.ledger import Totals
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import Where
 from gateway.storage.schema import ledger, step, turn
 from tests.support.scripted_model import tool_call
 from tests.support.storage import (
@@ -44,7 +45,7 @@ def think(store: Store, current: Turn, call: ModelCall) -> None:
 def finish(store: Store, current: Turn, call: ModelCall | None) -> Totals:
     end = TurnEnd("final_text", call)
     said = [assistant_message("hi")]
-    return store.run(turn_journal.commit, current, said, parts(current), end).totals
+    return store.run(turn_journal.commit, current, said, parts(current), end)
 
 
 def purposes(store: Store) -> list[str]:
@@ -133,18 +134,18 @@ def test_what_was_spent_is_summed_up(store: Store, current: Turn) -> None:
         (5, "a:1", None),
     ):
         spend(store, current, at, sender, usd)
-    assert store.run(books.spent_usd, 0) == 15
-    assert store.run(books.spent_usd, 2) == 14
-    assert store.run(books.spent_usd, 2, "a:1") == 10
-    assert store.run(books.spent_usd, 5) == 0
-    assert store.run(books.spent_usd, 0, "nobody:1") == 0
+    assert store.run(spending.spent_usd, 0) == 15
+    assert store.run(spending.spent_usd, 2) == 14
+    assert store.run(spending.spent_usd, 2, "a:1") == 10
+    assert store.run(spending.spent_usd, 5) == 0
+    assert store.run(spending.spent_usd, 0, "nobody:1") == 0
 
 
 @pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize("sender", [None, "a:1"])
 def test_a_budget_is_checked_within_an_index(store: Store, sender: str | None) -> None:
     """It is asked for before every call: no row of the ledger is read."""
-    (plan,) = store.plans(books.spent_usd, 5.0, sender)
+    (plan,) = store.plans(spending.spent_usd, 5.0, sender)
     assert plan.startswith("SEARCH ledger USING COVERING INDEX")
 
 
@@ -169,7 +170,8 @@ def test_a_turn_costs_what_its_calls_cost(store: Store, current: Turn) -> None:
     book(store, current, LOST, SUMMARY)
     totals = finish(store, current, model_call(USAGE))
     assert (totals.iterations, totals.tool_calls) == (2, 1)
-    assert totals.usage == USAGE + USAGE + USAGE + USAGE
+    assert (totals.input_tokens, totals.output_tokens) == (400, 80)
+    assert (totals.cache_read_tokens, totals.cache_write_tokens) == (120, 36)
     assert (totals.usd, totals.estimated) == (1.375, True)
     row = store.one(turn)
     assert (row.usd, row.iterations, row.input_tokens) == (1.375, 2, 400)
@@ -186,17 +188,18 @@ def test_a_turn_of_one_unknown_price_is_of_unknown_cost(store: Store, current: T
 
 def test_a_turn_without_calls_costs_nothing(store: Store, current: Turn) -> None:
     """That is known, unlike the price of a call."""
-    totals = store.run(turn_journal.commit, current, [], [], TurnEnd("spend_limit")).totals
-    assert (totals.usd, totals.estimated, totals.usage) == (0.0, False, Usage())
+    totals = store.run(turn_journal.commit, current, [], [], TurnEnd("spend_limit"))
+    assert totals == Totals(0, 0, 0, 0, 0, 0, 0.0, estimated=False)
     assert (store.one(turn).usd, store.one(turn).model) == (0.0, "")
 
 
 @pytest.mark.usefixtures("sqlite_alone")
 def test_a_turn_is_summed_up_within_an_index(store: Store, current: Turn) -> None:
     """Its end takes no longer in a conversation that had thousands of turns."""
-    plan = store.plans(books.of_turn, current.lease.conversation, current.id)
+    where = Where(conversation=current.lease.conversation, turn=current.id)
+    plan = store.plans(spending.total, where)
     assert any("USING INDEX ix_ledger_conversation_turn_id" in step for step in plan), plan
-    assert not any("SCAN ledger" in step or "SCAN step" in step for step in plan), plan
+    assert not any("SCAN ledger" in step for step in plan), plan
 
 
 def test_each_turn_has_its_own_sum(store: Store, current: Turn) -> None:
@@ -234,8 +237,9 @@ def test_a_commit_is_booked_once(store: Store, current: Turn) -> None:
 def test_a_lost_call_is_no_step(store: Store, current: Turn) -> None:
     """A turn that failed in the middle of a stream has no answer, but a bill."""
     end = TurnEnd("provider_failed", LOST, error="cut off")
-    totals = store.run(turn_journal.commit, current, [], parts(current), end).totals
-    assert (totals.iterations, totals.usd, totals.usage) == (0, 0.25, USAGE)
+    totals = store.run(turn_journal.commit, current, [], parts(current), end)
+    assert (totals.iterations, totals.usd, totals.input_tokens) == (0, 0.25, 100)
+    assert (totals.cache_write_tokens, totals.output_tokens) == (9, 20)
     assert store.rows(step) == []
 
 

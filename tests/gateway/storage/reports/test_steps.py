@@ -8,7 +8,7 @@ from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox, leases
-from gateway.storage.reports import costs, history, steps
+from gateway.storage.reports import history, spending, steps
 from tests.agent.tools.doubles import call
 from tests.support.storage import (
     Store,
@@ -50,7 +50,7 @@ def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
     assert {row.turn for row in rows} == {current.id}
     [head] = store.run(steps.turns, [current.id])
     assert (head.state, head.outcome, head.attempt) == ("done", "final_text", 1)
-    first, second = store.run(steps.calls, 1, [current.id])
+    first, second = store.run(spending.calls_of_turns, 1, [current.id])
     assert (first.call_id, first.usage.prompt_tokens, first.usd) == ("c1", 150, 0.5)
     assert (second.call_id, second.usd) == ("c2", None)
     assert [(s.kind, s.name, s.status) for s in store.run(steps.journal, [current.id])] == [
@@ -88,9 +88,10 @@ def test_a_turn_takes_what_came_meanwhile_along(store: Store) -> None:
 def test_sums_and_prompts(store: Store) -> None:
     """What calls took; a cost that is not known is left out."""
     current = worked(store)
-    answers = store.run(costs.recent_answers, 1)
+    answers = store.run(spending.recent_answers, 1)
     assert [each.usage.prompt_tokens for each in answers] == [150, 150]
-    assert steps.spent(store.run(steps.calls, 1, [current.id])).money.unknown_calls == 1
+    calls = store.run(spending.calls_of_turns, 1, [current.id])
+    assert sum(each.spent.unknown_calls for each in calls) == 1
 
 
 def test_messages_that_left_the_view_are_known() -> None:

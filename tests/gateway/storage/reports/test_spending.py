@@ -1,7 +1,6 @@
 """What calls took and cost: sums over the ledger by day, sender, conversation, model, outcome."""
 
 import itertools
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,25 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from agent.messages import assistant_message
-from agent.models.catalog import ModelFacts, facts_of
-from agent.money.cache_simulator import CacheRules
-from agent.money.costs import Money
-from agent.settings import FactsSettings
+from agent.models.catalog import ModelFacts
+from agent.money.cache_simulator import CacheRules, least_after
+from agent.money.costs import cost_usd
 from agent.usage import FREE, Prices, Usage
 from gateway.storage import maintenance
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.reports import costs, ledger, usage
-from gateway.storage.reports.costs import (
+from gateway.storage.reports import ledger, spending, usage
+from gateway.storage.reports.spending import (
     RECENT_CALLS,
-    SIZES,
-    BilledAnswer,
+    TOKENS,
+    By,
     CachePrices,
-    GroupPage,
+    Call,
+    KnownRates,
+    Spent,
+    Where,
 )
-from gateway.storage.reports.ledger import Compared, Group, Key, Span, Spent
 from gateway.storage.schema import ledger as table
 from gateway.storage.schema import turn
 from tests.support.storage import (
@@ -82,10 +82,6 @@ def rates(model: str) -> CachePrices | None:
     return RATES[model]
 
 
-def nothing(_: str) -> None:
-    return None
-
-
 def book_slots(store: Store, current: Turn, at: float | None = None, **call: Any) -> int:
     """Book a call of a turn, at a time of its own; returns its row."""
     made = model_call(call.pop("usage", Usage(100, 20, 300, 40, 5)), **call)
@@ -96,10 +92,13 @@ def book_slots(store: Store, current: Turn, at: float | None = None, **call: Any
     return newest
 
 
-def by_key(
-    store: Store, key: Key, since: float = 0.0, page: GroupPage = costs.FIRST_PAGE
-) -> list[Group]:
-    return store.run(costs.by_key, key, since, nothing, page)
+def page(store: Store, by: By, limit: int, after: str | None = None) -> dict[str, Spent]:
+    return spending.page(store.run(spending.spent, by, Where()), limit, after)
+
+
+def compared(store: Store, where: Where, known: KnownRates) -> Spent:
+    rates = store.run(spending.rates_of, where, known)
+    return store.run(spending.total, where, rates)
 
 
 @pytest.mark.thorough
@@ -116,42 +115,31 @@ def test_prompts_are_compared_by_sums_as_call_by_call(
         if each["gone"]:
             store.run(lambda conn, row=row: conn.execute(table.delete().where(table.c.id == row)))
     for since in (0.0, 9 * 900.0):
-        spent = store.run(costs.total, since, rates)
+        spent = compared(store, Where(since), rates)
         assert spent.calls == len([row for row in store.rows(table) if row.at >= since])
-        assert spent.prompts == approximately(fully_compared(store, since))
+        found = (spent.compared_calls, spent.billed_usd, spent.least_usd)
+        assert found == pytest.approx(fully_compared(store, since))
     for current in turns.values():
         store.run(forget, current.lease.conversation)
 
 
-def fully_compared(store: Store, since: float) -> Compared:
+def fully_compared(store: Store, since: float) -> tuple[int, float, float]:
     """Compare call by call what `total` compares by sums."""
     answers = [
-        BilledAnswer(
-            row.provider,
-            row.model,
-            Usage(*(getattr(row, name) for name in USAGE_NAMES)),
-            row.before_tokens,
-        )
+        (row, Usage(*(getattr(row, name) for name in TOKENS)))
         for row in store.rows(table)
         if row.at >= since and row.purpose == "answer" and not row.estimated
     ]
-    return costs.compare(answers, rates)
-
-
-USAGE_NAMES = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_tokens",
-    "cache_write_5m_tokens",
-    "cache_write_1h_tokens",
-)
-
-
-def approximately(compared: Compared) -> Any:
-    """Equal but for the last digits of floating point."""
-    return Compared(
-        compared.calls, pytest.approx(compared.billed_usd), pytest.approx(compared.least_usd)
-    )
+    cached = {row.model for row, used in answers if used.prompt_tokens > used.input_tokens}
+    calls, billed_usd, least_usd = 0, 0.0, 0.0
+    for row, used in answers:
+        known = rates(row.model)
+        if known and (known.rules.marked or row.model in cached):
+            least = least_after(row.before_tokens, used, known.rules)
+            calls += 1
+            billed_usd += cost_usd(used, known.prices) or 0.0
+            least_usd += cost_usd(least, known.prices) or 0.0
+    return calls, billed_usd, least_usd
 
 
 def test_the_prompt_before_is_that_of_the_same_cache(store: Store, current: Turn) -> None:
@@ -171,72 +159,60 @@ def test_an_entry_is_one_statement(store: Store, current: Turn) -> None:
     assert store.statements(ledger.append, *here, [model_call()]) == ["INSERT ledger"]
 
 
-def test_all_models_have_a_known_shortest_prefix() -> None:
-    """`SIZES` tell on which side of it a call is: another one needs a new size."""
-    names = ("claude-opus-5", "claude-opus-4-6", "claude-sonnet-5", "claude-haiku-4-5", "gpt-5.1")
-    assert {facts_of(name, FactsSettings()).min_cache_tokens for name in names} <= {0, *SIZES}
-
-
 def test_days_do_not_overlap(store: Store, current: Turn) -> None:
-    """Their end is not part of them; those without a call are left out."""
+    """Their end is not part of them."""
     for at in (900.0, 1799.0, 1800.0):
         book_slots(store, current, at=at)
-    spans = [Span("a", 0, 900), Span("b", 900, 1800), Span("c", 1800, 2700), Span("d", 2700, 9000)]
-    found = store.run(costs.by_span, spans, nothing)
-    assert [(group.name, group.spent.calls) for group in found] == [("b", 2), ("c", 1)]
+    days = [Where(0, 900), Where(900, 1800), Where(1800, 2700), Where(2700, 9000)]
+    assert [store.run(spending.total, day).calls for day in days] == [0, 2, 1, 0]
+    assert store.run(spending.first_call_at) == 900.0
 
 
 @pytest.mark.parametrize(
-    ("key", "named"),
-    [
-        ("sender", [("telegram:43", ""), (ADA, "")]),
-        ("conversation", [("2", "hi"), ("1", "What is it?")]),
-    ],
+    ("by", "named"), [("sender", ["telegram:43", ADA]), ("conversation", ["2", "1"])]
 )
-def test_groups_are_named(
-    store: Store, current: Turn, key: Key, named: list[tuple[str, str]]
-) -> None:
+def test_sums_are_named(store: Store, current: Turn, by: By, named: list[str]) -> None:
     """The dearest first."""
     book_slots(store, current)
     book_slots(store, current, cost_usd=None)
     book_slots(store, store.run(turn_of, "hi", chat="43"), cost_usd=2.0)
-    assert [(group.name, group.title) for group in by_key(store, key)] == named
+    assert list(store.run(spending.spent, by, Where())) == named
 
 
 def test_models_of_old_have_no_provider(store: Store, current: Turn) -> None:
     """Then the name stands alone; the dearest first."""
     book_slots(store, current, model="claude")
     book_slots(store, current, provider="", model="model-of-old", cost_usd=None)
-    found = store.run(costs.by_model, 0.0, nothing)
-    assert [group.name for group in found] == ["anthropic/claude", "model-of-old"]
+    found = store.run(spending.spent, "provider_model", Where())
+    assert list(found) == ["anthropic/claude", "model-of-old"]
 
 
-def test_groups_begin_at_a_point_in_time(store: Store, current: Turn) -> None:
+def test_sums_begin_at_a_point_in_time(store: Store, current: Turn) -> None:
     """What was before is not in them."""
     book_slots(store, current, at=100)
     book_slots(store, current, at=1000)
-    assert [group.spent.calls for group in by_key(store, "sender", 900.0)] == [1]
+    found = store.run(spending.spent, "sender", Where(900.0))
+    assert [each.calls for each in found.values()] == [1]
 
 
-def test_a_group_without_a_name_is_shown_as_unknown(store: Store, current: Turn) -> None:
+def test_an_unknown_sender_is_a_question_mark(store: Store, current: Turn) -> None:
     """Such as work in the background of a conversation that nobody has written in."""
     here = current.lease.conversation
     store.run(ledger.book, here, None, "", [model_call(Usage(1))])
-    [group] = by_key(store, "sender")
-    assert group.name == "?"
-    assert by_key(store, "sender", page=GroupPage(5, "?")) == []
+    assert list(page(store, "sender", 5)) == ["?"]
+    assert page(store, "sender", 5, "?") == {}
 
 
-@pytest.mark.parametrize("key", ["sender", "conversation"])
-def test_pages_of_groups_follow_each_other(store: Store, key: Key) -> None:
+@pytest.mark.parametrize("by", ["sender", "conversation"])
+def test_pages_follow_each_other(store: Store, by: By) -> None:
     """The dearest first; among equals by name."""
     for n in range(7):
         current = store.run(turn_of, "hi", chat=f"{n}")
         book_slots(store, current, cost_usd=float(n // 3))
-    whole = [group.name for group in by_key(store, key, page=GroupPage(50))]
+    whole = list(page(store, by, 50))
     after, seen = None, list[str]()
-    while found := by_key(store, key, page=GroupPage(2, after)):
-        seen += [group.name for group in found]
+    while found := page(store, by, 2, after):
+        seen += found
         after = seen[-1]
     assert seen == whole
     assert len(seen) == 7
@@ -260,10 +236,10 @@ def test_older_ledgers_learn_the_prompts_before(store: Store, tmp_path: Path) ->
 
 
 def test_nothing_is_spent_in_an_empty_ledger(store: Store) -> None:
-    """No group, and a sum of nothing."""
-    now = datetime.now(UTC).timestamp()
-    assert store.run(costs.total, 0.0, nothing) == Spent()
-    assert store.run(costs.by_span, [Span("a", 0, now)], nothing) == []
+    """No name, and a sum of nothing."""
+    assert store.run(spending.spent, "sender", Where()) == {}
+    assert store.run(spending.total, Where()) == Spent()
+    assert store.run(spending.first_call_at) is None
 
 
 USAGE = Usage(100, 20, 300, 40, 5)
@@ -296,7 +272,7 @@ def test_sums_add_up_every_kind_of_token(store: Store, current: Turn) -> None:
     book(store, current, usage=None)
     here = (current.lease.conversation, current.session.id)
     assert store.run(usage.report, *here).last_turn == Spent(
-        3, USAGE + USAGE, Money(0.75, unknown_calls=1)
+        3, USAGE + USAGE, 0.75, unknown_calls=1
     )
 
 
@@ -304,10 +280,11 @@ def test_a_sum_is_estimated_if_any_part_of_it_is(store: Store, current: Turn) ->
     """What has no price makes no amount an estimate."""
     book(store, current, cost_usd=0.25)
     book(store, current, cost_usd=None, estimated=True)
-    assert not store.run(costs.of_sender, ADA, 0.0).money.estimated
+    assert store.run(spending.total, Where()).estimated_calls == 0
     book(store, current, cost_usd=0.25, estimated=True, purpose="lost")
-    found = store.run(costs.of_sender, ADA, 0.0).money
-    assert found == Money(0.5, unknown_calls=1, estimated=True)
+    found = store.run(spending.total, Where())
+    assert (found.usd, found.unknown_calls, found.estimated_calls) == (0.5, 1, 1)
+    assert found.cost == "~$0.50 + 1 call of unknown price"
 
 
 def test_the_hit_ratio_is_the_share_that_was_read_from_the_cache() -> None:
@@ -321,9 +298,9 @@ def test_a_sender_is_counted_in_all_conversations(store: Store, current: Turn) -
     book(store, current, at=900)
     book(store, current, at=1800)
     book(store, store.run(turn_of, "hi", chat="43"), at=1800)
-    assert store.run(costs.of_sender, ADA, 900.0).calls == 2
-    assert store.run(costs.of_sender, ADA, 1800.0).calls == 1
-    assert store.run(costs.of_sender, "telegram:44", 0.0) == Spent()
+    assert store.run(spending.total, Where(900.0, sender=ADA)).calls == 2
+    assert store.run(spending.total, Where(1800.0, sender=ADA)).calls == 1
+    assert store.run(spending.total, Where(sender="telegram:44")) == Spent()
 
 
 def test_a_conversation_is_told_by_model(store: Store, current: Turn) -> None:
@@ -334,7 +311,7 @@ def test_a_conversation_is_told_by_model(store: Store, current: Turn) -> None:
     book(store, store.run(turn_of, "hi", chat="43"), at=200, model="other")
     here = (current.lease.conversation, current.session.id)
     found = store.run(usage.insights, here[0], 150.0, ())
-    assert [(group.name, group.spent.money.usd) for group in found.models] == [
+    assert [(name, spent.usd) for name, spent in found.models.items()] == [
         ("large", 1.0),
         ("small", 0.1),
     ]
@@ -348,13 +325,13 @@ def test_turns_are_told_by_how_they_ended(store: Store, current: Turn) -> None:
         finish(store, current, outcome)
         store.run(admit, inbound("And then?"))
         current = store.run(begin_turn, current.lease)
-    found = store.run(costs.by_outcome, 0.0)
-    assert [(group.name, group.turns, group.spent.calls) for group in found] == [
-        ("final_text", 2, 4),
-        ("partial", 1, 2),
-        ("running", 1, 0),
-    ]
-    assert found[0] == Group("final_text", found[0].spent, turns=2)
+    assert ended(store, 0.0) == [("final_text", 2, 4), ("partial", 1, 2), ("running", 1, 0)]
+
+
+def ended(store: Store, since: float) -> list[tuple[str, int, int]]:
+    """Return how turns ended, how many, and how many calls they made."""
+    found = store.run(usage.by_outcome, since)
+    return [(name, turns, spent.calls) for name, (turns, spent) in found.items()]
 
 
 def test_what_no_turn_has_done_is_told_last(store: Store, current: Turn) -> None:
@@ -362,12 +339,9 @@ def test_what_no_turn_has_done_is_told_last(store: Store, current: Turn) -> None
     book(store, current, at=200)
     for call in (model_call(USAGE), model_call(USAGE)):
         store.run(ledger.book, current.lease.conversation, None, ADA, [call])
-    found = store.run(costs.by_outcome, 100.0)
-    assert [(group.name, group.turns, group.spent.calls) for group in found] == [
-        ("running", 1, 1),
-        (costs.BACKGROUND, 0, 2),
-    ]
-    assert ledger.total(found) == store.run(costs.total, 0.0, lambda _: None)
+    assert ended(store, 100.0) == [("running", 1, 1), (spending.BACKGROUND, 0, 2)]
+    found = store.run(usage.by_outcome, 100.0).values()
+    assert sum((spent for _, spent in found), Spent()) == store.run(spending.total, Where())
 
 
 def test_a_turn_counts_with_its_calls_since(store: Store, current: Turn) -> None:
@@ -375,8 +349,7 @@ def test_a_turn_counts_with_its_calls_since(store: Store, current: Turn) -> None
     store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
     book(store, current, at=150)
     book(store, current, at=250)
-    [group] = store.run(costs.by_outcome, 200.0)
-    assert (group.turns, group.spent.calls) == (1, 1)
+    assert ended(store, 200.0) == [("running", 1, 1)]
 
 
 def test_turns_of_before_and_since_count_once_each(store: Store, current: Turn) -> None:
@@ -385,15 +358,14 @@ def test_turns_of_before_and_since_count_once_each(store: Store, current: Turn) 
     for at in (250, 260):
         book(store, current, at=at)
     book(store, store.run(turn_of, "hi", chat="43"), at=270)
-    [group] = store.run(costs.by_outcome, 200.0)
-    assert (group.name, group.turns, group.spent.calls) == ("running", 2, 3)
+    assert ended(store, 200.0) == [("running", 2, 3)]
 
 
 def test_outcomes_of_before_do_not_count(store: Store, current: Turn) -> None:
     """By when a turn began."""
     store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
-    assert store.run(costs.by_outcome, 101.0) == []
-    assert len(store.run(costs.by_outcome, datetime.fromtimestamp(100, UTC).timestamp())) == 1
+    assert ended(store, 101.0) == []
+    assert len(ended(store, 100.0)) == 1
 
 
 def book_calls(store: Store, current: Turn, *usages: Usage | None, **call: Any) -> None:
@@ -402,29 +374,37 @@ def book_calls(store: Store, current: Turn, *usages: Usage | None, **call: Any) 
     store.run(ledger.book, current.lease.conversation, current.id, current.sender, calls)
 
 
-def recent(store: Store, current: Turn) -> list[BilledAnswer]:
-    return store.run(costs.recent_answers, current.lease.conversation)
+def recent(store: Store, current: Turn) -> list[Call]:
+    return store.run(spending.recent_answers, current.lease.conversation)
 
 
-def before(answers: list[BilledAnswer]) -> list[int]:
-    return [answer.before_tokens for answer in answers]
+def before(store: Store, current: Turn) -> list[int]:
+    """Return the prompts before the answers that count."""
+    here = current.lease.conversation
+    return [
+        row.before_tokens
+        for row in store.rows(table)
+        if row.conversation == here and row.purpose == "answer" and not row.estimated
+    ]
 
 
-def compared(store: Store, current: Turn, facts: ModelFacts = CLAUDE) -> Compared:
-    return costs.compare(recent(store, current), lambda _: CachePrices.of(facts))
+def least(store: Store, current: Turn, facts: ModelFacts = CLAUDE) -> Spent:
+    """Compare the newest answers of a conversation."""
+    where = Where(conversation=current.lease.conversation, newest=RECENT_CALLS)
+    return compared(store, where, lambda _: CachePrices.of(facts))
 
 
 def test_answers_have_the_prompt_before_them(store: Store, current: Turn) -> None:
     """All kinds of tokens but output; the first has none."""
     book_calls(store, current, Usage(100, 20, 300, 40, 5), Usage(500), Usage(700))
-    assert before(recent(store, current)) == [0, 445, 500]
+    assert before(store, current) == [0, 445, 500]
 
 
 def test_each_model_has_a_cache_of_its_own(store: Store, current: Turn) -> None:
     """A fallback reads nothing of what the main model wrote; nor does another provider's."""
     for provider, model in (("a", "m"), ("a", "n"), ("b", "m"), ("a", "m")):
         book_calls(store, current, Usage(500), provider=provider, model=model)
-    assert before(recent(store, current)) == [0, 0, 0, 500]
+    assert before(store, current) == [0, 0, 0, 500]
 
 
 def test_only_reported_answers_count(store: Store, current: Turn) -> None:
@@ -435,7 +415,7 @@ def test_only_reported_answers_count(store: Store, current: Turn) -> None:
     book_calls(store, current, Usage(3), estimated=True)
     book_calls(store, current, None)
     book_calls(store, current, Usage(600))
-    assert before(recent(store, current)) == [0, 500]
+    assert before(store, current) == [0, 500]
 
 
 def test_conversations_share_no_prompt(store: Store, current: Turn) -> None:
@@ -444,7 +424,7 @@ def test_conversations_share_no_prompt(store: Store, current: Turn) -> None:
     book_calls(store, current, Usage(500))
     book_calls(store, other, Usage(900))
     book_calls(store, current, Usage(600))
-    assert before(recent(store, current)) == [0, 500]
+    assert before(store, current) == [0, 500]
 
 
 def test_the_newest_calls_are_enough(store: Store, current: Turn) -> None:
@@ -452,7 +432,7 @@ def test_the_newest_calls_are_enough(store: Store, current: Turn) -> None:
     book_calls(store, current, *(Usage(n) for n in range(1, RECENT_CALLS + 3)))
     found = recent(store, current)
     assert [answer.usage.input_tokens for answer in found] == list(range(3, RECENT_CALLS + 3))
-    assert found[0].before_tokens == 2
+    assert least(store, current).compared_calls == RECENT_CALLS
 
 
 def test_a_conversation_that_reads_what_it_wrote_pays_the_least(
@@ -460,51 +440,52 @@ def test_a_conversation_that_reads_what_it_wrote_pays_the_least(
 ) -> None:
     """Answers are not part of it."""
     book_calls(store, current, WRITTEN, READ + Usage(output_tokens=900, cache_write_5m_tokens=100))
-    found = compared(store, current)
-    assert found.calls == 2
+    found = least(store, current)
+    assert found.compared_calls == 2
     assert found.billed_usd == found.least_usd == pytest.approx(0.013625)
 
 
 def test_nothing_is_billed_below_the_least(store: Store, current: Turn) -> None:
     """A single call is cheaper where nothing of it is written."""
     book_calls(store, current, Usage(10_000))
-    found = compared(store, current)
+    found = least(store, current)
     assert found.billed_usd < found.least_usd
-    assert found.ratio == 1.0
+    assert found.least_ratio == 1.0
 
 
 def test_what_was_written_again_is_above_the_least(store: Store, current: Turn) -> None:
     """A cache that has died, or whose prefix has moved."""
     book_calls(store, current, WRITTEN, WRITTEN)
-    assert compared(store, current).ratio == pytest.approx(2.5 / 1.35)
+    assert least(store, current).least_ratio == pytest.approx(2.5 / 1.35)
 
 
 def test_a_claude_without_cache_figures_is_compared(store: Store, current: Turn) -> None:
     """It takes breakpoints; another model may have no cache at all."""
     book_calls(store, current, Usage(10_000), Usage(10_000))
-    assert compared(store, current).ratio == pytest.approx(2.0 / 1.35)
-    assert compared(store, current, OTHER) == Compared()
+    assert least(store, current).least_ratio == pytest.approx(2.0 / 1.35)
+    assert least(store, current, OTHER).compared_calls == 0
     book_calls(store, current, READ)
-    assert compared(store, current, OTHER).ratio == pytest.approx(2.1 / 1.2)
+    assert least(store, current, OTHER).least_ratio == pytest.approx(2.1 / 1.2)
 
 
 def test_free_and_unknown_models_are_left_out(store: Store, current: Turn) -> None:
     """There is no least of nothing."""
     book_calls(store, current, WRITTEN, WRITTEN)
-    assert compared(store, current, ModelFacts("claude-x", prices=FREE)) == Compared()
-    assert compared(store, current, ModelFacts("claude-x")) == Compared()
-    assert Compared().ratio is None
+    for facts in (ModelFacts("claude-x", prices=FREE), ModelFacts("claude-x")):
+        found = least(store, current, facts)
+        assert (found.compared_calls, found.least_ratio) == (0, None)
 
 
 def test_the_minimum_prefix_is_that_of_the_model(store: Store, current: Turn) -> None:
     """Nothing below it could have been cached."""
     book_calls(store, current, Usage(10_000), Usage(10_000))
     rates = CachePrices(CacheRules(min_tokens=10_001), PRICES)
-    assert costs.compare(recent(store, current), lambda _: rates).ratio == 1.0
+    where = Where(conversation=current.lease.conversation)
+    assert compared(store, where, lambda _: rates).least_ratio == 1.0
 
 
-def test_the_sums_of_days_by_model_and_of_platforms_are_those_of_all(store: Store) -> None:
-    """A day without calls is there; what counts for nobody has no platform."""
+def test_the_sums_of_days_by_model_and_of_senders_are_those_of_all(store: Store) -> None:
+    """A day without calls has none; what counts for nobody has no name."""
     current = store.run(turn_of, "one", chat="a")
     here = current.lease.conversation
     for sender, model, usd, at in (
@@ -515,23 +496,20 @@ def test_the_sums_of_days_by_model_and_of_platforms_are_those_of_all(store: Stor
         call = model_call(Usage(10, 5), model=model, cost_usd=usd, id=f"{sender}{at}")
         store.run(ledger.append, here, None, sender, [call])
         store.run(_date, f"{sender}{at}", at)
-    spans = [
-        Span("one", 0.0, 86_400.0),
-        Span("two", 86_400.0, 172_800.0),
-        Span("x", 172_800.0, 2e5),
+    days = (Where(0.0, 86_400.0), Where(86_400.0, 172_800.0), Where(172_800.0, 2e5))
+    found = [store.run(spending.spent, "provider_model", day) for day in days]
+    assert [{name: spent.usd for name, spent in each.items()} for each in found] == [
+        {"anthropic/claude": 0.5, "anthropic/gpt": 0.25},
+        {"anthropic/claude": 0.125},
+        {},
     ]
-    days = store.run(costs.by_span_and_model, spans)
-    assert [
-        (span.name, {name: s.money.usd for name, s in each.items()}) for span, each in days
-    ] == [
-        ("one", {"anthropic/claude": 0.5, "anthropic/gpt": 0.25}),
-        ("two", {"anthropic/claude": 0.125}),
-        ("x", {}),
-    ]
-    found = store.run(costs.of_senders, 0.0, 2)
-    assert found.platforms == [("telegram", 0.5), ("slack", 0.25), ("?", 0.125)]
-    assert [group.name for group in found.dearest] == ["telegram:1", "slack:U:2"]
-    assert ledger.total(found.dearest).usage == Usage(20, 10)
+    senders = store.run(spending.spent, "sender", Where())
+    assert {name: spent.usd for name, spent in senders.items()} == {
+        "telegram:1": 0.5,
+        "slack:U:2": 0.25,
+        "?": 0.125,
+    }
+    assert sum(senders.values(), Spent()).usage == Usage(30, 15)
 
 
 def _date(conn: Connection, call_id: str, at: float) -> None:

@@ -1,0 +1,315 @@
+"""What calls of models took and cost: the one query of money, over the ledger.
+
+Budgets, quotas, `/usage`, `/insights`, `parley usage`, the console, doctor and `/metrics` ask it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, case, func, select
+
+from agent.models.catalog import ModelFacts
+from agent.money.cache_simulator import CacheRules
+from agent.money.costs import cost_usd, sum_text
+from agent.usage import Prices, Summed, Usage
+from gateway.errors import NotFound
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import ledger, turn
+
+RECENT_CALLS = 200
+"""Newest calls of a conversation that `/usage` compares, and whose sizes its page draws."""
+BACKGROUND = "(background)"
+"""Outcome of calls outside of turns, such as summaries that were written ahead."""
+TOKENS = tuple(each.name for each in fields(Usage))
+
+By = Literal["model", "provider_model", "sender", "conversation", "outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent(Summed):
+    """The sum of some calls, those for summaries and those without an answer included.
+
+    Attributes:
+        usd: Of the calls whose price is known.
+        unknown_calls: Calls that are not in `usd`.
+        estimated_calls: Calls in `usd` whose tokens Parley counted.
+        compared_calls: Answers whose prompts were compared with the least possible: `billed_usd`
+            and `least_usd` (agent/money/cache_simulator.py).
+    """
+
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    usd: float = 0.0
+    unknown_calls: int = 0
+    estimated_calls: int = 0
+    compared_calls: int = 0
+    billed_usd: float = 0.0
+    least_usd: float = 0.0
+
+    @property
+    def cost(self) -> str:
+        """The sum for people, such as "~$1.20 + 3 calls of unknown price"."""
+        return sum_text(self.usd, self.unknown_calls, estimated=self.estimated_calls > 0)
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the prompt tokens that came from a cache; None if nothing was read."""
+        read = self.usage.prompt_tokens
+        return self.usage.cache_read_tokens / read if read else None
+
+    @property
+    def least_ratio(self) -> float | None:
+        """Billed ÷ least, 1 or more; None if nothing was compared.
+
+        The least writes every new token. Not writing the end of a conversation is even cheaper:
+        then the bill is the least.
+        """
+        return max(self.billed_usd / self.least_usd, 1.0) if self.least_usd else None
+
+
+class Where(NamedTuple):
+    """Which calls count; without a condition all.
+
+    Attributes:
+        since: Seconds since the epoch, included; `until` is excluded.
+        sender: "platform:sender id".
+        session: A segment of the conversation.
+        children: Calls of the conversation's delegated children instead of its own.
+        newest: Only so many of the newest reported answers.
+    """
+
+    since: float = 0.0
+    until: float | None = None
+    sender: str | None = None
+    conversation: int | None = None
+    session: int | None = None
+    turn: int | None = None
+    children: bool = False
+    newest: int | None = None
+
+
+class CachePrices(NamedTuple):
+    """What decides about the least that the prompts of a model can cost; output is free here."""
+
+    rules: CacheRules
+    prices: Prices
+
+    @classmethod
+    def of(cls, facts: ModelFacts) -> "CachePrices | None":
+        """Return the prices of a model; None if prompts are free or the price is unknown."""
+        if facts.prices is None or not facts.prices.input:
+            return None
+        return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))
+
+
+KnownRates = Callable[[str], CachePrices | None]
+"""What is known of a model by its name."""
+Rates = Mapping[tuple[str, str], CachePrices]
+"""Of models whose prompts are compared, by provider and name."""
+
+
+def spent(conn: Connection, by: By, where: Where, rates: Rates | None = None) -> dict[str, Spent]:
+    """Return the sums of calls by name, the dearest first; "?" is an unknown sender.
+
+    Args:
+        rates: Prompts of these models are compared with the least possible; see `rates_of`.
+    """
+    rates = rates or {}
+    query = select(_NAMES[by].label("name"), ledger.c.provider, ledger.c.model, *SUMS)
+    query = query.add_columns(*_compared(rates)).where(*_conditions(where))
+    if by == "outcome":
+        # Calls of turns that were erased are left out.
+        query = query.outerjoin_from(ledger, turn, turn.c.id == ledger.c.turn_id)
+        query = query.where(ledger.c.turn_id.is_(None) | turn.c.id.is_not(None))
+    found: defaultdict[str, Spent] = defaultdict(Spent)
+    for row in conn.execute(query.group_by("name", ledger.c.provider, ledger.c.model)):
+        found[str(row.name) or "?"] += _part(row, rates.get((row.provider, row.model)))
+    return dict(sorted(found.items(), key=_dearest_first))
+
+
+def _dearest_first(named: tuple[str, Spent]) -> tuple[float, int, str]:
+    name, each = named
+    # Rounded: sums of fractions depend on their order.
+    return -round(each.usd, 12), -each.usage.prompt_tokens, name
+
+
+_NAMES: Mapping[By, ColumnElement[Any]] = {
+    "model": ledger.c.model,
+    "provider_model": case(
+        (ledger.c.provider == "", ledger.c.model), else_=ledger.c.provider + "/" + ledger.c.model
+    ),
+    "sender": ledger.c.sender,
+    "conversation": ledger.c.conversation,
+    "outcome": case(
+        (ledger.c.turn_id.is_(None), BACKGROUND), else_=func.coalesce(turn.c.outcome, turn.c.state)
+    ),
+}
+
+
+def total(conn: Connection, where: Where, rates: Rates | None = None) -> Spent:
+    """Return the sum of calls; see `spent`."""
+    return sum(spent(conn, "model", where, rates).values(), Spent())
+
+
+def page(found: Mapping[str, Spent], limit: int, after: str | None) -> dict[str, Spent]:
+    """Return the next names behind one; raises `NotFound` if it does not exist."""
+    names = list(found)
+    if after is not None and after not in found:
+        raise NotFound(f"there is no {after} to go on behind; begin without it")
+    first = 0 if after is None else names.index(after) + 1
+    return {name: found[name] for name in names[first : first + limit]}
+
+
+def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
+    """Return the dollars of `spent`, from an index alone: asked before every call of a model."""
+    if sender is None:
+        return conn.scalar(_SPENT_SINCE, {"since": since}) or 0.0
+    return conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "since": since}) or 0.0
+
+
+_SPENT_SINCE = select(func.sum(ledger.c.usd)).where(ledger.c.at >= bindparam("since"))
+_SPENT_SINCE_BY = _SPENT_SINCE.where(ledger.c.sender == bindparam("sender"))
+
+
+def _conditions(where: Where) -> list[ColumnElement[bool]]:
+    its = []
+    if where.since:
+        its.append(ledger.c.at >= where.since)
+    if where.until is not None:
+        its.append(ledger.c.at < where.until)
+    if where.sender is not None:
+        its.append(ledger.c.sender == where.sender)
+    if where.conversation is not None:
+        theirs = conversations.children_of(where.conversation)
+        here = ledger.c.conversation
+        its.append(here.in_(theirs) if where.children else here == where.conversation)
+    if where.session is not None:
+        of_session = select(turn.c.id).where(turn.c.session_id == where.session)
+        its.append(ledger.c.turn_id.in_(of_session))
+    if where.turn is not None:
+        its.append(ledger.c.turn_id == where.turn)
+    if where.newest is not None:
+        # In the order of an index, which ends at the limit: no other call is read.
+        newest = ledger.c.turn_id.desc(), ledger.c.id.desc()
+        ids = select(ledger.c.id).where(*its, _is_answer).order_by(*newest).limit(where.newest)
+        its = [ledger.c.id.in_(ids.correlate(None))]
+    return its
+
+
+_is_answer = and_(ledger.c.purpose == "answer", ledger.c.estimated.is_(False))
+_is_estimated = and_(ledger.c.estimated, ledger.c.usd.is_not(None))
+SUMS = (
+    func.count(ledger.c.id).label("calls"),
+    *(func.coalesce(func.sum(ledger.c[name]), 0).label(name) for name in TOKENS),
+    func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd"),
+    (func.count(ledger.c.id) - func.count(ledger.c.usd)).label("unknown_calls"),
+    func.count().filter(_is_estimated).label("estimated_calls"),
+)
+"""Sums over rows of the ledger."""
+_prompt = (
+    ledger.c.input_tokens
+    + ledger.c.cache_read_tokens
+    + ledger.c.cache_write_5m_tokens
+    + ledger.c.cache_write_1h_tokens
+)
+_before = case((ledger.c.before_tokens <= _prompt, ledger.c.before_tokens), else_=0)
+_known = case((_before > ledger.c.cache_read_tokens, _before), else_=ledger.c.cache_read_tokens)
+
+
+def rates_of(conn: Connection, where: Where, known: KnownRates) -> Rates:
+    """Return the rates of the models whose prompts can be compared, of those that are `known`.
+
+    A model that takes no breakpoints and has reported nothing of a cache is left out: it may have
+    none.
+    """
+    models = (ledger.c.provider, ledger.c.model)
+    cached = func.max(case((_prompt > ledger.c.input_tokens, 1), else_=0)).label("cached")
+    query = select(*models, cached).where(*_conditions(where), _is_answer).group_by(*models)
+    found = {}
+    for row in conn.execute(query):
+        rates = known(row.model)
+        if rates is not None and (rates.rules.marked or row.cached):
+            found[row.provider, row.model] = rates
+    return found
+
+
+def _compared(rates: Rates) -> Iterable[ColumnElement[Any]]:
+    """Yield sums from which the least follows, as `cache_simulator.least_after` has it."""
+    if not rates:
+        return
+    shortest = {model: known.rules.min_tokens for (_, model), known in rates.items()}
+    least = case(shortest, value=ledger.c.model, else_=0)
+    sums: dict[str, ColumnElement[Any]]
+    sums = {f"answer_{name}": ledger.c[name] for name in TOKENS if name != "output_tokens"}
+    sums["least_read"] = case((and_(_prompt >= least, _known >= least), _known), else_=0)
+    sums["least_plain"] = case((_prompt < least, _prompt), else_=0)
+    yield func.count().filter(_is_answer).label("answers")
+    for name, tokens in sums.items():
+        yield func.coalesce(func.sum(tokens).filter(_is_answer), 0).label(name)
+
+
+def _part(row: Row[Any], known: CachePrices | None) -> Spent:
+    plain = Spent(row.calls, _usage(row), row.usd, row.unknown_calls, row.estimated_calls)
+    if known is None or not row.answers:
+        return plain
+    billed = Usage(**{name: getattr(row, f"answer_{name}", 0) for name in TOKENS})
+    new = billed.prompt_tokens - row.least_read - row.least_plain
+    if known.rules.bills_writes:
+        least = Usage(row.least_plain, 0, row.least_read, new)
+    else:
+        least = Usage(row.least_plain + new, 0, row.least_read)
+    billed_usd, least_usd = (cost_usd(each, known.prices) or 0.0 for each in (billed, least))
+    return replace(plain, compared_calls=row.answers, billed_usd=billed_usd, least_usd=least_usd)
+
+
+def _usage(row: Row[Any]) -> Usage:
+    return Usage(**{name: getattr(row, name) for name in TOKENS})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a model as the ledger has it; `usd` is None for an unknown price."""
+
+    call_id: str | None
+    turn_id: int | None
+    model: str
+    purpose: str
+    usage: Usage
+    estimated: bool
+    usd: float | None
+    at: float
+
+    @property
+    def spent(self) -> Spent:
+        """The sum that is this call."""
+        if self.usd is None:
+            return Spent(1, self.usage, unknown_calls=1)
+        return Spent(1, self.usage, self.usd, estimated_calls=int(self.estimated))
+
+
+def calls_of_turns(conn: Connection, conversation_id: int, turn_ids: Iterable[int]) -> list[Call]:
+    """Return the calls that turns made, in order."""
+    here = (ledger.c.conversation == conversation_id, ledger.c.turn_id.in_(turn_ids))
+    return _calls(conn, here)
+
+
+def recent_answers(conn: Connection, conversation_id: int) -> list[Call]:
+    """Return the newest `RECENT_CALLS` reported answers of a conversation, in order."""
+    return _calls(conn, _conditions(Where(conversation=conversation_id, newest=RECENT_CALLS)))
+
+
+def _calls(conn: Connection, where: Iterable[ColumnElement[bool]]) -> list[Call]:
+    rows = conn.execute(select(ledger).where(*where).order_by(ledger.c.id)).mappings()
+    plain = ("call_id", "turn_id", "model", "purpose", "estimated", "usd", "at")
+    return [
+        Call(usage=Usage(*(row[name] for name in TOKENS)), **{name: row[name] for name in plain})
+        for row in rows
+    ]
+
+
+def first_call_at(conn: Connection) -> float | None:
+    """Return when the first call was made, in seconds since the epoch, or None."""
+    first: float | None = conn.scalar(select(func.min(ledger.c.at)))
+    return first
