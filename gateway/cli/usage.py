@@ -4,10 +4,11 @@ Reads the database's file itself, whether a gateway runs or not. It prints a tab
 it, or JSON.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
 import typer
@@ -41,12 +42,14 @@ class By(StrEnum):
 
 PAGED = (By.SENDER, By.CONVERSATION)
 """Of these there can be many; the others are few."""
-NAMES: Mapping[By, spending.By] = {
-    By.SENDER: "sender",
-    By.CONVERSATION: "conversation",
-    By.MODEL: "provider_model",
+TOKENS = {
+    "input": "input_tokens",
+    "cache read": "cache_read_tokens",
+    "write 5m": "cache_write_5m_tokens",
+    "write 1h": "cache_write_1h_tokens",
+    "output": "output_tokens",
 }
-NUMBERS = ("calls", "input", "cache read", "write 5m", "write 1h", "output", "hits")
+NUMBERS = ("calls", *TOKENS, "hits")
 LEAST = "x least"
 """What prompts were billed in multiples of the least that they could have been."""
 
@@ -88,8 +91,10 @@ def usage(
         if by in PAGED:
             found = spending.page({line.name: line.spent for line in lines}, limit + 1, after)
             shown, following = page_of(list(found), limit, lambda name: name)
-            titles = _titles(conn, shown) if by == By.CONVERSATION else {}
-            lines = [Line(name, found[name], titles.get(name, "")) for name in shown]
+            numbers = map(int, shown) if by == By.CONVERSATION else ()
+            titles = conversations.titles(conn, list(numbers))
+            titled = {str(number): title for number, title in titles.items()}
+            lines = [Line(name, found[name], titled.get(name, "")) for name in shown]
     if json:
         facts = {"since": str(first), "timezone": str(zone), "by": by.value}
         show_lines(as_data(lines, spent, facts))
@@ -99,11 +104,7 @@ def usage(
 
 
 class Line(NamedTuple):
-    """The calls that have something in common.
-
-    Attributes:
-        turns: How many turns made them; None if that is not counted.
-    """
+    """The calls that have something in common; `turns` is None if those are not counted."""
 
     name: str
     spent: Spent
@@ -122,26 +123,20 @@ def _lines(
     rates = spending.rates_of(conn, where, known)
     if by == By.DAY:
         return list(_days(conn, days, zone, rates))
-    return [Line(*each) for each in spending.spent(conn, NAMES[by], where, rates).items()]
+    name = cast("spending.By", "provider_model" if by == By.MODEL else by.value)
+    return [Line(*each) for each in spending.spent(conn, name, where, rates).items()]
 
 
 def _days(conn: Connection, days: tuple[date, date], zone: tzinfo, rates: Rates) -> Iterator[Line]:
     """Yield the days with calls: those of the settings' time zone, of 23 to 25 hours."""
-    begun = spending.first_call_at(conn)
-    if begun is None:
-        return
-    first = max(days[0], datetime.fromtimestamp(begun, zone).date())
+    begun = datetime.fromtimestamp(spending.first_call_at(conn) or time.time(), zone).date()
+    first = max(days[0], begun)
     for n in range((days[1] - first).days + 1):
         day = first + timedelta(days=n)
         start, end = budgets.day_of(day, zone)
         spent = spending.total(conn, Where(start.timestamp(), end.timestamp()), rates)
         if spent.calls:
             yield Line(str(day), spent)
-
-
-def _titles(conn: Connection, names: Sequence[str]) -> Mapping[str, str]:
-    found = conversations.titles(conn, [int(name) for name in names])
-    return {str(number): title for number, title in found.items()}
 
 
 def _since(first: date, zone: tzinfo) -> float:
@@ -157,12 +152,7 @@ def _rates(settings: Settings) -> KnownRates:
 
 
 def show(lines: Sequence[Line], total: Spent, by: str, console: Console) -> None:
-    """Print lines, and the sum.
-
-    Args:
-        total: The sum, of lines on other pages too.
-        by: What the calls of a line have in common: the heading of its name.
-    """
+    """Print lines named by `by`, and their `total` with those on other pages."""
     turns = sum(line.turns or 0 for line in lines)
     counts = ("turns", "share") if by == "outcome" else ()
     numbers = NUMBERS if counts else (*NUMBERS, LEAST)
@@ -190,15 +180,8 @@ def _named(line: Line) -> str:
 
 def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[str]:
     """Return a line; `counted` are turns and their share by outcome, where nothing is compared."""
-    usage, hits, least = spent.usage, spent.hit_ratio, spent.least_ratio
-    numbers = (
-        spent.calls,
-        usage.input_tokens,
-        usage.cache_read_tokens,
-        usage.cache_write_5m_tokens,
-        usage.cache_write_1h_tokens,
-        usage.output_tokens,
-    )
+    hits, least = spent.hit_ratio, spent.least_ratio
+    numbers = (spent.calls, *(getattr(spent.usage, kind) for kind in TOKENS.values()))
     cells = (name, *counted, *(f"{number:,}" for number in numbers))
     ratios = ["-" if hits is None else f"{hits:.1%}"]
     if not counted:
@@ -222,15 +205,10 @@ def as_data(
 
 def _figures(spent: Spent) -> dict[str, Any]:
     """Return a sum as data; `usd` is null, not 0, where no price is known."""
-    usage = spent.usage
     all_unknown = 0 < spent.calls == spent.unknown_calls
     return {
         "calls": spent.calls,
-        "input_tokens": usage.input_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_5m_tokens": usage.cache_write_5m_tokens,
-        "cache_write_1h_tokens": usage.cache_write_1h_tokens,
-        "output_tokens": usage.output_tokens,
+        **{kind: getattr(spent.usage, kind) for kind in TOKENS.values()},
         "hit_ratio": spent.hit_ratio,
         "billed_to_least_ratio": spent.least_ratio,
         "usd": None if all_unknown else spent.usd,
