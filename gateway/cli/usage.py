@@ -94,7 +94,7 @@ def usage(
             numbers = map(int, shown) if by == By.CONVERSATION else ()
             titles = conversations.titles(conn, list(numbers))
             titled = {str(number): title for number, title in titles.items()}
-            lines = [Line(name, found[name], titled.get(name, "")) for name in shown]
+            lines = [UsageLine(name, found[name], titled.get(name, "")) for name in shown]
     if json:
         facts = {"since": str(first), "timezone": str(zone), "by": by.value}
         show_lines(as_data(lines, spent, facts))
@@ -103,7 +103,7 @@ def usage(
     show_next(following)
 
 
-class Line(NamedTuple):
+class UsageLine(NamedTuple):
     """The calls that have something in common; `turns` is None if those are not counted."""
 
     name: str
@@ -114,20 +114,22 @@ class Line(NamedTuple):
 
 def _lines(
     conn: Connection, by: By, days: tuple[date, date], zone: tzinfo, known: KnownRates
-) -> list[Line]:
+) -> list[UsageLine]:
     """Return the lines of all pages; `days` are the first and the last one."""
     where = Where(_since(days[0], zone))
     if by == By.OUTCOME:
         ended = reports.by_outcome(conn, where.since)
-        return [Line(name, spent, turns=turns) for name, (turns, spent) in ended.items()]
+        return [UsageLine(name, spent, turns=turns) for name, (turns, spent) in ended.items()]
     rates = spending.rates_of(conn, where, known)
     if by == By.DAY:
         return list(_days(conn, days, zone, rates))
     name = cast("spending.By", "provider_model" if by == By.MODEL else by.value)
-    return [Line(*each) for each in spending.spent(conn, name, where, rates).items()]
+    return [UsageLine(*each) for each in spending.spent(conn, name, where, rates).items()]
 
 
-def _days(conn: Connection, days: tuple[date, date], zone: tzinfo, rates: Rates) -> Iterator[Line]:
+def _days(
+    conn: Connection, days: tuple[date, date], zone: tzinfo, rates: Rates
+) -> Iterator[UsageLine]:
     """Yield the days with calls: those of the settings' time zone, of 23 to 25 hours."""
     begun = datetime.fromtimestamp(spending.first_call_at(conn) or time.time(), zone).date()
     first = max(days[0], begun)
@@ -136,7 +138,7 @@ def _days(conn: Connection, days: tuple[date, date], zone: tzinfo, rates: Rates)
         start, end = budgets.day_of(day, zone)
         spent = spending.total(conn, Where(start.timestamp(), end.timestamp()), rates)
         if spent.calls:
-            yield Line(str(day), spent)
+            yield UsageLine(str(day), spent)
 
 
 def _since(first: date, zone: tzinfo) -> float:
@@ -151,7 +153,7 @@ def _rates(settings: Settings) -> KnownRates:
     return lambda name: CachePrices.of(facts_of(name, given.get(name, FactsSettings())))
 
 
-def show(lines: Sequence[Line], total: Spent, by: str, console: Console) -> None:
+def show(lines: Sequence[UsageLine], total: Spent, by: str, console: Console) -> None:
     """Print lines named by `by`, and their `total` with those on other pages."""
     turns = sum(line.turns or 0 for line in lines)
     counts = ("turns", "share") if by == "outcome" else ()
@@ -167,14 +169,14 @@ def show(lines: Sequence[Line], total: Spent, by: str, console: Console) -> None
     console.print(shown)
 
 
-def _counted(line: Line, turns: int) -> tuple[str, ...]:
+def _counted(line: UsageLine, turns: int) -> tuple[str, ...]:
     """Return a line's turns and their share of all; dashes for what no turn has done."""
     if line.turns is None:
         return ()
     return (f"{line.turns:,}", f"{line.turns / turns:.1%}") if line.turns else ("-", "-")
 
 
-def _named(line: Line) -> str:
+def _named(line: UsageLine) -> str:
     return " ".join(f"{called(line.name)} {line.title}".split())
 
 
@@ -190,7 +192,7 @@ def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[str]:
 
 
 def as_data(
-    lines: Sequence[Line], total: Spent, facts: Mapping[str, str]
+    lines: Sequence[UsageLine], total: Spent, facts: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield lines for JSON, and at last their sum with what else is to be said about them."""
     for line in lines:
