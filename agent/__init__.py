@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from agent.errors import SummaryFailed
     from agent.library import CompactionResult, HistoryManager, compact_messages
     from agent.prompt_caching import apply_cache_control
-    from agent.tokens.estimate import estimate_tokens
-    from agent.tokens.tiktoken import TokenCounter
+    from agent.tokens.estimate import TokenCounter, estimate_tokens
     from agent.tools.truncate import ObservationTruncator
 
 __all__ = [
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:  # noqa: C901 - an import for each part
+def __getattr__(name: str) -> object:
     """Return a part of the library.
 
     It is imported when it is asked for, and nothing beside what it needs: `parley --help` and the
@@ -45,9 +44,7 @@ def __getattr__(name: str) -> object:  # noqa: C901 - an import for each part
     # Statements and no table of strings, so that mypy and import-linter see what is imported.
     part: ModuleType
     match name:
-        case "TokenCounter":
-            from agent.tokens import tiktoken as part
-        case "estimate_tokens":
+        case "TokenCounter" | "estimate_tokens":
             from agent.tokens import estimate as part
         case "ObservationTruncator":
             from agent.tools import truncate as part

@@ -23,7 +23,7 @@ from agent.models.base import ChatModel
 from agent.network import troubles
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement, descriptors
-from agent.tokens.tiktoken import load_beside
+from agent.tokens.estimate import load_beside
 from agent.turn.state import Agent
 from gateway.access import web_door
 from gateway.access.oidc import provider_of

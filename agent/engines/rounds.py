@@ -7,9 +7,9 @@ the window is left to the built-in compressor.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -29,7 +29,7 @@ from agent.context_engine import (
     Trigger,
 )
 from agent.errors import SummaryFailed
-from agent.messages import ChatMessage, text_of
+from agent.messages import text_of
 from agent.safety.redaction import Redactor
 from agent.settings import RoundsSettings
 from agent.tokens.estimate import estimate_tokens
@@ -72,15 +72,6 @@ summary alone."""
 _CLOSING = "Write the summary of the material above now, under the five headings given before it."
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedRounds:
-    """The text that stands for archived rounds, and where it comes from."""
-
-    text: str
-    source: Literal["model", "extract"]
-    failure: str | None = None
-
-
 class RoundsEngine(ContextEngine):
     """Keeps the newest complete rounds; archives the older ones as a summary."""
 
@@ -114,33 +105,30 @@ class RoundsEngine(ContextEngine):
             return None
         entries = leaving(request.entries, cut)
         # Known before a model is paid for the summary.
-        if not request.pays(request.tokens - sum(map(request.estimate, _messages(entries)))):
+        archived = sum(request.estimate(each.message) for each in entries)
+        if not request.pays(request.tokens - archived):
             return None
-        archive = self._archive(entries, request)
-        plan = assemble(request, cut, archive.text, archive.source)
+        text, level, failure = self._archive(entries, request)
+        plan = assemble(request, cut, text, "model" if level == "summary" else "extract")
         tokens = Sizes(request).view(plan)
         # A summary may be longer than a few short rounds.
         if tokens >= request.tokens:
             return None
-        level: Level = "summary" if archive.source == "model" else "extract"
-        share = retained_share(key_sentences(entries), archive.text)
-        return Compressed(plan, level, tokens, share, archive.failure)
+        share = retained_share(key_sentences(entries), text)
+        return Compressed(plan, level, tokens, share, failure)
 
-    def _archive(self, entries: Sequence[Entry], request: CompressionRequest) -> ArchivedRounds:
+    def _archive(
+        self, entries: Sequence[Entry], request: CompressionRequest
+    ) -> tuple[str, Level, str | None]:
+        """Return the text that stands for rounds, how it came about, and why not by a model."""
         earlier, failure = earlier_text(request), None
         if self._settings.summary == "llm" and request.summarise:
             try:
-                return ArchivedRounds(
-                    written(entries, earlier, request, request.summarise), "model"
-                )
+                return written(entries, earlier, request, request.summarise), "summary", None
             except SummaryFailed as exc:
                 failure = str(exc)
         text = counted(entries, earlier, request.limits.max_summary_tokens)
-        return ArchivedRounds(text, "extract", failure)
-
-
-def _messages(entries: Sequence[Entry]) -> list[ChatMessage]:
-    return [entry.message for entry in entries]
+        return text, "extract", failure
 
 
 def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
@@ -219,19 +207,14 @@ def _statistics(entries: Sequence[Entry]) -> str:
         f"- Rounds: {len(asks)}",
         f"- Messages: {len(entries)} ({_counts(roles)})",
     ]
-    if tools := Counter(_tools(entries)):
+    calls = (call for each in entries for call in each.message.get("tool_calls", ()))
+    if tools := Counter(call["function"]["name"] for call in calls):
         lines.append(f"- Tools used: {_counts(tools)}")
     if asks:
         lines.append(f"- First request: {_quoted(asks[0])}")
     if len(asks) > 1:
         lines.append(f"- Last request: {_quoted(asks[-1])}")
     return "\n".join(lines)
-
-
-def _tools(entries: Sequence[Entry]) -> Iterator[str]:
-    for entry in entries:
-        for call in entry.message.get("tool_calls", ()):
-            yield call["function"]["name"]
 
 
 def _counts(counter: Counter[str]) -> str:

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agent.messages import IMAGE_PARTS, is_image
-from agent.tokens.estimate import CALL_TOKENS
-from agent.tokens.rough import IMAGE_TOKENS, Count
+from agent.tokens.estimate import CALL_TOKENS, IMAGE_TOKENS, Count
 
 MARKER = "cache_control"
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})

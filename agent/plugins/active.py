@@ -122,7 +122,8 @@ class TurnHooks:
             event = _event(name, arguments, context)
             for said in await self._call(plugin, "pre_tool_call", event):
                 if isinstance(said, str):
-                    return _veto(plugin.name, said)
+                    reason = said.strip()[:MAX_VETO_CHARS] or "no reason was given"
+                    return f"the plugin {plugin.name} does not allow this call: {reason}"
                 if said is not None:
                     # False may be meant as a veto, and True too.
                     wrong = TypeError(f"it returned {type(said).__name__}, not a text or None")
@@ -167,11 +168,6 @@ def _event(name: str, arguments: Mapping[str, Any], context: ToolContext) -> dic
         "call_id": context.call_id,
         "may_act": context.may_act,
     }
-
-
-def _veto(plugin: str, said: str) -> str:
-    reason = said.strip()[:MAX_VETO_CHARS] or "no reason was given"
-    return f"the plugin {plugin} does not allow this call: {reason}"
 
 
 def _closed(name: str, plugins: Sequence[str]) -> str:

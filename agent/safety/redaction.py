@@ -8,7 +8,7 @@ URLs and JSON as well, but not in whatever else a text may be turned into (packe
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
@@ -202,15 +202,20 @@ class Redactor:
         """
         return len(text) if self._beginnings is None else self._beginnings.settled_chars(text)
 
-    def value(self, value: Any) -> Any:
-        """Return a copy of JSON data with every string in it masked, keys of maps included."""
+    def value(self, value: Any, mask: Callable[[str], str] | None = None) -> Any:
+        """Return a copy of JSON data with every string in it masked, keys of maps included.
+
+        Args:
+            mask: Masks one; None for `text`.
+        """
+        mask = mask or self.text
         match value:
             case str():
-                return self.text(value)
+                return mask(value)
             case dict():
-                return {self.text(key): self.value(item) for key, item in value.items()}
+                return {mask(key): self.value(item, mask) for key, item in value.items()}
             case list():
-                return [self.value(item) for item in value]
+                return [self.value(item, mask) for item in value]
             case _:
                 return value
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import structlog
 
@@ -24,7 +24,7 @@ from agent.ports import ModelCall
 from agent.prompt_caching import apply_cache_control
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import CachingSettings
-from agent.tokens.tiktoken import load_beside
+from agent.tokens.estimate import load_beside
 from agent.turn.pictures import with_pictures
 from agent.turn.state import Agent, TurnPorts, partial_text
 from agent.usage import Usage
@@ -268,24 +268,12 @@ def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
     Fields for the provider alone are signed or opaque, so they cannot be changed: they go as a
     whole where a secret stands in them.
     """
-    masked = _masked(message, redactor)
+    masked = redactor.value(message, redactor.configured)
     if masked == message:
         return message
     if masked.get("opaque") != message.get("opaque"):
         del masked["opaque"]
     return cast("ChatMessage", masked)
-
-
-def _masked(value: Any, redactor: Redactor) -> Any:
-    match value:
-        case str():
-            return redactor.configured(value)
-        case dict():
-            return {key: _masked(item, redactor) for key, item in value.items()}
-        case list():
-            return [_masked(item, redactor) for item in value]
-        case _:
-            return value
 
 
 class MaskedSink:

@@ -20,8 +20,7 @@ from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
 from agent.safety.redaction import MASK
 from agent.tokens import estimate
-from agent.tokens.estimate import estimate_messages
-from agent.tokens.rough import rough_tokens
+from agent.tokens.estimate import estimate_messages, rough_tokens
 from agent.view.view import MARKER, NOTE, REFERENCE
 from tests.agent.test_context_compressor import Writer
 from tests.support.conversations import PNG, conversation_of, faults, plain

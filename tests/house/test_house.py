@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 NAMES_CLASSES = {
     *("agent/library.py", "agent/plugins/active.py", "agent/plugins/checks.py"),
-    *("agent/plugins/list_engines.py", "agent/plugins/loading.py"),
+    *("agent/plugins/registry.py", "agent/plugins/loading.py"),
     *("agent/plugins/supervision.py", "gateway/context/memory.py"),  # to whoever wrote the plugin
     *("agent/prompt/skills.py", "agent/tools/registry.py"),  # to the model, or the skill's author
     *("agent/context/summary_model.py", "agent/processes/threads.py", "gateway/wiring.py"),  # logs

@@ -250,16 +250,11 @@ class LcmCompaction:
     def add(self, run: Run, *, in_front: bool) -> None:
         """Put a leaf to one end of the frontier."""
         if self.ahead and not in_front:
-            ahead = self.taken()
-            told, model = NodeText(ahead.text, "model", "summary"), ahead.model
+            told = self.taken()
         else:
-            budget = self.leaf_budget(run.entries)
-            told = self.scribe.leaf(self.material(run.entries), budget)
-            model = ""
+            told = self.scribe.leaf(self.material(run.entries), self.leaf_budget(run.entries))
         text, node = self.made(told, run.first_seq, run.last_seq, self.size(run.entries), ())
-        self.frontier = self.frontier.add(
-            replace(text, model=model), node, run.cut, in_front=in_front
-        )
+        self.frontier = self.frontier.add(text, node, run.cut, in_front=in_front)
 
     def squeeze(self) -> None:
         """Condense before protected messages are given up or clipped, down to half of the room."""
@@ -272,10 +267,10 @@ class LcmCompaction:
             if self.frontier_tokens() >= before:
                 return
 
-    def taken(self) -> Summary:
+    def taken(self) -> NodeText:
         """Take the next text that was written ahead."""
-        self.has_used_ahead = True
-        return self.ahead.pop(0)
+        self.has_used_ahead, ahead = True, self.ahead.pop(0)
+        return NodeText(ahead.text, "model", "summary", model=ahead.model)
 
     def condense_all(self) -> None:
         """Condense until the frontier is no longer crowded."""
@@ -292,23 +287,21 @@ class LcmCompaction:
             return place
         return pressed(shown) if self.frontier_tokens() > self.most_frontier_tokens() else None
 
-    def condense(self, place: slice, ahead: Summary | None = None) -> None:
+    def condense(self, place: slice, told: NodeText | None = None) -> None:
         """Put one node in place of several.
 
         A model's text is half as long at most. The extractor's gives up what there is no room for.
         """
         nodes = self.frontier.shown[place]
         source = sum(self.scribe.tokens(node.text) for node in nodes)
-        if ahead is not None:
-            told, model = NodeText(ahead.text, "model", "summary"), ahead.model
-        else:
+        if told is None:
             most = self.most_frontier_tokens()
             budget = max(LEAST_TEXT_TOKENS, min(source // 2, most // 2))
             excess = self.frontier_tokens() - int(most * CONDENSED_SHARE)
             kept = source - max(source // 10, excess)
-            told, model = self.scribe.condensed(nodes, budget, kept), ""
+            told = self.scribe.condensed(nodes, budget, kept)
         text, node = self.made(told, nodes[0].first_seq, nodes[-1].last_seq, source, nodes)
-        self.frontier = self.frontier.condense(place, replace(text, model=model), node)
+        self.frontier = self.frontier.condense(place, text, node)
 
     def made(
         self,
@@ -331,7 +324,13 @@ class LcmCompaction:
             children=tuple(each.node for each in below),
         )
         shown = Summary(
-            told.text, first_seq, last_seq, source=told.source, node=node.number, level=node.level
+            told.text,
+            first_seq,
+            last_seq,
+            source=told.source,
+            model=told.model,
+            node=node.number,
+            level=node.level,
         )
         return shown, node
 

@@ -99,7 +99,10 @@ def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
                 replace(summary, node=node.number, level=node.level),
                 *shown[place + 1 :],
             )
-    return Frontier(shown, tuple(adopted), last, _orphans(request))
+    plan, is_ours = request.plan, all(summary.node for summary in request.plan.summaries)
+    pinned = () if is_ours else plan.pinned
+    orphans = tuple(entry for entry in request.entries if entry.seq in pinned)
+    return Frontier(shown, tuple(adopted), last, orphans)
 
 
 def _widened(request: CompressionRequest) -> Iterator[Summary]:
@@ -139,13 +142,6 @@ def _adopted(
         source_tokens=sum(node.tokens for node in below) or tokens,
         children=tuple(node.number for node in below),
     )
-
-
-def _orphans(request: CompressionRequest) -> tuple[Entry, ...]:
-    plan = request.plan
-    if all(summary.node for summary in plan.summaries):
-        return ()
-    return tuple(entry for entry in request.entries if entry.seq in plan.pinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +229,9 @@ def _run(
     """Return the run of a cut; None where that does not fit what is covered already."""
     entries = request.entries
     head = frontier.cut.head_end if frontier.cut else head_end_of(request)
-    first, last = _behind(request, cut.head_end), _begins(entries, cut.tail_start) - 1
+    first = entries[cut.head_end - 1].seq + 1 if cut.head_end else request.plan.first_seq
+    is_inside = cut.tail_start < len(entries)
+    last = entries[cut.tail_start].seq - 1 if is_inside else entries[-1].seq
     if not frontier.shown:
         run = tuple(entries[cut.head_end : cut.tail_start])
         return Run(run, first, last, cut) if run else None
@@ -245,16 +243,6 @@ def _run(
         before = Run(tuple(entries[cut.head_end : head]), first, covered - 1, cut)
     run = (*frontier.orphans, *entries[start : cut.tail_start])
     return Run(run, frontier.last_seq + 1, last, cut, before)
-
-
-def _behind(request: CompressionRequest, head_end: int) -> int:
-    """Return the first seq behind a head."""
-    return request.entries[head_end - 1].seq + 1 if head_end else request.plan.first_seq
-
-
-def _begins(entries: Sequence[Entry], position: int) -> int:
-    """Return the seq at a position; behind the last entry, the seq of the next message."""
-    return entries[position].seq if position < len(entries) else entries[-1].seq + 1
 
 
 def due(shown: Sequence[Summary], settings: LcmSettings) -> slice | None:
@@ -275,14 +263,15 @@ def pressed(shown: Sequence[Summary]) -> slice:
     """
     places = [place for place, _ in _levels(shown) if place.stop - place.start > 1]
     pairs = [slice(n, n + 2) for n in range(len(shown) - 1)]
-    return max(places or pairs or [slice(0, len(shown))], key=lambda place: _told(shown, place))
+    start = shown[0].first_seq - 1
 
+    def told(place: slice) -> float:
+        """Return the nodes' characters, relative to what their age entitles them to."""
+        nodes = shown[place]
+        weight = math.sqrt(nodes[-1].last_seq - start) - math.sqrt(nodes[0].first_seq - 1 - start)
+        return sum(len(each.text) for each in nodes) / weight
 
-def _told(shown: Sequence[Summary], place: slice) -> float:
-    """Return the nodes' characters, relative to what their age entitles them to."""
-    nodes, start = shown[place], shown[0].first_seq - 1
-    weight = math.sqrt(nodes[-1].last_seq - start) - math.sqrt(nodes[0].first_seq - 1 - start)
-    return sum(len(each.text) for each in nodes) / weight
+    return max(places or pairs or [slice(0, len(shown))], key=told)
 
 
 def _levels(shown: Sequence[Summary]) -> Iterator[tuple[slice, int]]:
@@ -296,12 +285,13 @@ def _levels(shown: Sequence[Summary]) -> Iterator[tuple[slice, int]]:
 
 @dataclass(frozen=True, slots=True)
 class NodeText:
-    """The text of a node that was written now."""
+    """The text of a node; `model` if it was written ahead."""
 
     text: str
     source: NodeSource
     level: Level
     share: float = 1.0
+    model: str = ""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import regex  # type: ignore[import-untyped]
@@ -189,14 +188,11 @@ def _by_node(found: Sequence[int], nodes: Sequence[Node]) -> dict[Node | None, l
     """Return what was found by the lowest node that covers it, in the order of the best of each."""
     groups: dict[Node | None, list[int]] = {}
     for seq in found:
-        groups.setdefault(_covering(seq, nodes), []).append(seq)
+        # Higher nodes cover the same messages; the lowest one says most about them.
+        covering = (node for node in nodes if node.first_seq <= seq <= node.last_seq)
+        lowest = min(covering, key=lambda node: (node.level, node.number), default=None)
+        groups.setdefault(lowest, []).append(seq)
     return groups
-
-
-def _covering(seq: int, nodes: Sequence[Node]) -> Node | None:
-    # Higher nodes cover the same messages; the lowest one says most about them.
-    covering = (node for node in nodes if node.first_seq <= seq <= node.last_seq)
-    return min(covering, key=lambda node: (node.level, node.number), default=None)
 
 
 def _found_lines(
@@ -254,33 +250,21 @@ def _span(node: Node) -> str:
     return f"messages {node.first_seq} to {node.last_seq}"
 
 
-@dataclass(frozen=True, slots=True)
-class OriginalsPage:
-    """Part of stored originals, one to the line.
-
-    Attributes:
-        text: The originals as they are stored, each behind the one before it and a line break.
-        next: Where the next page begins: (seq, character); None for nowhere.
-    """
-
-    text: str
-    next: tuple[int, int] | None
-
-
 def expand(arguments: ExpandArguments, archive: Archive) -> str:
     """Return a page of originals, byte for byte; the pages put together are all of them.
 
     The first line tells what is shown and where to go on, what follows is the page.
     """
     first, last = _range(arguments, archive)
-    page = page_of(archive, first, last, arguments.from_char, arguments.max_tokens)
-    if page is None:
+    found = page_of(archive, first, last, arguments.from_char, arguments.max_tokens)
+    if found is None:
         return f"There are no messages from {first} to {last}."
+    page, behind = found
     more = "that is all of it"
-    if page.next is not None:
-        seq, char = page.next
+    if behind is not None:
+        seq, char = behind
         more = f"go on with from_seq={seq}, from_char={char}, to_seq={last}"
-    return f"[messages {first} to {last} as they are stored; {more}]\n{page.text}"
+    return f"[messages {first} to {last} as they are stored; {more}]\n{page}"
 
 
 def _range(arguments: ExpandArguments, archive: Archive) -> tuple[int, int]:
@@ -294,8 +278,8 @@ def _range(arguments: ExpandArguments, archive: Archive) -> tuple[int, int]:
 
 def page_of(
     archive: Archive, first: int, last: int, from_char: int, max_tokens: int
-) -> OriginalsPage | None:
-    """Return one page of a range; None where there is nothing.
+) -> tuple[str, tuple[int, int] | None] | None:
+    """Return one page of a range, as stored, and the (seq, character) of the next; None for none.
 
     Args:
         first: Seq of the message to begin with.
@@ -311,9 +295,9 @@ def page_of(
         part = _fitting(rest, room)
         parts.append(part)
         if len(part) < len(rest):
-            return OriginalsPage("".join(parts), (seq, start + len(part)))
+            return "".join(parts), (seq, start + len(part))
         room -= estimate_tokens(part)
-    return OriginalsPage("".join(parts), None) if parts else None
+    return ("".join(parts), None) if parts else None
 
 
 def _stored_lines(archive: Archive, first: int, last: int) -> Iterator[tuple[int, str]]:

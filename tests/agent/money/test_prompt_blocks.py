@@ -17,8 +17,7 @@ from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.money.prompt_blocks import Block, blocks_of, strips_thoughts
 from agent.prompt_caching import apply_cache_control
-from agent.tokens.estimate import CALL_TOKENS
-from agent.tokens.rough import IMAGE_TOKENS
+from agent.tokens.estimate import CALL_TOKENS, IMAGE_TOKENS
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}

@@ -10,12 +10,14 @@ from agent.messages import ChatMessage, ToolSchema, assistant_message, user_mess
 from agent.models.base import ModelRequest, estimate_usage
 from agent.tokens.estimate import (
     CALL_TOKENS,
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
     estimate_message,
     estimate_messages,
     estimate_tokens,
     estimate_tools,
+    rough_tokens,
 )
-from agent.tokens.rough import IMAGE_TOKENS, MESSAGE_TOKENS, rough_tokens
 from tests.bench.estimates import SESSIONS, segments
 from tests.support.shared import SHARED
 

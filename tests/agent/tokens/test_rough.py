@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tokens.rough import rough_tokens
+from agent.tokens.estimate import rough_tokens
 
 CLAUDE_4 = "claude-opus-4-5"
 # First bytes of each class in their order, then the tokens of a byte.

@@ -16,16 +16,17 @@ from structlog.testing import capture_logs
 from tiktoken_ext import openai_public
 
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.tokens import tiktoken as token_counter
-from agent.tokens.estimate import estimate_tokens
-from agent.tokens.rough import MESSAGE_TOKENS, rough_tokens
-from agent.tokens.tiktoken import (
-    CALL_TOKENS,
+from agent.tokens import estimate as token_counter
+from agent.tokens.estimate import (
+    MESSAGE_TOKENS,
+    OPENAI_CALL_TOKENS,
     PIECE_CHARS,
     TokenCounter,
     counter_for,
+    estimate_tokens,
     is_openai_family,
     load_beside,
+    rough_tokens,
 )
 from tests.support.effort import effort
 
@@ -264,7 +265,7 @@ def test_a_message_costs_its_texts_and_overheads() -> None:
     """+4 for the message, +8 for each call."""
     counter = TokenCounter("gpt-4")
     said = ChatMessage(role="assistant", content="hello world", tool_calls=[CALL])
-    call = counter.count_text("look") + counter.count_text('{"at":"it"}') + CALL_TOKENS
+    call = counter.count_text("look") + counter.count_text('{"at":"it"}') + OPENAI_CALL_TOKENS
     assert counter.count_message(said) == 2 + MESSAGE_TOKENS + call
 
 

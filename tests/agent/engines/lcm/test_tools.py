@@ -162,12 +162,13 @@ def test_pages_put_together_are_the_stored_bytes(said: list[str], max_tokens: in
     rows = {seq: encode(assistant_message(text * 9)) for seq, text in enumerate(said, start=1)}
     records, shown, place = MemoryArchive(rows), "", (1, 0)
     for _ in range(2_000):
-        page = tools.page_of(records, place[0], len(rows), place[1], max_tokens)
-        assert page is not None
-        shown += page.text
-        if page.next is None:
+        found = tools.page_of(records, place[0], len(rows), place[1], max_tokens)
+        assert found is not None
+        page, following = found
+        shown += page
+        if following is None:
             break
-        place = page.next
+        place = following
     assert shown.encode() == "".join(f"{body}\n" for body in rows.values()).encode()
 
 
