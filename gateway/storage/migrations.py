@@ -27,7 +27,6 @@ from gateway.storage.scrubbing import Scrubber
 
 if TYPE_CHECKING:
     from alembic.config import Config
-    from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
 log = structlog.get_logger()
@@ -259,11 +258,7 @@ def upgrade(conn: Connection) -> None:
 
     refuse_newer(conn)
     command.upgrade(_config(conn), "head")
-    state_floor(conn)
-
-
-def state_floor(conn: Connection) -> None:
-    """Tell older versions (`_is_served`), which do not know this one's revision, of `FLOOR`."""
+    # For older versions, which do not know this one's revision (`_is_served`).
     if conn.dialect.name == "postgresql":
         conn.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{FLOOR}'")
 
@@ -280,9 +275,9 @@ def refuse_newer(conn: Connection) -> None:
         return
     if revision < REVISION:
         raise StorageUnavailable(
-            f"the database has schema revision {revision} of the unreleased 0.6: stop its gateway"
-            " and make a backup, then `parley db convert` makes it this version's (0007 to 0033"
-            " must be 0034 first: docs/upgrade.md)"
+            f"the database has schema revision {revision} of the unreleased 0.6: convert it with"
+            " `parley db convert` of commit 3db639b9, or start with a backup of a released version"
+            " (docs/upgrade.md)"
         )
     raise DatabaseTooNew(
         f"the database has schema revision {revision}, which this version of Parley does not"
@@ -293,21 +288,14 @@ def refuse_newer(conn: Connection) -> None:
 def differences(conn: Connection) -> list[str]:
     """Return what differs between the tables in the database and in the code, in words."""
     from alembic.autogenerate import compare_metadata  # noqa: PLC0415
-
-    found = compare_metadata(comparison(conn), metadata)
-    return [str(difference) for difference in found]
-
-
-def comparison(conn: Connection) -> "MigrationContext":
-    """Return alembic's context for comparing the database's tables with the code's."""
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
 
-    return MigrationContext.configure(conn, opts={"include_name": _is_compared})
+    def is_compared(name: str | None, kind: str, _: object) -> bool:
+        # Not the search index, nor what SQLite keeps it in.
+        return kind != "table" or not (name or "").startswith(SEARCH_INDEX)
 
-
-def _is_compared(name: str | None, kind: str, _: object) -> bool:
-    """Whether a table is the code's: not the search index, nor what SQLite keeps it in."""
-    return kind != "table" or not (name or "").startswith(SEARCH_INDEX)
+    context = MigrationContext.configure(conn, opts={"include_name": is_compared})
+    return [str(difference) for difference in compare_metadata(context, metadata)]
 
 
 def behind(found: str | None) -> list[str]:

@@ -90,7 +90,7 @@ async def test_one_database_has_one_gateway_without_a_lock_file(
 async def test_the_first_start_holds_the_file_that_it_made(first: ParleyProcess) -> None:
     """Commands that write to it are refused as well, even without socket and lock file."""
     (first.home / "parley.sock").unlink()
-    for command in (("db", "compact"), ("db", "migrate"), ("db", "convert")):
+    for command in (("db", "compact"), ("db", "migrate")):
         refused = await first.run(*command)
         assert (refused.code, IN_USE in refused.stderr) == (1, True), command
 

@@ -69,15 +69,6 @@ def db_upgrade(context: typer.Context) -> None:
     db_migrate(context)
 
 
-@db_app.command("convert")
-def db_convert(context: typer.Context) -> None:
-    """Give a database of the unreleased 0.6 this version's schema, and say what that changes."""
-    from gateway.storage import development  # noqa: PLC0415
-
-    for line in development.convert(location_of(loaded(context).settings)):
-        say(line)
-
-
 @db_app.command("current")
 def db_current(context: typer.Context) -> None:
     """Print the schema revision of the database."""

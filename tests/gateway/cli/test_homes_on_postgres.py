@@ -112,7 +112,6 @@ ELSEWHERE = {
     "chat": "talks to a gateway that runs",
     "web open": "asks a gateway that runs",
     "db copy": "tests/gateway/storage/test_copying.py",
-    "db convert": "tests/gateway/storage/test_development.py",
     "db check": "below",
     "audit export": "below",
     "dead-letters retry": "below",

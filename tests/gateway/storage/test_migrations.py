@@ -149,6 +149,19 @@ async def test_a_newer_database_cannot_be_opened(database_file: Path) -> None:
                 pass
 
 
+@pytest.mark.parametrize("revision", ["0006", "0007", "0034"])
+async def test_a_database_of_the_unreleased_0_6_is_refused(
+    database_file: Path, revision: str
+) -> None:
+    """In one line that names the way out; nothing is changed."""
+    set_revision(database_file, revision)
+    words = rf"^the .*{revision} of the unreleased.*db convert` of commit.*docs/upgrade\.md\)$"
+    with pytest.raises(StorageUnavailable, match=words):
+        async with open_database(database_file):
+            pass
+    assert maintenance.current(database_file) == revision
+
+
 @pytest.mark.usefixtures("failing_migration")
 def test_a_failing_migration_leaves_the_old_state(database_file: Path) -> None:
     """All steps of an upgrade are one transaction, revision included."""
