@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from gateway.storage.schema import alias, chat_preview, chat_watch, conversation, news, now_s
 
@@ -35,10 +35,7 @@ def announce(conn: Connection, kind: NewsKind) -> int:
 
 def told(conn: Connection) -> dict[str, int]:
     """Return how often each kind of news was told."""
-    return {row.kind: row.n for row in conn.execute(_TOLD)}
-
-
-_TOLD = select(news.c.kind, news.c.n)
+    return {row.kind: row.n for row in conn.execute(select(news.c.kind, news.c.n))}
 
 
 def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
@@ -53,14 +50,12 @@ def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int
 
 def is_watched(conn: Connection, replica_id: int) -> bool:
     """Whether anybody looks at any chat at another replica."""
-    return conn.scalar(_IS_WATCHED, {"replica_id": replica_id}) is not None
-
-
-_IS_WATCHED = (
-    select(chat_watch.c.replica)
-    .where(chat_watch.c.replica != bindparam("replica_id"), chat_watch.c.until > now_s())
-    .limit(1)
-)
+    query = (
+        select(chat_watch.c.replica)
+        .where(chat_watch.c.replica != replica_id, chat_watch.c.until > now_s())
+        .limit(1)
+    )
+    return conn.scalar(query) is not None
 
 
 def watch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:

@@ -315,14 +315,12 @@ def of_turn(conn: Connection, turn_id: int) -> list[StoredFile]:
 
 
 def _made_by(conn: Connection, turn_id: int) -> Sequence[Row[Any]]:
-    return conn.execute(_OF_TURN, {"turn_id": turn_id}).all()
-
-
-_OF_TURN = (
-    select(attachment)
-    .where(attachment.c.turn_id == bindparam("turn_id"), attachment.c.state == "stored")
-    .order_by(attachment.c.id)
-)
+    query = (
+        select(attachment)
+        .where(attachment.c.turn_id == turn_id, attachment.c.state == "stored")
+        .order_by(attachment.c.id)
+    )
+    return conn.execute(query).all()
 
 
 def of_messages(

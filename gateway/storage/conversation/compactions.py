@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import Connection, delete, select
 
 from agent.context_engine import Node, Trigger
 from agent.ports import Compaction, ModelCall, PlannerState
@@ -139,7 +139,8 @@ def put_candidate(
     made it are booked all the same; `sender` is whose budget they count for.
     """
     ledger.book(conn, conversation_id, None, sender, calls)
-    if conn.scalar(_IS_LIVE, {"session_id": session_id}) is None:
+    query = select(session.c.id).where(session.c.id == session_id, session.c.ended_at.is_(None))
+    if conn.scalar(query) is None:
         return False
     conn.execute(delete(summary_candidate).where(summary_candidate.c.session_id == session_id))
     conn.execute(
@@ -157,22 +158,14 @@ def put_candidate(
     return True
 
 
-_IS_LIVE = select(session.c.id).where(
-    session.c.id == bindparam("session_id"), session.c.ended_at.is_(None)
-)
-
-
 def candidate(conn: Connection, session_id: int) -> Summary | None:
     """Return the summary that was prepared for a session; its role is still to be chosen."""
-    row = conn.execute(_CANDIDATE, {"session_id": session_id}).one_or_none()
+    query = select(summary_candidate).where(summary_candidate.c.session_id == session_id)
+    row = conn.execute(query).one_or_none()
     if row is None:
         return None
     return Summary(row.text, row.first_seq, row.last_seq, source=row.source, model=row.model or "")
 
-
-_CANDIDATE = select(summary_candidate).where(
-    summary_candidate.c.session_id == bindparam("session_id")
-)
 
 PARTS_KEPT_S = 86_400.0
 """So long the summary of a part waits for the whole to be written."""

@@ -132,18 +132,14 @@ _HOLD = locking(select(conversation.c.id).where(conversation.c.id == bindparam("
 
 def get(conn: Connection, conversation_id: int) -> Conversation:
     """Return a conversation that exists."""
-    return Conversation(*conn.execute(_BY_ID, {"conversation_id": conversation_id}).one())
-
-
-_BY_ID = select(*COLUMNS).where(conversation.c.id == bindparam("conversation_id"))
+    query = select(*COLUMNS).where(conversation.c.id == conversation_id)
+    return Conversation(*conn.execute(query).one())
 
 
 def exists(conn: Connection, conversation_id: int) -> bool:
     """Whether a conversation has not been erased."""
-    return conn.scalar(_EXISTS, {"conversation_id": conversation_id}) is not None
-
-
-_EXISTS = select(conversation.c.id).where(conversation.c.id == bindparam("conversation_id"))
+    query = select(conversation.c.id).where(conversation.c.id == conversation_id)
+    return conn.scalar(query) is not None
 
 
 def in_service(conn: Connection, conversation_id: int) -> bool:
@@ -194,7 +190,13 @@ _ID_OF_KEY = select(alias.c.conversation).where(alias.c.session_key == bindparam
 
 def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
     """Return a conversation that one person has alone, with its shortest key, else None."""
-    row = conn.execute(_OF_USER, {"conversation_id": conversation_id}).first()
+    query = (
+        _keyed()
+        .where(conversation.c.id == conversation_id, conversation.c.user.is_not(None))
+        # The shortest key first: that of a direct chat has no sender behind it.
+        .order_by(func.length(alias.c.session_key))
+    )
+    row = conn.execute(query).first()
     return None if row is None else _with_key(row)
 
 
@@ -214,14 +216,6 @@ def _keyed() -> Select[Any]:
     return select(*COLUMNS, alias.c.session_key).join(
         alias, alias.c.conversation == conversation.c.id
     )
-
-
-_OF_USER = (
-    _keyed()
-    .where(conversation.c.id == bindparam("conversation_id"), conversation.c.user.is_not(None))
-    # The shortest key first: that of a direct chat has no sender behind it.
-    .order_by(func.length(alias.c.session_key))
-)
 
 
 def _with_key(row: Any) -> Conversation:
@@ -319,10 +313,8 @@ def title_of(text: str) -> str:
 
 def title(conn: Connection, conversation_id: int) -> str:
     """Return the title of a conversation; empty for none."""
-    return conn.scalar(_TITLE, {"conversation_id": conversation_id}) or ""
-
-
-_TITLE = select(conversation.c.title).where(conversation.c.id == bindparam("conversation_id"))
+    query = select(conversation.c.title).where(conversation.c.id == conversation_id)
+    return conn.scalar(query) or ""
 
 
 def titles(conn: Connection, conversation_ids: Sequence[int]) -> dict[int, str]:
@@ -346,11 +338,9 @@ def rename(conn: Connection, conversation_id: int, text: str) -> None:
 
 def chosen_model(conn: Connection, conversation_id: int) -> str | None:
     """Return the model that `/model` has chosen, or None for the settings' own."""
-    chosen: str | None = conn.scalar(_CHOSEN, {"conversation_id": conversation_id})
+    query = select(conversation.c.model).where(conversation.c.id == conversation_id)
+    chosen: str | None = conn.scalar(query)
     return chosen
-
-
-_CHOSEN = select(conversation.c.model).where(conversation.c.id == bindparam("conversation_id"))
 
 
 def choose_model(conn: Connection, conversation_id: int, model: str | None) -> None:
@@ -438,27 +428,15 @@ def activate(conn: Connection, conversation_id: int, session_id: int) -> None:
 
 def move_on(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
     """Activate a child of the active segment; return False if another segment is active by now."""
-    return (
-        conn.execute(
-            _MOVE_ON,
-            {
-                "p_conversation_id": conversation_id,
-                "p_parent_id": parent_id,
-                "p_child_id": child_id,
-            },
-        ).rowcount
-        == 1
+    changed = (
+        update(conversation)
+        .where(
+            conversation.c.id == conversation_id,
+            conversation.c.active_session_id == parent_id,
+        )
+        .values(active_session_id=child_id)
     )
-
-
-_MOVE_ON = (
-    update(conversation)
-    .where(
-        conversation.c.id == bindparam("p_conversation_id"),
-        conversation.c.active_session_id == bindparam("p_parent_id"),
-    )
-    .values(active_session_id=bindparam("p_child_id"))
-)
+    return conn.execute(changed).rowcount == 1
 
 
 def active_sessions(conversation_ids: Collection[int]) -> Select[Any]:

@@ -65,15 +65,12 @@ class Question:
 
 def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
     """Return what was asked for a call."""
-    row = conn.execute(_OF_CALL, {"turn_id": turn_id, "call": call}).one_or_none()
+    query = select(*_COLUMNS).where(inquiry.c.turn_id == turn_id, inquiry.c.call_id == call)
+    row = conn.execute(query).one_or_none()
     return None if row is None else _found(row)
 
 
 _COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
-
-_OF_CALL = select(*_COLUMNS).where(
-    inquiry.c.turn_id == bindparam("turn_id"), inquiry.c.call_id == bindparam("call")
-)
 
 
 def find(conn: Connection, inquiry_id: int) -> Question | None:
@@ -90,14 +87,12 @@ def upto_seq(conn: Connection, conversation_id: int) -> int:
 
 def pending(conn: Connection, conversation_id: int) -> list[Question]:
     """Return what waits for an answer in a conversation, oldest first."""
-    return [_found(row) for row in conn.execute(_PENDING, {"conversation_id": conversation_id})]
-
-
-_PENDING = (
-    select(*_COLUMNS)
-    .where(inquiry.c.conversation == bindparam("conversation_id"), is_unanswered)
-    .order_by(inquiry.c.id)
-)
+    query = (
+        select(*_COLUMNS)
+        .where(inquiry.c.conversation == conversation_id, is_unanswered)
+        .order_by(inquiry.c.id)
+    )
+    return [_found(row) for row in conn.execute(query)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +148,12 @@ def newest(conn: Connection, conversation_id: int) -> int:
 
 def is_awaited(conn: Connection, conversation_id: int) -> bool:
     """Whether anything waits for an answer in a conversation."""
-    return conn.execute(_AWAITED, {"conversation_id": conversation_id}).one_or_none() is not None
-
-
-_AWAITED = (
-    select(inquiry.c.id)
-    .where((inquiry.c.conversation == bindparam("conversation_id")), is_unanswered)
-    .limit(1)
-)
+    query = (
+        select(inquiry.c.id)
+        .where(inquiry.c.conversation == conversation_id, is_unanswered)
+        .limit(1)
+    )
+    return conn.execute(query).one_or_none() is not None
 
 
 def is_asked(conn: Connection, conversation_id: int) -> bool:

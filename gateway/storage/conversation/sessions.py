@@ -59,7 +59,7 @@ def _find_base(
     """
     layers, stored_inputs = dumped(prompt.layers), dumped(inputs)
     digest = digest_of(prompt.text, tools, layers, stored_inputs)
-    known = conn.scalar(_KNOWN_BASE, {"digest": digest})
+    known = conn.scalar(select(prompt_base.c.id).where(prompt_base.c.digest == digest))
     if known is not None:
         return int(known)
     values = {
@@ -71,9 +71,6 @@ def _find_base(
     }
     entered = prompt_base.insert().returning(prompt_base.c.id)
     return int(conn.execute(entered, values).scalar_one())
-
-
-_KNOWN_BASE = select(prompt_base.c.id).where(prompt_base.c.digest == bindparam("digest"))
 
 
 def _find_text(conn: Connection, body: str) -> int:
@@ -222,11 +219,9 @@ class PromptBase:
 
 def started_at(conn: Connection, session_id: int) -> float:
     """Return when a segment was begun, in seconds since the epoch."""
-    at: float = conn.execute(_STARTED_AT, {"session_id": session_id}).scalar_one()
+    query = select(session.c.started_at).where(session.c.id == session_id)
+    at: float = conn.execute(query).scalar_one()
     return at
-
-
-_STARTED_AT = select(session.c.started_at).where(session.c.id == bindparam("session_id"))
 
 
 def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
@@ -299,7 +294,12 @@ def split(
     )
     child = _insert(conn, fresh, parent.id)
     if keeps_candidate:
-        conn.execute(_HAND_ON, {"p_session_id": parent.id, "p_child_id": child.id})
+        changed = (
+            update(summary_candidate)
+            .where(summary_candidate.c.session_id == parent.id)
+            .values(session_id=child.id)
+        )
+        conn.execute(changed)
     else:
         conn.execute(_DROP_CANDIDATE, {"p_session_id": parent.id})
     if not conversations.move_on(conn, parent.conversation, parent.id, child.id):
@@ -352,12 +352,6 @@ _END = (
 
 _DROP_CANDIDATE = delete(summary_candidate).where(
     summary_candidate.c.session_id == bindparam("p_session_id")
-)
-
-_HAND_ON = (
-    update(summary_candidate)
-    .where(summary_candidate.c.session_id == bindparam("p_session_id"))
-    .values(session_id=bindparam("p_child_id"))
 )
 
 
@@ -460,17 +454,12 @@ def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> S
     if len(origins) > MOST_ORIGINS:
         # One that nobody knows counts as the strictest.
         origins = (*origins[: MOST_ORIGINS - 1], Origin(origins[-1].kind, "?:?"))
-    conn.execute(_SET_ORIGINS, {"p_session_id": active.id, "p_stored": dump_origins(origins)})
+    changed = update(session).where(session.c.id == active.id).values(origins=dump_origins(origins))
+    conn.execute(changed)
     return replace(active, origins=origins)
 
 
 _ORIGINS = select(session.c.origins).where(session.c.id == bindparam("session_id"))
-
-_SET_ORIGINS = (
-    update(session)
-    .where(session.c.id == bindparam("p_session_id"))
-    .values(origins=bindparam("p_stored"))
-)
 
 
 def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
@@ -532,35 +521,28 @@ def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:
     """
     found: set[Origin] = set()
     for each in conversation_ids:
-        found |= {
-            origin
-            for stored in conn.scalars(_NOTED_IN, {"conversation_id": each})
-            for origin in load_origins(stored)
-        }
+        query = select(session.c.origins).where(
+            (
+                (session.c.conversation == each)
+                | session.c.conversation.in_(conversations.children_of(each))
+            ),
+            session.c.origins.is_not(None),
+        )
+        found |= {origin for stored in conn.scalars(query) for origin in load_origins(stored)}
+        query = (
+            select(turn.c.senders)
+            .distinct()
+            .where(
+                turn.c.conversation.in_(conversations.if_shared(each)),
+                turn.c.senders.is_not(None),
+            )
+        )
         found |= {
             Origin("quoted", who)
-            for senders in conn.scalars(_SPOKEN_IN, {"conversation_id": each})
+            for senders in conn.scalars(query)
             for who in orjson.loads(senders)
         }
     return found
-
-
-_NOTED_IN = select(session.c.origins).where(
-    (
-        (session.c.conversation == bindparam("conversation_id"))
-        | session.c.conversation.in_(conversations.children_of(bindparam("conversation_id")))
-    ),
-    session.c.origins.is_not(None),
-)
-
-_SPOKEN_IN = (
-    select(turn.c.senders)
-    .distinct()
-    .where(
-        turn.c.conversation.in_(conversations.if_shared(bindparam("conversation_id"))),
-        turn.c.senders.is_not(None),
-    )
-)
 
 
 def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:

@@ -251,16 +251,12 @@ _TOKENS_WITHIN = select(func.sum(message.c.tokens)).where(
 
 def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq: int) -> bool:
     """Whether none of these messages is erased (gateway/storage/retention.py)."""
-    count: int = conn.execute(
-        _COUNT, {"conversation_id": conversation_id, "first_seq": first_seq, "last_seq": last_seq}
-    ).scalar_one()
+    query = select(func.count()).where(
+        message.c.conversation == conversation_id,
+        message.c.seq.between(first_seq, last_seq),
+    )
+    count: int = conn.execute(query).scalar_one()
     return count == last_seq - first_seq + 1
-
-
-_COUNT = select(func.count()).where(
-    message.c.conversation == bindparam("conversation_id"),
-    message.c.seq.between(bindparam("first_seq"), bindparam("last_seq")),
-)
 
 
 def days(
@@ -268,24 +264,20 @@ def days(
 ) -> list[tuple[int, str]]:
     """Return the first message of people on each day of a range, with the day (UTC, ISO 8601)."""
     found: list[tuple[int, str]] = []
-    for row in conn.execute(
-        _SAID_AT, {"conversation_id": conversation_id, "first_seq": first_seq, "last_seq": last_seq}
-    ):
+    query = (
+        select(message.c.seq, message.c.at)
+        .where(
+            message.c.conversation == conversation_id,
+            message.c.seq.between(first_seq, last_seq),
+            message.c.role == "user",
+        )
+        .order_by(message.c.seq)
+    )
+    for row in conn.execute(query):
         day = datetime.fromtimestamp(row.at, UTC).date().isoformat()
         if not found or day > found[-1][1]:
             found.append((row.seq, day))
     return found
-
-
-_SAID_AT = (
-    select(message.c.seq, message.c.at)
-    .where(
-        message.c.conversation == bindparam("conversation_id"),
-        message.c.seq.between(bindparam("first_seq"), bindparam("last_seq")),
-        message.c.role == "user",
-    )
-    .order_by(message.c.seq)
-)
 
 
 def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
@@ -293,18 +285,14 @@ def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float |
 
     In seconds since the epoch.
     """
-    at: float | None = conn.scalar(
-        _NEWEST_AT, {"conversation_id": conversation_id, "first_seq": first_seq}
+    query = (
+        select(message.c.at)
+        .where(
+            message.c.conversation == conversation_id,
+            message.c.seq >= first_seq,
+        )
+        .order_by(message.c.seq.desc())
+        .limit(1)
     )
+    at: float | None = conn.scalar(query)
     return at
-
-
-_NEWEST_AT = (
-    select(message.c.at)
-    .where(
-        message.c.conversation == bindparam("conversation_id"),
-        message.c.seq >= bindparam("first_seq"),
-    )
-    .order_by(message.c.seq.desc())
-    .limit(1)
-)

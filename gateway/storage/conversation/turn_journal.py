@@ -114,9 +114,15 @@ def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) ->
     conn.execute(_REPORT, values)
     # Number 1 is a root, which no compaction began.
     if told.number != 1:
-        conn.execute(
-            _REPORT_COMPACTION, {"p_session_id": told.id, "p_prompt_tokens": usage.prompt_tokens}
+        changed = (
+            update(compaction)
+            .where(
+                compaction.c.child_session_id == told.id,
+                compaction.c.tokens_after_reported.is_(None),
+            )
+            .values(tokens_after_reported=usage.prompt_tokens)
         )
+        conn.execute(changed)
 
 
 # Values that are named as columns are set besides these.
@@ -129,15 +135,6 @@ _REPORT = (
         prefix=func.coalesce(bindparam("new_prefix"), session.c.prefix),
         moved=case((bindparam("new_prefix").is_(None), session.c.moved), else_=null()),
     )
-)
-
-_REPORT_COMPACTION = (
-    update(compaction)
-    .where(
-        compaction.c.child_session_id == bindparam("p_session_id"),
-        compaction.c.tokens_after_reported.is_(None),
-    )
-    .values(tokens_after_reported=bindparam("p_prompt_tokens"))
 )
 
 
@@ -344,14 +341,12 @@ def leave_preview(conn: Connection, lease: Lease) -> None:
 
     For a delegated child that is its parent's preview.
     """
-    conn.execute(_LEAVE_PREVIEW, {"p_conversation_id": lease.parent or lease.conversation})
-
-
-_LEAVE_PREVIEW = (
-    update(turn)
-    .where((turn.c.conversation == bindparam("p_conversation_id")), is_running)
-    .values(preview_ref=None)
-)
+    changed = (
+        update(turn)
+        .where(turn.c.conversation == (lease.parent or lease.conversation), is_running)
+        .values(preview_ref=None)
+    )
+    conn.execute(changed)
 
 
 def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> None:
@@ -628,16 +623,14 @@ def _answered_by(call: ModelCall | None) -> str:
 
 def _end_children(conn: Connection, current: Turn) -> None:
     """End the delegated turns that a turn leaves behind: nobody waits for them any more."""
-    for row in conn.execute(_RUNNING_CHILDREN, {"turn_id": current.id}).all():
+    query = select(turn).where(
+        turn.c.conversation.in_(conversations.children_of_turn(current.id)), is_running
+    )
+    for row in conn.execute(query).all():
         lease = current.lease.of_child(row.conversation)
         child = load(conn, lease, row, sessions.get(conn, row.session_id))
         close_group(conn, child, CANCELLED)
         _close(conn, child, "cancelled", TurnEnd("interrupted"))
-
-
-_RUNNING_CHILDREN = select(turn).where(
-    turn.c.conversation.in_(conversations.children_of_turn(bindparam("turn_id"))), is_running
-)
 
 
 def cancel_running(conn: Connection, conversation_id: int) -> None:

@@ -179,13 +179,12 @@ def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool
 
 def progress_of(conn: Connection, row: Row[Any]) -> int:
     """Return how many steps a turn has made; what its delegated children have done counts, too."""
-    of_children = conn.scalar(_PROGRESS_OF_CHILDREN, {"turn_id": row.id}) or 0
+    query = select(func.sum(turn.c.progress)).where(
+        turn.c.conversation.in_(conversations.children_of_turn(row.id))
+    )
+    of_children = conn.scalar(query) or 0
     return int(row.progress + of_children)
 
-
-_PROGRESS_OF_CHILDREN = select(func.sum(turn.c.progress)).where(
-    turn.c.conversation.in_(conversations.children_of_turn(bindparam("turn_id")))
-)
 
 _RUNNING = select(turn).where(turn.c.conversation == bindparam("conversation_id"), is_running)
 
@@ -342,14 +341,12 @@ def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
     """Return the results of tools that the delegated children of a turn have read."""
     if all(each["role"] == "user" for each in current.messages):
         return []
-    found = conn.execute(_RESULTS_OF_CHILDREN, {"turn_id": current.id}).all()
+    query = select(message.c.seq, message.c.body).where(
+        message.c.conversation.in_(conversations.children_of_turn(current.id)),
+        message.c.role == "tool",
+    )
+    found = conn.execute(query).all()
     return [entry.message for entry in transcript.decoded(found)]
-
-
-_RESULTS_OF_CHILDREN = select(message.c.seq, message.c.body).where(
-    message.c.conversation.in_(conversations.children_of_turn(bindparam("turn_id"))),
-    message.c.role == "tool",
-)
 
 
 def _marks(result: str | None) -> frozenset[StepMark] | None:

@@ -109,11 +109,14 @@ _ROLE = select(member.c.role).where(
 def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
     """Return as what each (platform, sender) was let in, without those who were not."""
     batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
-    rows = (row for batch in batches for row in conn.execute(_ROLES, {"whom": batch}))
+    rows = (
+        row
+        for batch in batches
+        for row in conn.execute(
+            select(member).where(tuple_(member.c.platform, member.c.sender).in_(batch))
+        )
+    )
     return {(row.platform, row.sender): row.role for row in rows}
-
-
-_ROLES = select(member).where(tuple_(member.c.platform, member.c.sender).in_(bindparam("whom")))
 
 
 def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:

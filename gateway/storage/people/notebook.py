@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from agent.errors import ToolError
 from agent.ports import MemoryTarget, TodoItem
@@ -89,13 +89,11 @@ def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[Todo
     Args:
         first_seq: Where the root's view begins (`ViewPlan.first_seq`).
     """
-    stored = conn.scalar(_TODO, {"conversation_id": conversation_id, "first_seq": first_seq})
+    query = select(todo.c["items"]).where(
+        todo.c.conversation == conversation_id, todo.c.first_seq == first_seq
+    )
+    stored = conn.scalar(query)
     return [TodoItem(**item) for item in orjson.loads(stored or "[]")]
-
-
-_TODO = select(todo.c["items"]).where(
-    todo.c.conversation == bindparam("conversation_id"), todo.c.first_seq == bindparam("first_seq")
-)
 
 
 def set_todo(conn: Connection, current: Turn, items: Sequence[TodoItem]) -> None:
@@ -119,10 +117,8 @@ def notes_of(conn: Connection, scope: str, target: MemoryTarget) -> list[str]:
 
 def of_scope(conn: Connection, scope: str) -> list[Note]:
     """Return the rows of a scope, also those that wait, in the order in which they were made."""
-    return [_note(row) for row in conn.execute(_OF_SCOPE, {"scope": scope})]
-
-
-_OF_SCOPE = select(memory).where(memory.c.scope == bindparam("scope")).order_by(memory.c.id)
+    query = select(memory).where(memory.c.scope == scope).order_by(memory.c.id)
+    return [_note(row) for row in conn.execute(query)]
 
 
 def _note(row: Any) -> Note:
@@ -212,10 +208,8 @@ def conversations_of(conn: Connection, scope: str) -> list[int]:
 
 def written_in(conn: Connection, turn_id: int) -> list[Note]:
     """Return the notes that a turn made and that still exist."""
-    return [_note(row) for row in conn.execute(_WRITTEN_IN, {"turn_id": turn_id})]
-
-
-_WRITTEN_IN = select(memory).where(memory.c.turn_id == bindparam("turn_id")).order_by(memory.c.id)
+    query = select(memory).where(memory.c.turn_id == turn_id).order_by(memory.c.id)
+    return [_note(row) for row in conn.execute(query)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,11 +97,12 @@ def user(conn: Connection, name: str) -> WebUser | None:
 def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
     """Return the users of these names, without those that there are not."""
     batches = (names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE))
-    rows = (row for batch in batches for row in conn.execute(_NAMED, {"names": batch}))
+    rows = (
+        row
+        for batch in batches
+        for row in conn.execute(select(web_user).where(web_user.c.name.in_(batch)))
+    )
     return {row.name: WebUser(*row) for row in rows}
-
-
-_NAMED = select(web_user).where(web_user.c.name.in_(bindparam("names")))
 
 
 def everybody(conn: Connection) -> list[WebUser]:

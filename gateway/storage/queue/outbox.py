@@ -266,17 +266,13 @@ def _is_any(conn: Connection, *its: ColumnElement[bool]) -> bool:
 
 def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
     """Return the platform's ids of what was shown last in a conversation."""
-    return frozenset(conn.scalars(_NEWEST_REFS, {"conversation_id": conversation_id}))
-
-
-_NEWEST_REFS = (
-    select(outbox.c.platform_ref)
-    .where(
-        outbox.c.conversation == bindparam("conversation_id"), outbox.c.platform_ref.is_not(None)
+    query = (
+        select(outbox.c.platform_ref)
+        .where(outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
+        .order_by(outbox.c.seq.desc())
+        .limit(_RECENT)
     )
-    .order_by(outbox.c.seq.desc())
-    .limit(_RECENT)
-)
+    return frozenset(conn.scalars(query))
 
 
 def _encoded(choices: Sequence[Choice]) -> str | None:

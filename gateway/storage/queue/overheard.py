@@ -136,7 +136,16 @@ def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[In
     """Return what the next turn is to know beside what it answers, in order, once."""
     found = entries_of(conn, _NOTED, {"conversation_id": conversation_id, "upto_seq": upto_seq})
     if found:
-        conn.execute(_TELL_NOTED, {"p_conversation_id": conversation_id, "p_upto_seq": upto_seq})
+        changed = (
+            update(inbox)
+            .where(
+                inbox.c.conversation == conversation_id,
+                is_noted,
+                inbox.c.seq <= upto_seq,
+            )
+            .values(state="done")
+        )
+        conn.execute(changed)
     return found
 
 
@@ -148,16 +157,6 @@ _NOTED = (
         inbox.c.seq <= bindparam("upto_seq"),
     )
     .order_by(inbox.c.seq)
-)
-
-_TELL_NOTED = (
-    update(inbox)
-    .where(
-        inbox.c.conversation == bindparam("p_conversation_id"),
-        is_noted,
-        inbox.c.seq <= bindparam("p_upto_seq"),
-    )
-    .values(state="done")
 )
 
 
@@ -178,11 +177,30 @@ def hear(conn: Connection, message: InboundMessage) -> int | None:
 def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: InboxKind) -> int:
     """Enter what the next turn is to be told; returns its seq. The oldest one too many goes."""
     seq = append(conn, conversation_id, message, kind=kind, state="noted")
-    too_old = conn.scalar(_NEWEST_TOO_MANY, {"conversation_id": conversation_id, "kind": kind})
-    if too_old is not None:
-        conn.execute(
-            _DROP_UPTO, {"p_conversation_id": conversation_id, "p_kind": kind, "p_seq": too_old}
+    query = (
+        select(inbox.c.seq)
+        .where(
+            inbox.c.conversation == conversation_id,
+            is_noted,
+            inbox.c.kind == kind,
         )
+        .order_by(inbox.c.seq.desc())
+        .limit(1)
+        .offset(NOTES_KEPT)
+    )
+    too_old = conn.scalar(query)
+    if too_old is not None:
+        changed = (
+            update(inbox)
+            .where(
+                inbox.c.conversation == conversation_id,
+                is_noted,
+                inbox.c.kind == kind,
+                inbox.c.seq <= too_old,
+            )
+            .values(state="done")
+        )
+        conn.execute(changed)
     return seq
 
 
@@ -220,27 +238,4 @@ _LISTENING = (
         conversation.c.id.desc(),
     )
     .limit(LISTENING)
-)
-
-_NEWEST_TOO_MANY = (
-    select(inbox.c.seq)
-    .where(
-        inbox.c.conversation == bindparam("conversation_id"),
-        is_noted,
-        inbox.c.kind == bindparam("kind"),
-    )
-    .order_by(inbox.c.seq.desc())
-    .limit(1)
-    .offset(NOTES_KEPT)
-)
-
-_DROP_UPTO = (
-    update(inbox)
-    .where(
-        inbox.c.conversation == bindparam("p_conversation_id"),
-        is_noted,
-        inbox.c.kind == bindparam("p_kind"),
-        inbox.c.seq <= bindparam("p_seq"),
-    )
-    .values(state="done")
 )

@@ -195,19 +195,17 @@ def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
     places.append(first_turn_since(conn, spans[-1].end))
     found = []
     for span, (low, high) in zip(spans, pairwise(places), strict=True):
-        row = conn.execute(_BEGUN, {"first": low, "behind": high}).one()
+        query = select(
+            func.count().label("begun"),
+            func.count().filter(turn.c.state == "dead").label("dead"),
+            func
+            .count()
+            .filter(turn.c.state == "done", turn.c.outcome.in_(sorted(NO_ANSWER)))
+            .label("failed"),
+        ).where(turn.c.id >= low, turn.c.id < high)
+        row = conn.execute(query).one()
         found.append(DayTurns(span.name, row.begun, row.dead, row.failed))
     return found
-
-
-_BEGUN = select(
-    func.count().label("begun"),
-    func.count().filter(turn.c.state == "dead").label("dead"),
-    func
-    .count()
-    .filter(turn.c.state == "done", turn.c.outcome.in_(sorted(NO_ANSWER)))
-    .label("failed"),
-).where(turn.c.id >= bindparam("first"), turn.c.id < bindparam("behind"))
 
 
 def one(conn: Connection, conversation_id: int) -> Listed:

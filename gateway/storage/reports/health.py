@@ -96,7 +96,8 @@ def standing(conn: Connection, since: float) -> Standing:
     """
     size = None
     if conn.dialect.name == "postgresql":
-        size = int(conn.execute(_DATABASE_BYTES).scalar_one())
+        query = select(func.pg_database_size(func.current_database()))
+        size = int(conn.execute(query).scalar_one())
     return Standing(
         waits={what: waiting(conn, what) for what in WAITS},
         unsent=unsent_by_account(conn),
@@ -104,9 +105,6 @@ def standing(conn: Connection, since: float) -> Standing:
         spent_usd=spent_usd(conn, since),
         size_bytes=size,
     )
-
-
-_DATABASE_BYTES = select(func.pg_database_size(func.current_database()))
 
 
 def _counts(conn: Connection) -> dict[str, int]:

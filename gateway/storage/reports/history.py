@@ -144,23 +144,21 @@ class _FilesOfChat(NamedTuple):
 def _files(conn: Connection, session_key: str) -> _FilesOfChat:
     of_message: dict[int, tuple[ChatFile, ...]] = {}
     by_id: dict[int, ChatFile] = {}
-    for row in conn.execute(_STORED, {"session_key": session_key}):
+    query = (
+        select(attachment)
+        .where(
+            attachment.c.conversation.in_(
+                select(alias.c.conversation).where(alias.c.session_key == session_key)
+            ),
+            attachment.c.state == "stored",
+        )
+        .order_by(attachment.c.id)
+    )
+    for row in conn.execute(query):
         by_id[row.id] = ChatFile(row.id, row.name, row.mime, row.size_bytes)
         if row.inbox_seq is not None:
             of_message[row.inbox_seq] = (*of_message.get(row.inbox_seq, ()), by_id[row.id])
     return _FilesOfChat(of_message, by_id)
-
-
-_STORED = (
-    select(attachment)
-    .where(
-        attachment.c.conversation.in_(
-            select(alias.c.conversation).where(alias.c.session_key == bindparam("session_key"))
-        ),
-        attachment.c.state == "stored",
-    )
-    .order_by(attachment.c.id)
-)
 
 
 def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:

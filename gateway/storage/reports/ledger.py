@@ -36,19 +36,13 @@ def book(
     """
     if not calls or not conversations.exists(conn, conversation_id):
         return
-    entered = (
-        set()
-        if turn_id is None
-        else set(conn.scalars(_ENTERED, {"conversation_id": conversation_id, "turn_id": turn_id}))
+    query = select(ledger.c.call_id).where(
+        ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id
     )
+    entered = set() if turn_id is None else set(conn.scalars(query))
     missing = [call for call in calls if call.id not in entered]
     if missing:
         append(conn, conversation_id, turn_id, sender, missing)
-
-
-_ENTERED = select(ledger.c.call_id).where(
-    ledger.c.conversation == bindparam("conversation_id"), ledger.c.turn_id == bindparam("turn_id")
-)
 
 
 def append(

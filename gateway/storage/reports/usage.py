@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, func, select
 
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
@@ -119,7 +119,25 @@ def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, S
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
         added = tokens_shown(conn, here.conversation, here.plan, from_seq=here.prompt_upto_seq + 1)
         return covered + _scaled(here, added), "reported"
-    made = conn.execute(_NEWEST_COMPACTION, {"conversation_id": here.conversation}).one_or_none()
+    # `/new` begins another root; what was compacted before says nothing about this view.
+    query = (
+        select(compaction.c.tokens_after, compaction.c.child_session_id)
+        .where(
+            compaction.c.conversation == here.conversation,
+            compaction.c.child_session_id
+            > (
+                select(func.max(session.c.id))
+                .where(
+                    session.c.conversation == here.conversation,
+                    session.c.parent_session_id.is_(None),
+                )
+                .scalar_subquery()
+            ),
+        )
+        .order_by(compaction.c.id.desc())
+        .limit(1)
+    )
+    made = conn.execute(query).one_or_none()
     if made is None:
         shown = tokens_shown(conn, here.conversation, here.plan)
         return _scaled(here, fixed_tokens + shown), "estimated"
@@ -129,26 +147,6 @@ def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, S
 
 def _scaled(here: Session, tokens: int) -> int:
     return math.ceil(here.token_ratio * tokens)
-
-
-# `/new` begins another root; what was compacted before says nothing about this view.
-_NEWEST_COMPACTION = (
-    select(compaction.c.tokens_after, compaction.c.child_session_id)
-    .where(
-        compaction.c.conversation == bindparam("conversation_id"),
-        compaction.c.child_session_id
-        > (
-            select(func.max(session.c.id))
-            .where(
-                session.c.conversation == bindparam("conversation_id"),
-                session.c.parent_session_id.is_(None),
-            )
-            .scalar_subquery()
-        ),
-    )
-    .order_by(compaction.c.id.desc())
-    .limit(1)
-)
 
 
 def report(
@@ -178,17 +176,15 @@ def report(
 
 def _delegated(conn: Connection, conversation_id: int) -> Figures:
     """Return what the children of a conversation's turns took; their compactions are not told."""
-    done = conn.execute(_CHILDREN, {"conversation_id": conversation_id}).one()
+    query = select(
+        func.count(turn.c.id).label("turns"),
+        func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
+    ).where(turn.c.conversation.in_(conversations.children_of(conversation_id)))
+    done = conn.execute(query).one()
     if not done.turns:
         return Figures()
     theirs = Where(conversation=conversation_id, children=True)
     return Figures(done.turns, done.tool_calls, spending.total(conn, theirs))
-
-
-_CHILDREN = select(
-    func.count(turn.c.id).label("turns"),
-    func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
-).where(turn.c.conversation.in_(conversations.children_of(bindparam("conversation_id"))))
 
 
 def _figures(
@@ -269,12 +265,29 @@ def insights(
         since: Seconds since the epoch.
         left_out: Names of commands that answer nobody: their turns are not counted.
     """
-    turns = [
-        row
-        for row in conn.execute(_TURNS_SINCE, {"conversation_id": conversation_id, "since": since})
-        if row.command not in left_out
-    ]
-    tools = conn.execute(_TOOLS_SINCE, {"conversation_id": conversation_id, "since": since}).all()
+    query = select(
+        func.coalesce(turn.c.outcome, turn.c.state).label("outcome"),
+        (
+            select(inbox.c.command)
+            .where(inbox.c.conversation == turn.c.conversation, inbox.c.seq == turn.c.first_seq)
+            .scalar_subquery()
+            .label("command")
+        ),
+        turn.c.started_at,
+        turn.c.finished_at,
+    ).where(turn.c.conversation == conversation_id, turn.c.started_at >= since)
+    turns = [row for row in conn.execute(query) if row.command not in left_out]
+    query = (
+        select(step.c.name, func.count().label("calls"))
+        .join(turn, turn.c.id == step.c.turn_id)
+        .where(
+            turn.c.conversation == conversation_id,
+            turn.c.started_at >= since,
+            step.c.kind == "tool",
+        )
+        .group_by(step.c.name)
+    )
+    tools = conn.execute(query).all()
     ended = [row.finished_at - row.started_at for row in turns if row.finished_at is not None]
     return Insights(
         outcomes=Counter(row.outcome for row in turns),
@@ -282,32 +295,6 @@ def insights(
         models=spending.spent(conn, "model", Where(since, conversation=conversation_id)),
         durations_s=sorted(ended),
     )
-
-
-_TURNS_SINCE = select(
-    func.coalesce(turn.c.outcome, turn.c.state).label("outcome"),
-    (
-        select(inbox.c.command)
-        .where(inbox.c.conversation == turn.c.conversation, inbox.c.seq == turn.c.first_seq)
-        .scalar_subquery()
-        .label("command")
-    ),
-    turn.c.started_at,
-    turn.c.finished_at,
-).where(
-    turn.c.conversation == bindparam("conversation_id"), turn.c.started_at >= bindparam("since")
-)
-
-_TOOLS_SINCE = (
-    select(step.c.name, func.count().label("calls"))
-    .join(turn, turn.c.id == step.c.turn_id)
-    .where(
-        turn.c.conversation == bindparam("conversation_id"),
-        turn.c.started_at >= bindparam("since"),
-        step.c.kind == "tool",
-    )
-    .group_by(step.c.name)
-)
 
 
 def by_outcome(conn: Connection, since: float) -> dict[str, tuple[int, Spent]]:

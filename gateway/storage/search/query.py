@@ -371,12 +371,19 @@ def around(
         (n, row)
         for n, each in enumerate(matches)
         for row in conn.execute(
-            _AROUND,
-            {
-                "conversation_id": each.conversation,
-                "first": each.seq - neighbours,
-                "last": each.seq + neighbours,
-            },
+            select(
+                message.c.seq,
+                message.c.role,
+                message.c.body,
+                message.c.at,
+                message.c.conversation,
+                message.c.session_id,
+            )
+            .where(
+                message.c.conversation == each.conversation,
+                message.c.seq.between(each.seq - neighbours, each.seq + neighbours),
+            )
+            .order_by(message.c.seq)
         )
     ]
     held = sessions.held_by(conn, ((row.conversation, row.session_id) for _, row in rows))
@@ -388,20 +395,3 @@ def around(
             past = PastMessage(row.seq, row.role, full_text(said), iso_time(row.at), origins)
             found.setdefault(n, []).append(past)
     return found
-
-
-_AROUND = (
-    select(
-        message.c.seq,
-        message.c.role,
-        message.c.body,
-        message.c.at,
-        message.c.conversation,
-        message.c.session_id,
-    )
-    .where(
-        message.c.conversation == bindparam("conversation_id"),
-        message.c.seq.between(bindparam("first"), bindparam("last")),
-    )
-    .order_by(message.c.seq)
-)
