@@ -14,11 +14,11 @@ from agent.context.extract import extract, key_sentences, retained_share, shorte
 from agent.context.phases.boundaries import (
     SOFT_CEILING,
     Boundaries,
-    Newest,
     assemble,
     find_boundaries,
     head_end_of,
     leaving,
+    newest_ask,
     protected_tail,
     starts_before,
 )
@@ -261,8 +261,8 @@ def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -
     """
     threshold, kept = request.limits.threshold_tokens, kept_tokens(request, cut, sizes)
     earlier, room = estimate_tokens(previous_text(request)), target_tokens(request) - kept
-    newest = Newest.of(request.entries).user
-    asked = sizes.message(request.entries[newest].message) if newest >= 0 else 0
+    newest = newest_ask(request.entries)
+    asked = sizes.message(newest.message) if newest else 0
     usual = max(int(request.limits.tail_tokens * SOFT_CEILING), asked) + request.fixed_tokens
     held = min(earlier, max(room, target_tokens(request) - usual))
     middle = request.tokens - kept

@@ -20,7 +20,7 @@ import structlog
 
 from agent import spans
 from agent.context.meter import Measure, TokenMeter
-from agent.context.phases.boundaries import Newest
+from agent.context.phases.boundaries import newest_ask
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.context_engine import (
     Compressed,
@@ -508,9 +508,8 @@ def _behind_first_change(
 
 def _floor(request: CompressionRequest) -> int:
     """Return what no compaction can take away: system prompt, tools, the newest user message."""
-    newest = Newest.of(request.entries).user
-    own = request.estimate(request.entries[newest].message) if newest >= 0 else 0
-    return request.fixed_tokens + own
+    newest = newest_ask(request.entries)
+    return request.fixed_tokens + (request.estimate(newest.message) if newest else 0)
 
 
 def _report(compaction: Compaction) -> None:

@@ -23,6 +23,7 @@ checked against the billed sessions by `python -m tests.bench billing`):
 OpenAI's caches need no breakpoints: see `ImplicitCache`. Not simulated: eviction by the provider.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -139,7 +140,10 @@ class PromptCache:
         sums = list(accumulate(block.tokens for block in blocks))
         hit = self._hit(blocks, path, marks, at_s)
         # Rule 5: a read keeps alive all that it passes, not the longest entry alone.
-        self._refresh(path[: hit + 1], at_s)
+        for prefix in path[: hit + 1]:
+            entry = self._entries.get(prefix)
+            if entry is not None and entry.alive(at_s):
+                entry.used_s = max(entry.used_s, at_s)
         # Rule 4: no error says so, the marker is just ignored.
         marks = [mark for mark in marks if sums[mark] >= self._rules.min_tokens]
         for mark in marks:
@@ -167,12 +171,6 @@ class PromptCache:
                 if entry is not None and entry.readable(at_s):
                     return place
         return -1
-
-    def _refresh(self, passed: Iterable[int], at_s: float) -> None:
-        for prefix in passed:
-            entry = self._entries.get(prefix)
-            if entry is not None and entry.alive(at_s):
-                entry.used_s = max(entry.used_s, at_s)
 
     def _write(self, prefix: int, fresh: _Entry, read: int | None) -> None:
         """Keep an entry; inside what was `read` it costs nothing and lives no longer than that."""
@@ -205,22 +203,14 @@ class ImplicitCache:
         path = self._prefixes.path(blocks)
         sums = list(accumulate(block.tokens for block in blocks))
         total = sums[-1] if sums else 0
-        read = self._step(
-            max((sums[i] for i, p in enumerate(path) if self._warm(p, at_s)), default=0)
-        )
+        used_s = [self._used_s.get(prefix, -math.inf) for prefix in path]
+        known = zip(sums, used_s, strict=True)
+        read = max((upto for upto, at in known if at_s - at <= self._rules.lifetime_s), default=0)
+        read = read - read % self._rules.step_tokens if read >= self._rules.min_tokens else 0
         self._used_s.update(dict.fromkeys(path, at_s))
         if self._rules.bills_writes and total >= self._rules.min_tokens:
             return Usage(cache_read_tokens=read, cache_write_5m_tokens=total - read)
         return Usage(input_tokens=total - read, cache_read_tokens=read)
-
-    def _warm(self, prefix: int, at_s: float) -> bool:
-        used_s = self._used_s.get(prefix)
-        return used_s is not None and at_s - used_s <= self._rules.lifetime_s
-
-    def _step(self, tokens: int) -> int:
-        if tokens < self._rules.min_tokens:
-            return 0
-        return tokens - tokens % self._rules.step_tokens
 
 
 class Minimum:

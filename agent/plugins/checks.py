@@ -13,7 +13,7 @@ from typing import Any, get_args
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from agent.context.phases.boundaries import Newest
+from agent.context.phases.boundaries import newest_ask
 from agent.context_engine import Compressed, CompressionRequest, Sizes
 from agent.errors import AgentError
 from agent.ports import Effect
@@ -151,9 +151,9 @@ def _newest_message(plan: ViewPlan, request: CompressionRequest) -> Iterator[str
     entries = request.entries
     if entries and not plan.shows(entries[-1].seq):
         yield f"it does not show the newest message, {entries[-1].seq}"
-    position = Newest.of(entries).user
-    if position >= 0 and not plan.shows(entries[position].seq):
-        yield f"it does not show the newest user message, {entries[position].seq}"
+    asked = newest_ask(entries)
+    if asked and not plan.shows(asked.seq):
+        yield f"it does not show the newest user message, {asked.seq}"
 
 
 def _groups(plan: ViewPlan, entries: Sequence[Entry]) -> Iterator[str]:
@@ -178,9 +178,9 @@ def _edits(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
         yield "it edits a message twice in the same way"
     if any(edit.limit < 0 for edit in plan.edits):
         yield "an edit has a negative limit"
-    user = Newest.of(entries).user
-    known = {edit for edit in request.plan.edits if user >= 0 and edit.seq == entries[user].seq}
-    if user >= 0 and any(e.seq == entries[user].seq and e not in known for e in plan.edits):
+    asked = newest_ask(entries)
+    fresh = {edit.seq for edit in {*plan.edits} - {*request.plan.edits}}
+    if asked and asked.seq in fresh:
         yield "it changes the newest user message"
 
 

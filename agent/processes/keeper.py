@@ -204,33 +204,33 @@ def _started(
         NotConfinedError: It cannot be confined.
     """
     told, telling = pipe
-    started = launch(order.walls, order.command, order.environment, telling)
+    words, handles = launch(order.walls, order.command, order.environment, telling)
     streams: dict[str, Any] = {}
     if command is not None:
         streams = {"stdin": subprocess.DEVNULL, "stdout": command.writing, "umask": 0o077}
         streams["stderr"] = subprocess.STDOUT
     try:
         process = subprocess.Popen(  # noqa: S603 - the operator's command, or the model's
-            started.command,
+            words,
             cwd=order.walls.directory or None,
             env=order.environment,
             # A group of its own: it can be killed without the keeper.
             start_new_session=True,
             # Nothing else runs in this process, so nothing can hold a lock.
             preexec_fn=partial(_prepare, order, telling),  # noqa: PLW1509
-            pass_fds=started.handles,
+            pass_fds=handles,
             **streams,
         )
     except subprocess.SubprocessError as exc:
         os.close(telling)
         raise NotConfinedError(os.read(told, CHUNK_BYTES).decode()) from exc
-    for handle in {telling, *started.handles, *([command.writing] if command else [])}:
+    for handle in {telling, *handles, *([command.writing] if command else [])}:
         os.close(handle)
     # The builder of its walls says that they stand, or why not.
-    if started.handles and (words := _first_words(told, lifeline)) != STARTED:
+    if handles and (answer := _first_words(told, lifeline)) != STARTED:
         process.kill()
         said = command.drained() if command is not None else ""
-        raise NotConfinedError(_problem_in(words) or said or "its sandbox could not be built")
+        raise NotConfinedError(_problem_in(answer) or said or "its sandbox could not be built")
     return process
 
 

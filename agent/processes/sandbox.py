@@ -16,7 +16,6 @@ from agent.processes.helpers import LANGUAGE, PATH
 from agent.processes.walls import (
     STARTED,
     Backend,
-    Launch,
     Sandbox,
     Walls,
     launch,
@@ -97,31 +96,25 @@ def why_not_bwrap() -> str | None:
     told, telling = os.pipe()
     with tempfile.TemporaryDirectory() as folder, os.fdopen(told, "rb") as said:
         walls = Walls("bwrap", folder, tool, writable=[folder])
-        started = launch(walls, ["/bin/sh", "-c", ":"], _ENVIRONMENT, telling)
+        command, handles = launch(walls, ["/bin/sh", "-c", ":"], _ENVIRONMENT, telling)
         try:
-            problem = _run(started)
+            done = subprocess.run(  # noqa: S603 - the tool that was found
+                command,
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=handles,
+                timeout=TRIED_WITHIN_S,
+                check=False,
+            )
+            problem = done.stdout.decode(errors="replace").strip()[-_SAID_CHARS:]
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            problem = str(exc)
         finally:
-            for handle in started.handles:
+            for handle in handles:
                 os.close(handle)
         return None if said.read() == STARTED else problem or "it did not start a program"
-
-
-def _run(started: Launch) -> str:
-    """Run what was launched; return the end of what it said."""
-    try:
-        done = subprocess.run(  # noqa: S603 - the tool that was found
-            started.command,
-            env=_ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=started.handles,
-            timeout=TRIED_WITHIN_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return str(exc)
-    return done.stdout.decode(errors="replace").strip()[-_SAID_CHARS:]
 
 
 def _tool() -> str:

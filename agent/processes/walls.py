@@ -77,28 +77,16 @@ class Sandbox:
     others: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How a program is started behind walls.
-
-    Attributes:
-        handles: Open files that must stay open then; where there are any, what is executed tells
-            `STARTED` itself.
-    """
-
-    command: list[str]
-    handles: tuple[int, ...] = ()
-
-
 def launch(
     walls: Walls, program: Sequence[str], environment: Mapping[str, str], told: int
-) -> Launch:
-    """Return how a process becomes a program; `told` is where it says what became of that.
+) -> tuple[list[str], tuple[int, ...]]:
+    """Return the command that becomes a program, and the open files that must stay open for it.
 
-    What stands up in the process itself is `raise_walls`, between the fork and this command.
+    With `bwrap` that command says at `told` what became of the program; without, there are no such
+    files, and `raise_walls` has been called between the fork and the command.
     """
     if walls.backend != "bwrap":
-        return Launch([*program])
+        return [*program], ()
     order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
     # In memory, not among the arguments: those have a longest length, and all users see them.
     letter = os.memfd_create("parley")
@@ -107,7 +95,7 @@ def launch(
         *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _ROOT_INSIDE),
         *("agent.processes.walls", str(letter), str(told)),
     ]
-    return Launch([*bwrap(walls), *inside], (letter, told))
+    return [*bwrap(walls), *inside], (letter, told)
 
 
 def raise_walls(walls: Walls) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from agent.view.edits import one_line
+
 Stability = Literal["version", "tools", "settings", "files", "notes", "chat", "session"]
 """What a layer changes with, at the next root. settings: what the operator configured; files:
 those of PARLEY_HOME and the workspace; notes: the memory; chat: the conversation and its platform;
@@ -229,7 +231,7 @@ def _skills(facts: PromptFacts) -> str:
         return ""
     # The index stands in every request; skill_view without a name has the rest.
     shown = facts.skills[:INDEX_SKILLS]
-    lines = [f"- {name}: {_cut(description, INDEX_CHARS)}" for name, description in shown]
+    lines = [f"- {name}: {one_line(description, INDEX_CHARS)}" for name, description in shown]
     if left := len(facts.skills) - len(shown):
         lines.append(f"- and {left} more; skill_view without a name lists all")
     intro = (
@@ -316,7 +318,7 @@ def notes_text(notes: Sequence[PinnedNote]) -> str:
     """Return the layer of the notes, or ""."""
     if not notes:
         return ""
-    lines = "\n".join(f"{_listed([_open(each.text)])} ({each.day})" for each in notes)
+    lines = "\n".join(f"- {' '.join(_open(each.text).split())} ({each.day})" for each in notes)
     return f"{NOTES}\n<parley-notes>\n{lines}\n</parley-notes>"
 
 
@@ -375,12 +377,3 @@ def _open(text: str) -> str:
     """Return a text without the tags that fence it in."""
     # With its closing tag in it, a text of others could go on as the operator's.
     return _TAGS.sub(r"(\1\2", text.strip())
-
-
-def _listed(notes: Sequence[str]) -> str:
-    return "\n".join(f"- {' '.join(note.split())}" for note in notes)
-
-
-def _cut(text: str, most: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"

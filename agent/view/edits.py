@@ -225,7 +225,7 @@ def _result_lines(
     """Yield what may stand for a result, the most telling first."""
     name = call["function"]["name"] if call else message.get("name")
     if name:
-        name = _one_line(name, _NAME_CHARS)
+        name = one_line(name, _NAME_CHARS)
         size = _size(text, images)
         outcome, line = _outcome(text)
         shown = f" {given}" if call and (given := _shown_arguments(call)) else ""
@@ -241,7 +241,7 @@ def _size(text: str, images: int) -> str:
     return f"{size}, images: {images}" if images else size
 
 
-def _one_line(text: str, chars: int) -> str:
+def one_line(text: str, chars: int) -> str:
     """Return the beginning of a text without line breaks."""
     # Far more than is shown suffices; the text may be megabytes.
     line = " ".join(text[: 8 * chars].split())
@@ -255,15 +255,15 @@ def _shown_arguments(call: ToolCall) -> str:
     except orjson.JSONDecodeError:
         values = None
     if not isinstance(values, dict):
-        return _one_line(text, _VALUE_CHARS)
+        return one_line(text, _VALUE_CHARS)
     pairs = (f"{key}={_shown_value(value)}" for key, value in values.items())
-    return _one_line(" ".join(pairs), _ARGUMENTS_CHARS)
+    return one_line(" ".join(pairs), _ARGUMENTS_CHARS)
 
 
 def _shown_value(value: object) -> str:
     match value:
         case str():
-            return _one_line(value, _VALUE_CHARS)
+            return one_line(value, _VALUE_CHARS)
         case dict() | list():
             return f"({len(value)} values)"
         case _:
@@ -292,7 +292,7 @@ _TELLING = re.compile(r"^.*(?:error|exception|fatal|fail|denied|not found).*$", 
 def _outcome(text: str) -> tuple[str, str]:
     """Return how a result ended, guessed from its ends, and the line that tells most about it."""
     head, tail = text[:_OUTCOME_WINDOW_CHARS], text[-_OUTCOME_WINDOW_CHARS:]
-    first = _one_line(head.lstrip().partition("\n")[0], _LINE_CHARS)
+    first = one_line(head.lstrip().partition("\n")[0], _LINE_CHARS)
     first = f"first line: {first}" if first else "no text"
     # The end first: commands tell their exit code last.
     code = _EXIT_CODE.search(tail) or _EXIT_CODE.search(head)
@@ -307,7 +307,7 @@ def _outcome(text: str) -> tuple[str, str]:
     if code is not None and int(code[1]) == 0:
         return "exit code 0", first
     telling = _TELLING.search(head) or _TELLING.search(tail)
-    line = _one_line(telling[0], _LINE_CHARS) if telling else first
+    line = one_line(telling[0], _LINE_CHARS) if telling else first
     return f"exit code {code[1]}" if code else "error", line
 
 
@@ -441,7 +441,7 @@ def outline(text: str) -> str:
     """
     lines = text.splitlines() or [""]
     kind, found = _typed(text, lines)
-    shown = [f"- {_one_line(line, _LINE_CHARS)}" for line in islice(found, MOST_LINES)]
+    shown = [f"- {one_line(line, _LINE_CHARS)}" for line in islice(found, MOST_LINES)]
     parts = [
         f"{kind}, {len(text):,} characters, {len(lines):,} lines",
         *shown,

@@ -217,23 +217,17 @@ def with_newer(
 
 def summary_messages(plan: ViewPlan) -> list[ChatMessage]:
     """Return the messages that show a plan's summaries: one for neighbours of the same role."""
-    runs = [list(run) for _, run in groupby(plan.summaries, key=attrgetter("role"))]
-    return [_summary_message(run, plan.recall) for run in runs]
-
-
-def _summary_message(run: Sequence[Summary], recall: str) -> ChatMessage:
-    """Return the message that shows summaries, marked as reference."""
-    covered = f"(messages {run[0].first_seq} to {run[-1].last_seq})"
-    begin = " ".join(filter(None, (REFERENCE, covered, recall)))
-    blocks = [begin, *map(_block, run)]
-    # Synthetic: it is nobody's question, and no round begins with it.
-    return ChatMessage(role=run[0].role, content="\n\n".join(blocks), synthetic=True)
-
-
-def _block(summary: Summary) -> str:
-    if not summary.node:
-        return summary.text
-    return f"[node {summary.node}: {summary.first_seq} to {summary.last_seq}]\n{summary.text}"
+    messages: list[ChatMessage] = []
+    for role, same in groupby(plan.summaries, key=attrgetter("role")):
+        run = [*same]
+        covered = f"(messages {run[0].first_seq} to {run[-1].last_seq})"
+        blocks = [" ".join(filter(None, (REFERENCE, covered, plan.recall)))]
+        for each in run:
+            heading = f"[node {each.node}: {each.first_seq} to {each.last_seq}]\n"
+            blocks.append(f"{heading if each.node else ''}{each.text}")
+        # Synthetic: it is nobody's question, and no round begins with it.
+        messages.append(ChatMessage(role=role, content="\n\n".join(blocks), synthetic=True))
+    return messages
 
 
 def recall_text(tools: Iterable[str]) -> str:
@@ -303,7 +297,7 @@ def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
     next to each other in the transcript.
     """
     ordered: list[ChatMessage] = []
-    for is_result, run in groupby(messages, key=_is_result):
+    for is_result, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         group = list(run)
         if is_result and len(group) > 1 and ordered:
             calls = ordered[-1].get("tool_calls") or ()
@@ -311,10 +305,6 @@ def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
             group.sort(key=lambda message: places.get(message["tool_call_id"], 0))
         ordered += group
     return ordered
-
-
-def _is_result(message: ChatMessage) -> bool:
-    return message["role"] == "tool"
 
 
 @dataclass(slots=True)

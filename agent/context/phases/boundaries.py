@@ -164,6 +164,11 @@ def is_ask(entry: Entry) -> bool:
     return entry.message["role"] == "user" and not entry.message.get("synthetic")
 
 
+def newest_ask(entries: Sequence[Entry]) -> Entry | None:
+    """Return the newest message of a person; None without any."""
+    return next(filter(is_ask, reversed(entries)), None)
+
+
 def _is_answer(entry: Entry) -> bool:
     message = entry.message
     # A text beside calls is said on the way, and is no answer that anybody waits for.
@@ -216,6 +221,11 @@ def _after_group(entries: Sequence[Entry], position: int) -> int:
     """Return the position behind the assistant message at `position` and its results."""
     if position >= len(entries) or entries[position].message["role"] != "assistant":
         return position
+    return behind_results(entries, position)
+
+
+def behind_results(entries: Sequence[Entry], position: int) -> int:
+    """Return the position behind a message and the tool results that follow it."""
     position += 1
     while position < len(entries) and entries[position].message["role"] == "tool":
         position += 1

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from operator import attrgetter
 
-from agent.context.phases.boundaries import Newest, group_start
+from agent.context.phases.boundaries import group_start, newest_ask
 from agent.context_engine import Compressed, CompressionRequest, Level, Sizes
 from agent.messages import ChatMessage, chars_of
 from agent.view.view import Edit, ViewPlan
@@ -53,8 +53,7 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     start = Compressed(plan, level, sizes.view(plan))
     if start.tokens <= target:
         return start
-    position = Newest.of(request.entries).user
-    newest = request.entries[position].seq if position >= 0 else 0
+    newest = ask.seq if (ask := newest_ask(request.entries)) else 0
     # Clipped last: the model would have to run this step again.
     at_work = group_start(request.entries, len(request.entries) - 1)
     earlier = {entry.seq for entry in request.entries[:at_work]}

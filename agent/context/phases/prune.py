@@ -13,7 +13,7 @@ from agent.context.phases.convergence import target_tokens
 from agent.context_engine import Compressed, CompressionRequest, Sizes
 from agent.messages import ChatMessage, images_in
 from agent.view.edits import LONG_CHARS
-from agent.view.view import Edit, Entry
+from agent.view.view import Edit, Entry, ViewPlan
 
 LONG_RESULT_CHARS = 200
 """Tool results up to this length stay as they are. Source: Hermes."""
@@ -29,21 +29,23 @@ def prune_old_results(
 
     A manual compaction is asked for its summary, so pruning never replaces it.
     """
-    target = target_tokens(request)
     if request.trigger == "manual":
         return None
-    # What was clipped for want of room is whole again if pruning makes room.
-    known = {edit for edit in request.plan.edits if edit.kind != "clip"}
-    fresh = [edit for edit in prune(request.entries, tail_start) if edit not in known]
-    if not fresh:
+    plan = with_edits(request, prune(request.entries, tail_start))
+    if plan is None:
         return None
-    plan = replace(
-        request.plan,
-        edits=tuple(sorted({*known, *fresh}, key=lambda edit: (edit.seq, edit.kind))),
-        thinking_from=request.entries[-1].seq + 1,
-    )
     tokens = sizes.view(plan)
-    return Compressed(plan, "prune", tokens) if tokens <= target else None
+    return Compressed(plan, "prune", tokens) if tokens <= target_tokens(request) else None
+
+
+def with_edits(request: CompressionRequest, edits: Sequence[Edit]) -> ViewPlan | None:
+    """Return the plan in force with these edits; None if it has them all."""
+    # What was clipped for want of room is whole again where others make room.
+    known = {edit for edit in request.plan.edits if edit.kind != "clip"}
+    if known.issuperset(edits):
+        return None
+    ordered = sorted({*known, *edits}, key=lambda edit: (edit.seq, edit.kind))
+    return replace(request.plan, edits=tuple(ordered), thinking_from=request.entries[-1].seq + 1)
 
 
 def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:

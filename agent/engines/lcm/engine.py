@@ -12,9 +12,9 @@ from typing import Any, ClassVar, get_args
 
 from typing_extensions import override
 
-from agent.context.phases.boundaries import Newest, around, protected_tail
+from agent.context.phases.boundaries import around, newest_ask, protected_tail
 from agent.context.phases.convergence import converge, target_tokens
-from agent.context.phases.prune import prune_old_results
+from agent.context.phases.prune import prune_old_results, with_edits
 from agent.context_compressor import clip_only, thorough
 from agent.context_engine import (
     Archive,
@@ -132,17 +132,13 @@ def with_outlines(
     request: CompressionRequest, sizes: Sizes, large_tokens: int
 ) -> CompressionRequest:
     """Return the request with outlines in place of large contents, the newest question's but."""
-    newest = Newest.of(request.entries).user
-    spared = {request.entries[newest].seq} if newest >= 0 else set()
+    newest = newest_ask(request.entries)
+    spared = {newest.seq} if newest else set()
     before = sizes.shown(request.plan)
     large = {seq for seq, tokens in before.items() if tokens > large_tokens} - spared
-    # What was clipped for want of room is whole again if outlines make room.
-    known = {edit for edit in request.plan.edits if edit.kind != "clip"}
-    edits = {Edit(seq, "outline") for seq in large} - known
-    if not edits:
+    plan = with_edits(request, [Edit(seq, "outline") for seq in large])
+    if plan is None:
         return request
-    ordered = sorted(known | edits, key=lambda edit: (edit.seq, edit.kind))
-    plan = replace(request.plan, edits=tuple(ordered), thinking_from=request.entries[-1].seq + 1)
     saved = sum(before.values()) - sum(sizes.shown(plan).values())
     return replace(request, plan=plan, tokens=request.tokens - saved)
 

@@ -18,7 +18,13 @@ from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
 from agent.context.extract import extract, key_sentences, retained_share
-from agent.context.phases.boundaries import Boundaries, cuts, head_end_of, starts_before
+from agent.context.phases.boundaries import (
+    Boundaries,
+    behind_results,
+    cuts,
+    head_end_of,
+    starts_before,
+)
 from agent.context.phases.summary import merge_summaries, write_summary
 from agent.context_engine import CompressionRequest, Level, Node, NodeSource, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
@@ -203,7 +209,7 @@ def _ends(
     tokens, full = 0, False
     end = start
     while end < limit:
-        following = _after(entries, end)
+        following = behind_results(entries, end)
         tokens += sum(sizes.message(entry.message) for entry in entries[end:following])
         # A leaf holds at least one group, however large that is.
         if tokens > leaf_tokens and end > start:
@@ -213,14 +219,6 @@ def _ends(
         end = following
     if end == limit:
         yield end
-
-
-def _after(entries: Sequence[Entry], position: int) -> int:
-    """Return the position behind a message and the tool results that follow it."""
-    position += 1
-    while position < len(entries) and entries[position].message["role"] == "tool":
-        position += 1
-    return position
 
 
 def _run(

@@ -54,16 +54,16 @@ def test_without_another_program_the_command_is_the_programs_own() -> None:
     """Landlock stands up in the process itself."""
     for backend in ("landlock", "none"):
         started = launch(Walls(backend, "/w"), ["sh", "-c", "x"], {}, 9)  # type: ignore[arg-type]
-        assert (started.command, started.handles) == (["sh", "-c", "x"], ())
+        assert started == (["sh", "-c", "x"], ())
 
 
 def test_the_order_goes_through_memory(tmp_path: Path) -> None:
     """Other users see arguments, not that; the last step reads it there."""
     wanted = Walls("bwrap", str(tmp_path), "bwrap")
-    started = launch(wanted, ["sh", "-c", "secret"], {"A": "b"}, 9)
-    assert not [argument for argument in started.command if "secret" in argument]
-    assert started.command[-2:] == [str(started.handles[0]), "9"]
-    order = walls._read(started.handles[0])
+    command, (letter, _) = launch(wanted, ["sh", "-c", "secret"], {"A": "b"}, 9)
+    assert not [argument for argument in command if "secret" in argument]
+    assert command[-2:] == [str(letter), "9"]
+    order = walls._read(letter)
     assert (order["program"], order["environment"]) == (["sh", "-c", "secret"], {"A": "b"})
     assert Walls(**order["walls"]).directory == str(tmp_path)
 
@@ -84,7 +84,7 @@ def test_the_last_step_tells_what_went_wrong(
 ) -> None:
     """Nothing is run then."""
     reading, writing = os.pipe()
-    letter = launch(Walls("bwrap", "/w"), ["x"], {}, writing).handles[0]
+    _, (letter, _) = launch(Walls("bwrap", "/w"), ["x"], {}, writing)
 
     def refuse(_: Walls) -> None:
         raise failure
