@@ -1,6 +1,6 @@
 """Runs a gateway, from the settings to its end: the only file that connects concrete classes.
 
-`run` is the whole story; its caller holds the home (`own_home` in gateway/lifecycle/home.py).
+`run` is the whole story; its caller holds the home (`own_home` in gateway/supervision/home.py).
 `assembled` is the list of parts, `serve` is what runs side by side and in which order it stops.
 Parts that the settings name are built in gateway/wiring.py.
 """
@@ -37,6 +37,8 @@ from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.told_notes import NoteChats
 from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
+from gateway.backup.backups import Backups
+from gateway.backup.pruning import Pruner
 from gateway.commands.status_figures import start_warnings
 from gateway.console.register import Inside
 from gateway.console.site import Console
@@ -48,18 +50,6 @@ from gateway.http import control
 from gateway.http.connections import Connections
 from gateway.http.control import Operator
 from gateway.http.server import ChatHistory, Health, HttpServer, Port
-from gateway.lifecycle import start_checks
-from gateway.lifecycle.accounts import ReplaceableAdapter
-from gateway.lifecycle.backups import Backups
-from gateway.lifecycle.crash_journal import CrashJournal
-from gateway.lifecycle.home import keep_modes, restore_modes
-from gateway.lifecycle.other_replicas import OtherReplicas, SharedChats
-from gateway.lifecycle.pruning import Pruner
-from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
-from gateway.lifecycle.rotation import Rotation
-from gateway.lifecycle.service_manager import Pulse, ServiceManager
-from gateway.lifecycle.start_checks import Finding
-from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
 from gateway.metrics.instruments import Instruments
 from gateway.metrics.state import LookedAt
 from gateway.pipeline.delivery import Burials, Delivery
@@ -68,6 +58,8 @@ from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source
+from gateway.replicas.other_replicas import OtherReplicas, SharedChats
+from gateway.replicas.replica import AccountLeases, Beginning, Replica
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import keep_last_used, service_manager
 from gateway.settings.tree import Settings
@@ -79,6 +71,14 @@ from gateway.storage.people import mcp
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
+from gateway.supervision import start_checks
+from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
+from gateway.supervision.crash_journal import CrashJournal
+from gateway.supervision.home import keep_modes, restore_modes
+from gateway.supervision.rotation import Rotation
+from gateway.supervision.service_manager import Pulse, ServiceManager
+from gateway.supervision.silence import Traffic, Watch
+from gateway.supervision.start_checks import Finding
 from gateway.wiring import (
     Accounts,
     build_accounts,

@@ -58,6 +58,7 @@ from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
 from gateway.alerts.watch import AlertSources, AlertWatch
 from gateway.alerts.webhook import AlertWebhook
+from gateway.backup import backups
 from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
 from gateway.context.memory_reading import MemoryReader
@@ -65,12 +66,9 @@ from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
 from gateway.context.window import ContextParts
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
-from gateway.lifecycle import backups, start_checks
-from gateway.lifecycle.accounts import UnbuiltAdapter
-from gateway.lifecycle.other_replicas import SharedChats
-from gateway.lifecycle.replica import Beginning, Replica, tell_of
-from gateway.lifecycle.start_checks import Finding
 from gateway.logging.setup import log_path, refuse_unwritable
+from gateway.replicas.other_replicas import SharedChats
+from gateway.replicas.replica import Beginning, Replica, tell_of
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
@@ -78,6 +76,9 @@ from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.people import mcp
 from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
+from gateway.supervision import start_checks
+from gateway.supervision.accounts import UnbuiltAdapter
+from gateway.supervision.start_checks import Finding
 
 log = structlog.get_logger()
 
@@ -666,7 +667,7 @@ async def registered(database: Database, beginning: Beginning) -> Replica:
     """
     if database.server is not None:
         # Its driver takes memory and time that SQLite needs none of.
-        from gateway.lifecycle.shared_replica import SharedReplica  # noqa: PLC0415
+        from gateway.replicas.shared_replica import SharedReplica  # noqa: PLC0415
 
         return await SharedReplica.join(database, database.server, beginning)
     replica_id = await database.write(leases.register, f"pid {os.getpid()}")

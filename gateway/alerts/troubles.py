@@ -16,9 +16,10 @@ from agent.money.costs import format_usd
 from agent.network import in_words
 from gateway.access.web_door import called
 from gateway.agent_ports.budgets import BudgetUse
-from gateway.lifecycle.supervision import AccountHealth, Supervised
 from gateway.settings.tree import AlertSettings
 from gateway.storage.reports.health import GivenUp, Waiting
+from gateway.supervision.accounts import Supervised
+from gateway.supervision.silence import AccountHealth
 
 UNREACHABLE_S = 120.0
 """So long an account may be connecting: a connection that comes back at once is no trouble."""

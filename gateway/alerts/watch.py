@@ -37,12 +37,13 @@ from gateway.alerts.webhook import AlertWebhook, tell_of_failed_look
 from gateway.errors import StorageError
 from gateway.http.control import TEST_ALERTS
 from gateway.http.server import Health
-from gateway.lifecycle.supervision import AccountHealth, Supervised
 from gateway.signals import Wakeups
 from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import health
+from gateway.supervision.accounts import Supervised
+from gateway.supervision.silence import AccountHealth
 
 log = structlog.get_logger()
 

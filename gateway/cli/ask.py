@@ -29,7 +29,6 @@ from gateway.cli.output import show_json, warn
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.http.control import SOCKET
-from gateway.lifecycle.home import own_home, with_web_token
 from gateway.session_keys import FOR_ONE_QUESTION
 from gateway.settings.tree import (
     AlertSettings,
@@ -40,6 +39,7 @@ from gateway.settings.tree import (
     TelemetrySettings,
 )
 from gateway.storage.reports import history
+from gateway.supervision.home import own_home, with_web_token
 
 FAILED, NEEDS_A_PERSON, TIMED_OUT, INTERRUPTED = 1, 4, 124, 130
 """Exit codes; 0: it was answered."""

@@ -19,12 +19,12 @@ from rich.text import Text
 from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import ReferencedSecret
+from gateway.backup.inventory import of_settings
 from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
 from gateway.errors import GatewayNotRunning, SettingsError
 from gateway.http import control
-from gateway.lifecycle.inventory import of_settings
 from gateway.settings.changes import SettingsQuestion, located, named
 from gateway.settings.editing import OWNER_ONLY, set_values
 from gateway.settings.former import former_key

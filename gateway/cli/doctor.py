@@ -20,8 +20,8 @@ from gateway.doctor import checks, database, home, models, people, safety, setti
 from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
 from gateway.http import control
-from gateway.lifecycle.start_checks import report_of
 from gateway.settings.loading import Loaded, home_of, redactor_of
+from gateway.supervision.start_checks import report_of
 from gateway.wiring import INSIDE, Configured, build_line, learn_windows, models_of, tried
 
 LOOKED_AT = (settings, home, database, models, people, safety, versions)

@@ -14,12 +14,12 @@ from gateway.access.web_door import sign_in_address
 from gateway.app import Welcome
 from gateway.cli.common import loaded
 from gateway.cli.output import warn
-from gateway.lifecycle import start_checks
-from gateway.lifecycle.home import own_home, with_web_token
 from gateway.logging.setup import configure_logging
 from gateway.reload.reloading import Known, Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of
 from gateway.settings.tree import Settings
+from gateway.supervision import start_checks
+from gateway.supervision.home import own_home, with_web_token
 
 run_app = typer.Typer(add_completion=False)
 

@@ -21,7 +21,6 @@ from agent.safety.threats import revealed
 from gateway.cli.common import AsJson, loaded
 from gateway.cli.output import say, show_json, warn
 from gateway.errors import GatewayError
-from gateway.lifecycle.start_checks import Finding, lines
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of, key_variable
 from gateway.setup.checks import (
@@ -48,6 +47,7 @@ from gateway.setup.hermes_home import HermesHome, Line
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
+from gateway.supervision.start_checks import Finding, lines
 
 WRITTEN, REFUSED, UNSURE = 0, 2, 3
 """Exit codes: written and tried; something is refused and nothing was written; written, but

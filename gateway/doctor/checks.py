@@ -17,11 +17,11 @@ from sqlalchemy import Connection
 from adapters.registry import AccountReport
 from agent.network import in_words
 from gateway.errors import GatewayError
-from gateway.lifecycle.start_checks import Finding, Outcome
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations
 from gateway.storage.database import DatabaseServer, Location, location_of
+from gateway.supervision.start_checks import Finding, Outcome
 from gateway.wiring import Configured
 
 Level = Literal["fine", "note", "warning", "wrong", "unknown"]

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for, troubles
+from gateway.backup import backups
 from gateway.doctor.checks import Examined, Sight, check, open_to_others
-from gateway.lifecycle import backups
-from gateway.lifecycle.home import OWN_SECRETS
 from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
 from gateway.logging.setup import log_path, predecessors
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
+from gateway.supervision.home import OWN_SECRETS
 
 FULL_BYTES, SCARCE_BYTES = 200_000_000, 2_000_000_000
 """Free room on a disk: less is wrong, or a warning."""

@@ -7,11 +7,11 @@ from adapters.web.platform import is_private_way
 from gateway.access.policy import Access, Owners
 from gateway.alerts.troubles import TROUBLES
 from gateway.doctor.checks import HANGS, OF_OUTCOMES, Examined, Level, Sight, check
-from gateway.lifecycle.supervision import WORKING
 from gateway.storage.people.members import newest_direct_chat
 from gateway.storage.queue import alerts
 from gateway.storage.reports import health
 from gateway.storage.schema import iso_time
+from gateway.supervision.accounts import WORKING
 
 LEVELS: Mapping[str, Level] = {"error": "wrong", "warning": "warning", "note": "note"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

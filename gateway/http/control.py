@@ -25,10 +25,9 @@ from gateway.access import pairing, tool_texts, web_door
 from gateway.access.pairing import COMMAND_LINE, Decided
 from gateway.access.web_door import NewLink, SignedOut
 from gateway.agent_ports.search import Indexer
+from gateway.backup.pruning import Pruner
 from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
-from gateway.lifecycle.pruning import Pruner
-from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
 from gateway.settings.changes import SettingChange, SettingsQuestion
 from gateway.settings.tree import RetentionSettings, Settings
 from gateway.signals import Wakeups
@@ -40,6 +39,7 @@ from gateway.storage.people import notebook
 from gateway.storage.people.mcp import Verdict
 from gateway.storage.queue import dead_letters
 from gateway.storage.search import index
+from gateway.supervision.rotation import Reloaded, SettingsReloaded
 
 SOCKET = "parley.sock"
 TEST_ALERTS = "test-alerts"

@@ -36,14 +36,15 @@ from gateway.http.connections import (
     counting,
     listen,
 )
-from gateway.lifecycle.replica import Replica
-from gateway.lifecycle.supervision import WORKING, Supervised, Watch
+from gateway.replicas.replica import Replica
 from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import leases
 from gateway.storage.reports import history, usage
+from gateway.supervision.accounts import WORKING, Supervised
+from gateway.supervision.silence import Watch
 
 log = structlog.get_logger()
 

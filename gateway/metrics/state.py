@@ -20,9 +20,8 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from gateway.agent_ports.budgets import today
+from gateway.backup import backups
 from gateway.errors import StorageError
-from gateway.lifecycle import backups
-from gateway.lifecycle.supervision import Supervised, Watch
 from gateway.logging.setup import log_path, predecessors
 from gateway.metrics import series
 from gateway.metrics.counts import Counts, Labels
@@ -34,6 +33,8 @@ from gateway.settings.tree import Settings
 from gateway.storage.database import Database, location_of
 from gateway.storage.reports import health
 from gateway.storage.reports.health import Standing, Waiting
+from gateway.supervision.accounts import Supervised
+from gateway.supervision.silence import Watch
 
 LOOKS_FOR_S = 2.0
 """Longest wait for the database."""

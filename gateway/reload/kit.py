@@ -19,13 +19,12 @@ from gateway.agent_ports.files import Attachments, with_pictures_of
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
+from gateway.backup.pruning import Pruner
 from gateway.commands.status_figures import status_facts
 from gateway.context.memory import Recall
 from gateway.context.prompts import Prompts
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts, with_engine_tools
-from gateway.lifecycle.pruning import Pruner
-from gateway.lifecycle.rotation import Rotation
 from gateway.pipeline.delegation import Delegation
 from gateway.pipeline.intake import IntakeRules
 from gateway.pipeline.next_turn import NextTurn, TurnStarter
@@ -36,6 +35,7 @@ from gateway.pipeline.worker import TurnKit
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage.database import Database
+from gateway.supervision.rotation import Rotation
 from gateway.wiring import (
     build_context,
     build_money,

@@ -28,11 +28,6 @@ from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
 from agent.turn.state import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.errors import NotFound, SettingsError, StorageError
-from gateway.lifecycle import start_checks
-from gateway.lifecycle.accounts import ReplaceableAdapter
-from gateway.lifecycle.rotation import Reloaded, Rotation, SettingsReloaded
-from gateway.lifecycle.start_checks import Finding
-from gateway.lifecycle.supervision import Supervised
 from gateway.logging.setup import change_logging
 from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
@@ -46,6 +41,10 @@ from gateway.settings.references import references_in
 from gateway.settings.tree import KeyPath, Settings
 from gateway.storage import audit_log
 from gateway.storage.people import mcp
+from gateway.supervision import start_checks
+from gateway.supervision.accounts import ReplaceableAdapter, Supervised
+from gateway.supervision.rotation import Reloaded, Rotation, SettingsReloaded
+from gateway.supervision.start_checks import Finding
 from gateway.wiring import (
     NO_PLUGINS,
     Configured,

@@ -29,7 +29,6 @@ from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled
-from gateway.lifecycle.accounts import UnbuiltAdapter
 from gateway.pipeline import notices
 from gateway.replay.recorded_model import RecordedModel, RecordedTools
 from gateway.replay.recordings import Recording
@@ -39,6 +38,7 @@ from gateway.storage.conversation import compactions, conversations
 from gateway.storage.conversation.sessions import age
 from gateway.storage.migrations import open_database
 from gateway.storage.reports import usage
+from gateway.supervision.accounts import UnbuiltAdapter
 from gateway.wiring import accounts_of
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})

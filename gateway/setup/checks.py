@@ -21,8 +21,8 @@ from agent.models.base import ChatModel, ModelRequest
 from agent.models.factory import build_model
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
-from gateway.lifecycle.start_checks import Finding, Outcome, report_of
 from gateway.settings.tree import Settings
+from gateway.supervision.start_checks import Finding, Outcome, report_of
 
 ANSWER_WITHIN_S = 30.0
 QUESTION = "Answer with the one word: ready"

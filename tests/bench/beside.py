@@ -19,8 +19,8 @@ from typing import Any, cast
 from sqlalchemy import Connection, func, insert, select, update
 
 from agent.messages import user_message
+from gateway.backup.pruning import DAY_S, Pruner
 from gateway.http import control
-from gateway.lifecycle.pruning import DAY_S, Pruner
 from gateway.settings.tree import RetentionSettings
 from gateway.storage.conversation import transcript
 from gateway.storage.database import Database

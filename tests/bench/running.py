@@ -21,13 +21,13 @@ from agent.safety.redaction import Redactor
 from agent.tools.catalog import builtin_tools
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled
-from gateway.lifecycle.home import prepare_home
 from gateway.logging.setup import configure_logging
 from gateway.replay.player import NullAdapter
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database, location_of
 from gateway.storage.migrations import open_database
+from gateway.supervision.home import prepare_home
 from gateway.wiring import accounts_of
 from tests.bench.echo import EchoModel
 from tests.support.door import TOKEN

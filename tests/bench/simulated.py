@@ -24,11 +24,11 @@ from typing_extensions import override
 
 from adapters.messages import Address
 from gateway.errors import LeaseLost
-from gateway.lifecycle.replica import Replica
-from gateway.lifecycle.shared_replica import LOOK_S
 from gateway.pipeline.next_turn import NextStep, TurnStarter
 from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import TurnKit, Worker
+from gateway.replicas.replica import Replica
+from gateway.replicas.shared_replica import LOOK_S
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database

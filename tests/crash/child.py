@@ -90,8 +90,6 @@ from gateway.alerts.telling import AlertsTold
 from gateway.alerts.watch import AlertWatch
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.http.server import ChatHistory
-from gateway.lifecycle import crash_journal, home, supervision
-from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.pipeline import next_turn, worker
 from gateway.pipeline.next_turn import burst
 from gateway.settings.tree import (
@@ -107,6 +105,8 @@ from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry
+from gateway.supervision import crash_journal, home, silence
+from gateway.supervision.crash_journal import CrashJournal
 from gateway.wiring import Accounts
 from tests.crash.mutants import MUTANTS, replace_in
 from tests.support.crash import Spec
@@ -195,7 +195,7 @@ OF_MINUTES = {troubles: ("FAILING_S",), telling: ("LONGEST_QUIET_S",)}
 """An answer waits as long as in earnest: a platform that was silent is not asked again at once."""
 OF_SILENCE = {
     troubles: ("UNREACHABLE_S", "DATABASE_AFTER_S"),
-    supervision: ("SILENT_AFTER_S",),
+    silence: ("SILENT_AFTER_S",),
 }
 LEAST_SILENCE = 0.1
 """Of these, whatever a minute is: a busy machine is silent for some seconds."""

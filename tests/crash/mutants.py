@@ -10,9 +10,9 @@ from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.alerts.telling import Telling
-from gateway.lifecycle.replica import AccountLease, AccountLeases
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.notices import TurnChats
+from gateway.replicas.replica import AccountLease, AccountLeases
 from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import SqliteDatabase
 from gateway.storage.queue import alerts, blame, leases, replicas

@@ -80,7 +80,7 @@ NOT_A_STEP = {
 }
 """Commits outside of the path of a message: leases are renewed, stuck work is looked for, rows
 are only read, an operator acts, a replay lets time pass, a code is made, somebody is told, words
-are erased (`fn` is any step of gateway/lifecycle/pruning.py), the audit log notes the settings."""
+are erased (`fn` is any step of gateway/backup/pruning.py), the audit log notes the settings."""
 OF_BURIALS = {"bury_behind"}
 """Points of test_burials.py: what `bury_message` does, behind a notice that stays."""
 OF_DELEGATES = {"open_child", "end_child", "cut_short", "pause_child"}

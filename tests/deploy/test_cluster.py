@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from gateway.lifecycle.home import WEB_TOKEN
+from gateway.supervision.home import WEB_TOKEN
 from tests.e2e.web_chat import WebChat
 from tests.support.cluster.balancer import Balancer, is_ready
 from tests.support.cluster.replicas import Replica, Shared, command, running

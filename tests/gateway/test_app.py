@@ -17,10 +17,10 @@ from agent.processes import descriptors
 from agent.usage import Prices, Usage
 from gateway.app import Welcome, run
 from gateway.errors import GatewayError, SettingsError, StorageUnavailable
-from gateway.lifecycle.crash_journal import CrashJournal
-from gateway.lifecycle.home import own_home
 from gateway.settings.tree import Settings
 from gateway.storage import schema
+from gateway.supervision.crash_journal import CrashJournal
+from gateway.supervision.home import own_home
 from gateway.wiring import build_line
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.faulty_models import forget_certificates

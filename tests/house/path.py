@@ -25,7 +25,7 @@ _ALONE = {
     "gateway.pipeline.worker.POLL_S": _NEVER_S,
     "gateway.pipeline.delivery.SWEEP_S": _NEVER_S,
     "gateway.agent_ports.questions.SWEEP_S": _NEVER_S,
-    "gateway.lifecycle.supervision.LOOK_EVERY_S": _NEVER_S,
+    "gateway.supervision.silence.LOOK_EVERY_S": _NEVER_S,
     # It is renewed several times while it lasts.
     "gateway.storage.queue.leases.LEASE_S": 10 * _NEVER_S,
     # Else callers that happen to meet in the writer's queue would share a transaction.

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.lifecycle.backups import DUMP
-from gateway.lifecycle.copying import digest_of
+from gateway.backup.backups import DUMP
+from gateway.backup.copying import digest_of
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import load_settings
 from gateway.storage.schema import REVISION

@@ -297,7 +297,7 @@ async def _silent(on: Scene, ways: Ways) -> AsyncIterator[None]:
         ways.fail(ways.send, *[ways.down] * LONG)
         await on.ann.say("again")
         await on.until(lambda: on.logged("send_delayed") or on.logged("send_outcome_unknown"))
-        patch.setattr("gateway.lifecycle.supervision.SILENT_AFTER_S", 0.0)
+        patch.setattr("gateway.supervision.silence.SILENT_AFTER_S", 0.0)
         yield
     ways.recover()
 
@@ -351,7 +351,7 @@ async def test_a_fault_of_a_platform_is_told_once(
     kind: str, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The right alert and no other, and its end; what is announced anyhow is told by that alone."""
-    monkeypatch.setattr("gateway.lifecycle.supervision.LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("gateway.supervision.accounts.LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr("gateway.pipeline.delivery.backoff_s", lambda _attempt: 0.05)
     async with DRIVERS[platform]() as driver:
         mode = "pairing" if kind == "stranger-asks" else "open"

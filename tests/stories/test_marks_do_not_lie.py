@@ -23,12 +23,12 @@ from pydantic.fields import FieldInfo
 from adapters.registry import account_types
 from agent.safety.redaction import Redactor
 from gateway.app import Gateway, assembled
-from gateway.lifecycle import start_checks
 from gateway.reload.reloading import AgentOrigin, Known, Reloading, Source
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.marks import SECTIONS, mark_of
 from gateway.settings.tree import INDEX, Key, Keys, Settings, dotted
 from gateway.storage.migrations import open_database
+from gateway.supervision import start_checks
 from gateway.wiring import (
     build_accounts,
     build_agent,

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.models.base import ChatModel
 from gateway.app import Gateway, assembled, serve
-from gateway.lifecycle.shared_replica import SharedReplica
+from gateway.replicas.shared_replica import SharedReplica
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.queue.leases import Receiving

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from adapters.base import Share
 from gateway.errors import StorageError
-from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
+from gateway.replicas.replica import AccountLeases, Beginning, Replica
 from gateway.storage.database import DatabaseServer
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.queue import leases

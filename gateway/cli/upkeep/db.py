@@ -18,6 +18,8 @@ from rich.table import Column
 
 from agent.spans import SHOWN_DIGITS
 from gateway.agent_ports.tools import Workspaces
+from gateway.backup import backups, pruning
+from gateway.backup.backups import DUMP, HOME, Backup
 from gateway.cli.common import (
     AFTER,
     LISTED,
@@ -36,8 +38,6 @@ from gateway.cli.common import (
 from gateway.cli.output import page_of, say, show_json, show_lines, show_next, show_table, warn
 from gateway.doctor.settings import plain_secrets
 from gateway.errors import GatewayError
-from gateway.lifecycle import backups, pruning
-from gateway.lifecycle.backups import DUMP, HOME, Backup
 from gateway.settings.loading import home_of, load_settings
 from gateway.settings.references import argument
 from gateway.settings.tree import Settings
@@ -342,7 +342,7 @@ def restore(
 ) -> None:
     """Restore a backup into an empty PARLEY_HOME, after checking it completely."""
     # What restores is imported for no other command.
-    from gateway.lifecycle import restoring  # noqa: PLC0415
+    from gateway.backup import restoring  # noqa: PLC0415
 
     step_back()
     home, path = home_of(context.find_root().params.get("home")), folder.absolute()

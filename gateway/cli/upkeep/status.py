@@ -20,12 +20,11 @@ from agent.messages import count
 from agent.models.factory import resolve_provider
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
+from gateway.backup import backups
 from gateway.cli.common import LISTED, AsJson, AsLines, Limit, opened, settings_of
 from gateway.cli.output import say, show_json, show_lines, show_table, warn
 from gateway.errors import GatewayError
 from gateway.http import control
-from gateway.lifecycle import backups
-from gateway.lifecycle.supervision import WORKING
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.queue import alerts
@@ -33,6 +32,7 @@ from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import health, spending
 from gateway.storage.reports.spending import Where
 from gateway.storage.schema import iso_time
+from gateway.supervision.accounts import WORKING
 
 NOT_READY, NOT_RUNNING = 1, 3
 _SHOWN_ALERTS = 5

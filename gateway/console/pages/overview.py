@@ -14,13 +14,13 @@ from gateway.console import charts
 from gateway.console.pages.setup import DEMO_NAME, SETUP
 from gateway.console.register import HOME, Ask, Inside, Result, Shown, page
 from gateway.console.wording import number, stretch
-from gateway.lifecycle.supervision import WORKING
 from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import conversation_list, health, spending
 from gateway.storage.reports.conversation_list import DayTurns, Span, Wanted
 from gateway.storage.reports.spending import Spent, Where
+from gateway.supervision.accounts import WORKING
 
 DAYS = 14
 LATE_S = 300.0

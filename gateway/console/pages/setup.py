@@ -15,7 +15,6 @@ from agent.models.offline import OfflineModel
 from gateway.console.pages.system import told
 from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, StorageError
-from gateway.lifecycle.start_checks import Finding
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.references import is_reference, references_in
 from gateway.settings.tree import Settings
@@ -28,6 +27,7 @@ from gateway.setup.checks import (
 )
 from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
 from gateway.setup.writing import WrittenSettings, refuse_unwritable, write
+from gateway.supervision.start_checks import Finding
 
 SETUP = f"{HOME}/setup"
 DEMO = OfflineModel.provider

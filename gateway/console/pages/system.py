@@ -8,12 +8,12 @@ from agent.plugins import engines, finding
 from agent.safety.threats import revealed
 from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, NotFound, SettingsError
-from gateway.lifecycle.rotation import SettingsReloaded
 from gateway.logging.recent import MOST_LINES, RECENT, LineFilter, Occurrences, newest, tallied
 from gateway.settings.changes import located
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
 from gateway.storage.people import mcp
+from gateway.supervision.rotation import SettingsReloaded
 
 SETTINGS = f"{HOME}/settings"
 ACCOUNTS = f"{HOME}/settings/accounts"

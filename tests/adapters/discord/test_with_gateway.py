@@ -12,12 +12,12 @@ from adapters.discord.platform import DiscordSettings
 from adapters.discord.render import render
 from gateway.access.policy import Access
 from gateway.commands.status_figures import StatusFacts
-from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.intake import GatewayIntake, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.signals import Wakeups
 from gateway.storage import schema
 from gateway.storage.database import Database
+from gateway.supervision.silence import Traffic
 from tests.adapters.discord.conftest import COMMANDS, running, where
 from tests.support.discord.server import TOKEN, DiscordServer
 from tests.support.recording_intake import FAST

@@ -20,13 +20,13 @@ from gateway.access.oidc import Identity, Provider, entry_for, provider_of
 from gateway.access.policy import Access
 from gateway.access.web_door import ADDRESS_TRIES_PER_MIN, WebDoor
 from gateway.errors import SettingsError
-from gateway.lifecycle.rotation import Rotation
 from gateway.settings.references import References
 from gateway.settings.tree import AccessSettings, Settings
 from gateway.storage import schema
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import web_users
+from gateway.supervision.rotation import Rotation
 from tests.support.door import TOKEN
 from tests.support.oidc_server import CLIENT, PERSON, SECRET, OidcServer
 

@@ -17,9 +17,9 @@ from gateway.alerts.troubles import (
     Unsure,
     trouble,
 )
-from gateway.lifecycle.supervision import AccountHealth
 from gateway.settings.tree import AlertSettings
 from gateway.storage.reports.health import Waiting
+from gateway.supervision.silence import AccountHealth
 
 ROOT = Path(__file__).parents[3]
 

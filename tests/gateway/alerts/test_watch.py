@@ -26,7 +26,7 @@ from gateway.alerts.telling import FLOOD, REASON_CHARS, AlertsTold
 from gateway.alerts.troubles import FAILING_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
 from gateway.alerts.webhook import AlertWebhook
-from gateway.lifecycle import backups
+from gateway.backup import backups
 from gateway.storage import schema
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert

@@ -99,7 +99,7 @@ ELSEWHERE = {
     "setup": "tests/gateway/cli/test_setup.py",
     "ask": "tests/gateway/cli/test_ask.py",
     "status": "tests/gateway/cli/upkeep",
-    "restore": "tests/gateway/lifecycle/test_copying.py",
+    "restore": "tests/gateway/backup/test_copying.py",
     "upgrade": "tests/gateway/cli",
     "config check": "reads the settings alone",
     "config set": "writes the settings alone",

@@ -14,10 +14,10 @@ import yaml
 from sqlalchemy import Table
 from sqlalchemy.dialects import sqlite
 
+from gateway.backup.backups import MANIFEST
 from gateway.cli import doctor
 from gateway.doctor.checks import CHECKS, Examined, Level, Result, made
 from gateway.errors import GatewayError, SettingsError
-from gateway.lifecycle.backups import MANIFEST
 from gateway.settings.loading import load_settings
 from gateway.storage import maintenance
 from gateway.storage.engine import connect

@@ -20,8 +20,8 @@ from adapters.registry import AccountReport
 from agent.models.openai import mode
 from gateway.doctor import checks, database, home, versions
 from gateway.doctor.checks import Level
-from gateway.lifecycle.start_checks import Finding
 from gateway.storage import schema
+from gateway.supervision.start_checks import Finding
 from tests.gateway.doctor.patients import READY, Patient
 from tests.support.storage import outdated_file
 

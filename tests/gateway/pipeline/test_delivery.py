@@ -17,7 +17,6 @@ from adapters.base import FENCE
 from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, Choice
 from gateway.access.policy import Access, Owners
-from gateway.lifecycle.shared_replica import SharedReplica
 from gateway.pipeline import delivery
 from gateway.pipeline.delivery import (
     DAY_S,
@@ -29,6 +28,7 @@ from gateway.pipeline.delivery import (
     least_failures,
 )
 from gateway.pipeline.notices import EXPIRED, UNSHOWN
+from gateway.replicas.shared_replica import SharedReplica
 from gateway.settings.tree import AccessSettings
 from gateway.storage import schema
 from gateway.storage.people import members

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from adapters.messages import Address, Admission, Attachment, Cursor, Move, Poison
 from agent.errors import CredentialsRefused
 from gateway.errors import LeaseLost, StorageUnavailable
-from gateway.lifecycle.replica import AccountLeases
 from gateway.pipeline.notices import CONTEXT, SET_ASIDE
+from gateway.replicas.replica import AccountLeases
 from gateway.storage import schema
 from gateway.storage.queue import adapter_leases, arrivals
 from gateway.storage.queue.leases import Receiving

@@ -18,7 +18,7 @@ from agent.messages import ChatMessage, assistant_message, image_part, tool_mess
 from agent.ports import Inquiry
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
-from gateway.lifecycle.pruning import Pruner, count_all
+from gateway.backup.pruning import Pruner, count_all
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import copying, maintenance, postgres, retention, schema
 from gateway.storage.conversation import attachments, questions, sessions, turn_journal, turns

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 
 from adapters.discord.platform import DiscordSettings
 from gateway.console.pages import setup
-from gateway.lifecycle.rotation import SettingsReloaded
-from gateway.lifecycle.start_checks import Finding
 from gateway.reload.reloading import Reloading
 from gateway.settings import references
 from gateway.settings.loading import load_settings
+from gateway.supervision.rotation import SettingsReloaded
+from gateway.supervision.start_checks import Finding
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.console import Answered, ConsoleBrowser, console

@@ -13,10 +13,10 @@ from gateway.console.pages.system import told
 from gateway.errors import SettingsError
 from gateway.http import control
 from gateway.http.server import Health
-from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
 from gateway.logging.recent import RecentLines
 from gateway.reload.reloading import Reloading
 from gateway.storage.people import mcp
+from gateway.supervision.rotation import Reloaded, SettingsReloaded
 from tests.gateway.console.pages.test_livelog import add
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.console import console

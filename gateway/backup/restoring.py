@@ -1,0 +1,271 @@
+"""Restoring a backup into an empty PARLEY_HOME: looked at first, then done, then there as a whole.
+
+While it is under way a mark stands in the home: `parley run` refuses a home with it, and the same
+restore, given once more, does all of it again. The mark goes when the disk has written everything.
+A home that runs, or holds anything else, is left alone.
+"""
+
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.backup import backups, copying
+from gateway.backup.backups import DATABASE, DUMP, HOME, MANIFEST, WORKSPACES, Backup
+from gateway.backup.copying import flush, flush_one
+from gateway.backup.inventory import would_run
+from gateway.errors import DatabaseTooNew, GatewayError, StorageUnavailable
+from gateway.storage import maintenance, schema
+from gateway.storage.database import DatabaseServer
+from gateway.storage.engine import lock_database
+from gateway.supervision.home import LOCKED, RESTORING, prepare_home
+
+_ALLOWED = frozenset({RESTORING, f"{DATABASE}.lock", f"{LOCKED}.lock", "logs"})
+"""What may be in a home that counts as empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a restore will do.
+
+    Attributes:
+        home: Where to; PARLEY_HOME.
+        database: The file that is written, or the server, whose database is empty.
+        workspaces: The folder of all workspaces; None where the backup has none.
+    """
+
+    backup: Backup
+    home: Path
+    database: Path | DatabaseServer
+    workspaces: Path | None
+
+    def lines(self) -> Iterator[str]:
+        """Yield what will be done, in words."""
+        told = self.backup.manifest
+        files = sum(name.startswith(f"{HOME}/") for name in told["files"])
+        size, began = self.backup.size_bytes, self.backup.at
+        yield f"{self.backup.path}: {size:,} bytes of {began:%Y-%m-%d %H:%M} UTC"
+        yield f"  written by Parley {told['version']}, schema revision {told['revision']}"
+        where = "the server's database" if self.is_on_server else self.database
+        yield f"  the database into {where}"
+        yield f"  {files:,} files (settings, prompts, skills, …) into {self.home}"
+        if self.workspaces is not None:
+            count = sum(name.startswith(f"{WORKSPACES}/") for name in told["files"])
+            yield f"  {count:,} files of workspaces into {self.workspaces}"
+        if self.backup.lacks:
+            yield f"  {self.backup.lacks}"
+        runs = list(would_run(self.backup.path / HOME, self.home))
+        yield "a gateway in the restored home (nothing of this is run or read before it starts):"
+        yield from (f"  {line}" for line in runs or ["runs nothing but itself"])
+
+    @property
+    def is_on_server(self) -> bool:
+        """Whether the database is PostgreSQL's."""
+        return isinstance(self.database, DatabaseServer)
+
+
+def plan_of(
+    path: Path,
+    home: Path,
+    server: DatabaseServer | None = None,
+    outside: Collection[Path] = (),
+) -> Plan:
+    """Look at a backup and at the home that it would go into; nothing is changed.
+
+    Args:
+        server: Where a copy of PostgreSQL's goes.
+        outside: Places outside of the home that may be written to, where the backup names them.
+
+    Raises:
+        StorageUnavailable: The backup is none, or not whole; or there is no room for it.
+        DatabaseTooNew: Its schema is a newer version's.
+        GatewayError: The home is not empty, or the database is not.
+    """
+    found = backups.require(path)
+    told = found.manifest
+    if told.get("database") not in {DATABASE, DUMP}:
+        raise StorageUnavailable(f"{path} is no backup: {MANIFEST} names no copy of a database")
+    backups.verify(path, told)
+    if told["revision"] is None or told["revision"] > schema.REVISION:
+        raise DatabaseTooNew(
+            f"{path} has schema revision {told['revision']}, this version knows {schema.REVISION}:"
+            f" install Parley {told['version']} or newer"
+        )
+    mark = _marked(home)
+    _require_empty(home, path, mark)
+    workspaces = None
+    if (path / WORKSPACES).is_dir():
+        workspaces = _place(found, "workspaces_at", home, outside)
+    if workspaces is not None:
+        _require_absent(workspaces, home, mark)
+    if told["database"] == DUMP:
+        if server is None:
+            raise GatewayError("the backup is PostgreSQL's: name an empty database (storage.url)")
+        if maintenance.holds_anything(server) and not _is_in(server, mark):
+            raise GatewayError(_not_empty(mark))
+        return Plan(found, home, server, workspaces)
+    database = _place(found, "database_at", home, outside)
+    if workspaces in database.parents and workspaces not in (home, *home.parents):
+        raise GatewayError(f"{path} would put its database among the workspaces, in {workspaces}")
+    _require_absent(database, home, mark)
+    _require_room(home, found.size_bytes)
+    return Plan(found, home, database, workspaces)
+
+
+def restore(plan: Plan) -> None:
+    """Do it; blocking. What was killed half-way is done again from the beginning.
+
+    Raises:
+        DatabaseLocked: Somebody runs in the home.
+        StorageUnavailable: Something cannot be written.
+    """
+    prepare_home(plan.home)
+    held = plan.home / LOCKED if isinstance(plan.database, DatabaseServer) else plan.database
+    places = [plan.home, *([plan.workspaces] if plan.workspaces is not None else [])]
+    with lock_database(held):
+        try:
+            if not _marked(plan.home):
+                _mark(plan.home, str(plan.backup.path), os.O_CREAT | os.O_TRUNC)
+            for place, name in zip(places, (HOME, WORKSPACES), strict=False):
+                _copy(plan.backup.path / name, place)
+            _copy_database(plan)
+            for place in places:
+                flush(place)
+            (plan.home / RESTORING).unlink()
+            # Else it may be back after the machine went down, and what was answered meanwhile go.
+            flush_one(plan.home)
+        except OSError as exc:
+            text = f"cannot restore into {plan.home}: {exc.strerror} ({exc.filename})"
+            raise StorageUnavailable(text) from exc
+
+
+def _copy_database(plan: Plan) -> None:
+    copy = plan.backup.path / plan.backup.manifest["database"]
+    if isinstance(plan.database, DatabaseServer):
+        is_there = _is_in(plan.database, _marked(plan.home))
+        if not (is_there and maintenance.holds_anything(plan.database)):
+            copying.restore_dump(plan.database, copy)
+            _mark(plan.home, copying.place_of(plan.database))
+        return
+    # Of one that was put here before the restore was cut off.
+    for end in ("-wal", "-shm", "-journal"):
+        Path(f"{plan.database}{end}").unlink(missing_ok=True)
+    # Renamed: a database is there as a whole or not at all.
+    partial = plan.database.with_name(f"{plan.database.name}.partial")
+    partial.unlink(missing_ok=True)
+    shutil.copyfile(copy, partial)
+    partial.chmod(0o600)
+    flush_one(partial)
+    partial.replace(plan.database)
+    flush_one(plan.database.parent)
+
+
+def _mark(home: Path, line: str, how: int = os.O_APPEND) -> None:
+    """Write a line of the mark, and have it on the disk."""
+    handle = os.open(home / RESTORING, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
+    try:
+        os.write(handle, os.fsencode(f"{line}\n"))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    flush_one(home)
+
+
+def _marked(home: Path) -> Sequence[str] | None:
+    """Return the mark's lines: the backup, and the server's database that has it; None: no mark.
+
+    It may be empty, after a kill or when the machine went down: then any backup may be restored.
+    """
+    try:
+        text = os.fsdecode((home / RESTORING).read_bytes())
+    except FileNotFoundError:
+        return None
+    # What has no end was not written as a whole.
+    lines = text.strip("\0").split("\n")[:-1]
+    return [each for each in lines if each]
+
+
+def _is_in(server: DatabaseServer, mark: Sequence[str] | None) -> bool:
+    """Whether the mark says that a database on a server has been restored."""
+    return mark is not None and copying.place_of(server) in mark[1:]
+
+
+def _not_empty(mark: Sequence[str] | None) -> str:
+    text = "the database that storage.url names is not empty: name another one"
+    if mark is None:
+        return text
+    return f"{text}, or make it anew (a restore into it was cut off, and may have filled it)"
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder into one that is there or not; links as links, and never through one."""
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in sorted(source.iterdir()):
+        place = target / each.name
+        if each.is_symlink():
+            place.unlink(missing_ok=True)
+            place.symlink_to(each.readlink())
+        elif each.is_dir():
+            if place.is_symlink():
+                place.unlink()
+            _copy(each, place)
+        else:
+            place.unlink(missing_ok=True)
+            shutil.copy2(each, place, follow_symlinks=False)
+
+
+def _place(found: Backup, key: str, home: Path, outside: Collection[Path]) -> Path:
+    """Return where something goes: below the home, whoever wrote the list, or where it may go.
+
+    A link in the backup's home, which comes first, must not lead it away either.
+    """
+    named = found.manifest.get(key)
+    if not isinstance(named, str):
+        raise StorageUnavailable(f"{found.path} is no backup: {MANIFEST} lacks {key}")
+    place = Path(os.path.normpath(home / named))
+    inside = place.relative_to(home) if place.is_relative_to(home) else None
+    if inside is None or inside == Path():
+        if place in {Path(os.path.normpath(each)) for each in outside}:
+            return place
+        raise GatewayError(
+            f"{found.path} would be written to {place}, which is not below {home}: if it belongs"
+            f" there, say so with --outside {place}"
+        )
+    above = (inside, *inside.parents[:-1])
+    if link := next((each for each in above if (found.path / HOME / each).is_symlink()), None):
+        raise GatewayError(f"{found.path} would be written through a link, {HOME}/{link}")
+    return place
+
+
+def _require_empty(home: Path, path: Path, mark: Sequence[str] | None) -> None:
+    if mark is not None:
+        if mark and mark[0] != str(path):
+            text = f"a restore of {mark[0]} into {home} is not finished: give that again"
+            raise GatewayError(text)
+        return
+    there = [each.name for each in home.iterdir()] if home.exists() else []
+    there = sorted(each for each in there if each not in _ALLOWED)
+    if there:
+        raise GatewayError(
+            f"{home} is not empty ({', '.join(there[:5])}{', …' if len(there) > 5 else ''}):"
+            " name an empty folder with --home, or move what is there away"
+        )
+
+
+def _require_absent(place: Path, home: Path, mark: Sequence[str] | None) -> None:
+    """Refuse a place that holds what no restore has put there."""
+    if mark is not None and (mark or place.is_relative_to(home)):
+        return
+    if place.is_dir() and not any(place.iterdir()):
+        return
+    if place.exists():
+        raise GatewayError(f"{place} is there already: move it away first")
+
+
+def _require_room(home: Path, wanted: int) -> None:
+    above = next(each for each in (home, *home.parents) if each.exists())
+    if (free := shutil.disk_usage(above).free) < wanted:
+        raise StorageUnavailable(
+            f"the backup has {wanted / 1e6:,.0f} MB, the disk of {home} {free / 1e6:,.0f} MB left"
+        )

@@ -1,1 +1,0 @@
-"""What watches over the process: accounts, crashes, pruning, checks at the start."""

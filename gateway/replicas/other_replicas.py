@@ -1,0 +1,248 @@
+"""What this replica and the others tell each other; only where the database is PostgreSQL.
+
+All of it is rows (gateway/storage/sharing.py), which each replica looks at again and again
+(decision 270): which of the conversations that it works on were stopped, what has changed in chats
+of the built-in platform that somebody looks at here, and news that all must hear. How far answers
+have grown that are made here is stored where somebody looks at them elsewhere. For all else the
+rows are enough: who admits a message takes its conversation, the owner finds what came meanwhile
+when it gives it back, and what is ready is looked for once a second.
+
+`SharedChats` is what the built-in platform knows of other replicas (`adapters.base.Elsewhere`).
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import structlog
+from typing_extensions import override
+
+from adapters.base import Elsewhere, Viewers
+from adapters.messages import Address
+from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
+from gateway.errors import StorageError
+from gateway.replicas.replica import Replica
+from gateway.session_keys import address_key
+from gateway.signals import Hint, Stops
+from gateway.storage import sharing
+from gateway.storage.database import Database
+from gateway.storage.sharing import STALE_S, WATCH_S, NewsKind, SharedChat
+
+log = structlog.get_logger()
+
+POLL_S = 0.3
+"""Between two looks while a turn runs here, or somebody looks at a chat here."""
+IDLE_POLL_S = 1.0
+
+
+@dataclass(slots=True)
+class WatchedChat:
+    """A chat that somebody looks at here, and what they were shown of it.
+
+    Attributes:
+        heads: The newest entry of its inbox and of its outbox; None: not looked at yet.
+        shown_at: Which state of a growing answer that is made elsewhere; None for none.
+    """
+
+    chat: str
+    heads: tuple[int, int] | None = None
+    shown_at: float | None = None
+    text: str = ""
+
+
+@dataclass(slots=True)
+class GrowingHere:
+    """An answer that is made here; `at` is when that was last said, in monotonic seconds."""
+
+    chat: str
+    at: float
+    text: str = ""
+
+
+class SharedChats(Elsewhere):
+    """The chats that are looked at here, and the answers that grow here.
+
+    Attributes:
+        made_here: The answers that grow here, by session key.
+    """
+
+    def __init__(self) -> None:
+        self.made_here: dict[str, GrowingHere] = {}
+        self._viewers: Viewers | None = None
+        self._watched: dict[str, WatchedChat] = {}
+        self._unstored: set[str] = set()
+        self._ended: set[str] = set()
+
+    @override
+    def join(self, viewers: Viewers) -> None:
+        self._viewers = viewers
+
+    @override
+    def opened(self, chat: str) -> None:
+        self._watched[key_of(chat)] = WatchedChat(chat)
+
+    @override
+    def closed(self, chat: str) -> None:
+        here = self._watched.pop(key_of(chat), None)
+        # From now on nobody would say that it is over.
+        if here is not None and here.shown_at is not None and self._viewers is not None:
+            self._viewers.show(chat, "")
+
+    @override
+    def growing(self, chat: str, text: str) -> None:
+        key = key_of(chat)
+        self.made_here[key] = GrowingHere(chat, time.monotonic(), text)
+        self._unstored.add(key)
+
+    @override
+    def working(self, chat: str) -> None:
+        before = self.made_here.get(key_of(chat))
+        self.growing(chat, before.text if before else "")
+
+    @override
+    def ended(self, chat: str) -> None:
+        key = key_of(chat)
+        self.made_here.pop(key, None)
+        self._unstored.discard(key)
+        self._ended.add(key)
+
+    @property
+    def watched(self) -> list[str]:
+        """The session keys of the chats that somebody looks at here."""
+        return list(self._watched)
+
+    @property
+    def ended_here(self) -> set[str]:
+        """The chats whose answers have ended here, and may still be stored as growing."""
+        return set(self._ended)
+
+    def taken_away(self, keys: Iterable[str]) -> None:
+        """Note that nothing is stored as growing in these chats any more."""
+        self._ended.difference_update(keys)
+
+    @property
+    def unstored(self) -> dict[str, str]:
+        """How far the answers have grown that are not stored as they are now."""
+        return {key: self.made_here[key].text for key in self._unstored}
+
+    def stored(self, growing: Mapping[str, str], keys: Iterable[str]) -> None:
+        """Note which of these answers were stored; the others nobody looks at elsewhere yet."""
+        for key in keys:
+            if key in self.made_here and self.made_here[key].text == growing[key]:
+                self._unstored.discard(key)
+
+    def take(self, key: str, found: SharedChat) -> None:
+        """Show those who look at a chat what a look at the rows has found."""
+        viewers, here = self._viewers, self._watched.get(key)
+        # It may have been closed during the look.
+        if viewers is None or here is None:
+            return
+        if here.heads != found.heads:
+            # What grows now may be the next answer, which begins as this one.
+            here.heads, here.text = found.heads, ""
+            viewers.refresh(here.chat)
+        # What is made here is shown here already, and sooner; its end may not be stored yet.
+        is_ours = key in self.made_here or key in self._ended
+        if is_ours or here.shown_at == found.shown_at:
+            return
+        is_same = here.text == found.text
+        here.shown_at, here.text = found.shown_at, found.text
+        if not (is_same and found.text):
+            viewers.show(here.chat, found.text)
+        if found.shown_at is not None:
+            viewers.show_working(here.chat)
+
+    def end_stale(self) -> None:
+        """End what nobody has said for long to be growing: its turn went on elsewhere."""
+        oldest = time.monotonic() - STALE_S
+        for key, each in list(self.made_here.items()):
+            if each.at < oldest:
+                del self.made_here[key]
+                self._unstored.discard(key)
+                if self._viewers is not None:
+                    self._viewers.show(each.chat, "")
+
+
+class OtherReplicas:
+    """Tells the other replicas by rows what they must know, and looks for what they tell.
+
+    Args:
+        stops: The turns that run here.
+        chats: Of the built-in platform.
+
+    Attributes:
+        news: What all replicas are told, by its kind.
+    """
+
+    def __init__(
+        self, database: Database, replica: Replica, stops: Stops, chats: SharedChats
+    ) -> None:
+        self.news: dict[NewsKind, Hint[[]]] = {"forgotten": Hint(), "secrets": Hint()}
+        self._database = database
+        self._replica = replica
+        self._stops = stops
+        self._chats = chats
+        self._told: Mapping[str, int] | None = None
+        self._is_watched = True
+        self._noted: Collection[str] = ()
+        self._noted_at, self._noted_as = -WATCH_S, 0
+
+    async def run(self) -> NoReturn:
+        """Tell and look until cancelled; trouble of the database is passed over."""
+        while True:
+            try:
+                await self._note_watch()
+                await self._store_growing()
+                await self._look()
+            except StorageError as exc:
+                log.warning("replicas_not_heard", error=str(exc))
+            self._chats.end_stale()
+            is_busy = bool(self._chats.watched or self._stops.running())
+            await asyncio.sleep(POLL_S if is_busy else IDLE_POLL_S)
+
+    async def _note_watch(self) -> None:
+        """Have the others know which chats are looked at here."""
+        me, watched = self._replica.id, self._chats.watched
+        if gone := [key for key in self._noted if key not in watched]:
+            await self._database.write(sharing.unwatch, me, gone)
+        is_due = time.monotonic() - self._noted_at >= WATCH_S / 3 or self._noted_as != me
+        fresh = watched if is_due else [key for key in watched if key not in self._noted]
+        if fresh:
+            await self._database.write(sharing.watch, me, fresh)
+        self._noted = watched
+        if is_due:
+            self._noted_at, self._noted_as = time.monotonic(), me
+
+    async def _store_growing(self) -> None:
+        """Store how far answers have grown that others look at, and take away those that ended."""
+        if ended := self._chats.ended_here:
+            await self._database.write(sharing.end_previews, ended)
+            self._chats.taken_away(ended)
+        if self._is_watched and (growing := self._chats.unstored):
+            stored = await self._database.write(sharing.show, self._replica.id, growing)
+            self._chats.stored(growing, stored)
+
+    async def _look(self) -> None:
+        """Look at the rows of all that matters here."""
+        keys = self._chats.watched
+        look, me = sharing.look, self._replica.id
+        found = await self._database.read(look, keys, set(self._stops.running()), me)
+        for conversation_id, upto_seq in found.stops:
+            self._stops.stop(conversation_id, upto_seq)
+        by_key = {each.session_key: each for each in found.chats}
+        for key in keys:
+            self._chats.take(key, by_key.get(key) or SharedChat(key, (0, 0), None, ""))
+        self._is_watched = found.is_watched
+        # What was told before this process began it need not know.
+        known = found.news if self._told is None else self._told
+        self._told = found.news
+        for kind, hint in self.news.items():
+            if found.news.get(kind) != known.get(kind):
+                hint()
+
+
+def key_of(chat: str) -> str:
+    """Return the session key of a chat of the built-in platform."""
+    return address_key(Address(BUILT_IN, DEFAULT_ACCOUNT, chat))

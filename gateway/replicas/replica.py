@@ -1,0 +1,256 @@
+"""The replica: what this process is among all that work on the database.
+
+On SQLite it is the only one: whatever an earlier process left unfinished is its own from the start.
+On PostgreSQL there are others (gateway/replicas/shared_replica.py), and it may be taken for dead
+while it lives; then it goes on under a new id. So an id is asked for each time that it is needed.
+
+There one replica receives for an account of a platform, where only one may: `AccountLeases` decides
+from what it sees each time that it looks around. The rows are the truth
+(gateway/storage/queue/adapter_leases.py): whoever believes to hold a lease that has gone to another
+one stores nothing of what it receives. Receivers spread over the replicas: one with less than its
+part takes what is free at once, another one waits for `PATIENCE_S`; who has more than its part
+gives one back now and then.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from adapters.base import Clock, Share
+from gateway.errors import StorageError
+from gateway.storage.database import Database
+from gateway.storage.queue import leases
+from gateway.storage.queue.blame import Death, Inheritance
+from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
+
+log = structlog.get_logger()
+
+BEATS = 4
+"""How often a lease is renewed while it lasts."""
+Drop = Callable[[], Coroutine[Any, Any, None]]
+"""Ends work that belongs to somebody else by now."""
+Listener = Callable[[], None]
+PATIENCE_S = 1.2
+"""How long one that has its part leaves a free lease to others; longer than they take to look."""
+STEADY_S = 10.0
+"""How long nothing has changed before one with more than its part gives something back."""
+
+
+class AccountLease:
+    """The right of this replica to receive for an account, or for a shard of it.
+
+    Attributes:
+        epoch: The fencing token; None as long as it is not held.
+        elsewhere: Whether another replica has it.
+        is_wanted: Whether it would be used; not once that was given up.
+    """
+
+    def __init__(self, of: Receiving) -> None:
+        self.of = of
+        self.epoch: int | None = None
+        self.elsewhere = False
+        self.is_wanted = True
+        self._held = asyncio.Event()
+        self._lost = asyncio.Event()
+
+    async def acquire(self) -> None:
+        """Return as soon as this replica may receive."""
+        await self._held.wait()
+
+    async def gone(self) -> None:
+        """Return as soon as it may not any more."""
+        await self._lost.wait()
+
+    def take(self, epoch: int) -> None:
+        """Hold it from now on."""
+        self.epoch, self.elsewhere = epoch, False
+        self._lost.clear()
+        self._held.set()
+
+    def give_up(self) -> None:
+        """Want it no more; it is given back at the next look around."""
+        self.is_wanted = False
+
+    def lose(self) -> None:
+        """Hold it no more."""
+        self.epoch = None
+        self._held.clear()
+        self._lost.set()
+
+
+class AccountLeases:
+    """The leases that this replica has, and those that it could have.
+
+    Attributes:
+        is_alone: Whether there is no other replica: then it receives for all, without leases.
+        replica: Its id, as it is now; 0 before it has one.
+    """
+
+    def __init__(self, *, is_alone: bool = False, clock: Clock = time.monotonic) -> None:
+        self.is_alone = is_alone
+        self.replica = 0
+        self._clock = clock
+        self._leases: dict[Receiving, AccountLease] = {}
+        self._free_since: dict[Receiving, float] = {}
+        self._changed_at = clock()
+
+    def want(self, receiving: Receiving) -> AccountLease:
+        """Return the lease of something that this replica could receive."""
+        return self._leases.setdefault(receiving, AccountLease(receiving))
+
+    @property
+    def wanted(self) -> list[Receiving]:
+        """All that it could receive."""
+        return list(self._leases)
+
+    def fence(self, platform: str, account: str) -> ReceivingFence | None:
+        """Return what the admission of an account's updates is fenced with.
+
+        None where any replica may receive for it.
+        """
+        its = [each for of, each in self._leases.items() if of[:2] == (platform, account)]
+        if not its:
+            return None
+        held = tuple(each.epoch for each in its if each.epoch is not None)
+        return ReceivingFence(self.replica, platform, account, held)
+
+    def note(self, rows: Sequence[AdapterLease]) -> None:
+        """Note who has what; a lease that another one has got is lost."""
+        now, known = self._clock(), {row.of: row for row in rows}
+        for of, lease in self._leases.items():
+            row = known.get(of)
+            owner = row.owner if row is not None else None
+            mine = row.epoch if row is not None and owner == self.replica else None
+            if lease.epoch is not None and lease.epoch != mine:
+                self._changed_at = now
+                lease.lose()
+            if mine is not None and lease.epoch is None:
+                # The answer to the COMMIT of taking it was lost, or of giving it back.
+                self.take(of, mine)
+            lease.elsewhere = owner not in {None, self.replica}
+            if row is not None and owner is None and lease.is_wanted:
+                self._free_since.setdefault(of, now)
+            else:
+                self._free_since.pop(of, None)
+
+    def to_take(self, living: int) -> list[Receiving]:
+        """Return the free leases that are to be taken now, of so many replicas."""
+        room, now = self._part(living) - self._count(), self._clock()
+        chosen: list[Receiving] = []
+        for of, since in self._free_since.items():
+            if len(chosen) < room or now - since >= PATIENCE_S:
+                chosen.append(of)
+        return chosen
+
+    def to_give_back(self, living: int) -> list[Receiving]:
+        """Return the leases that are to go to another replica, of so many."""
+        held = {of: each for of, each in self._leases.items() if each.epoch is not None}
+        unwanted = [of for of, each in held.items() if not each.is_wanted]
+        is_steady = self._clock() - self._changed_at >= STEADY_S
+        if unwanted or len(held) <= self._part(living) or not is_steady:
+            return unwanted
+        return list(held)[:1]
+
+    def take(self, of: Receiving, epoch: int) -> None:
+        """Hold a lease from now on, under this epoch."""
+        self._free_since.pop(of, None)
+        self._changed_at = self._clock()
+        self._leases[of].take(epoch)
+
+    def lose_all(self) -> None:
+        """Hold none any more: this replica is not who it was."""
+        for lease in self._leases.values():
+            if lease.epoch is not None:
+                lease.lose()
+        self._free_since.clear()
+        self._changed_at = self._clock()
+
+    def _count(self) -> int:
+        return sum(each.epoch is not None for each in self._leases.values())
+
+    def _part(self, living: int) -> int:
+        return math.ceil(len(self._leases) / max(living, 1))
+
+
+class Replica:
+    """This process, as the only one that works on the database.
+
+    Attributes:
+        id: By which its leases are known.
+        shared_id: The same, where there may be others; None where it is alone.
+        trials: Seconds for which each suspect conversation runs alone at its first turn; who has
+            one run takes it out.
+        is_shared: Whether there may be others.
+        is_in: Whether it may take work: not between two ids.
+    """
+
+    is_shared = False
+
+    def __init__(
+        self, database: Database, replica_id: int, trials: Mapping[int, float] | None = None
+    ) -> None:
+        self.id = replica_id
+        self.shared_id: int | None = None
+        self.is_in = True
+        self.trials = dict(trials or {})
+        self._database = database
+
+    async def run(self) -> None:
+        """Renew the leases of this replica until cancelled."""
+        while True:
+            await asyncio.sleep(leases.LEASE_S / BEATS)
+            try:
+                await self._database.write(leases.heartbeat, self.id)
+            except StorageError as exc:
+                log.warning("heartbeat_failed", error=str(exc))
+
+    def holds(self, _by: int | None) -> bool:
+        """Tell whether the lease of replica `_by` still holds by this process's own clock."""
+        return True
+
+    def on_lost(self, drop: Drop) -> None:
+        """Have work be dropped where others have taken this replica for dead."""
+
+    def on_news(self, listener: Listener) -> None:
+        """Call this one where others have left something behind."""
+
+    async def leave(self) -> None:
+        """Give back what others could go on with; where it is alone its next start finds it."""
+
+    async def close(self) -> None:
+        """Give back what it holds of the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a replica begins with.
+
+    Attributes:
+        name: Of the place where it runs: at most one process has it at a time.
+        death: How the process before ended that had it.
+        give_up_after_s: For how long turns that were running then may be tried in all.
+        accounts: For which accounts it is to receive, where there may be others.
+        share: What it may send, where there may be others.
+    """
+
+    name: str
+    death: Death
+    give_up_after_s: float
+    accounts: AccountLeases
+    share: Share
+
+
+def tell_of(inherited: Inheritance) -> None:
+    """Log what was taken from a replica that is gone, if it had anything."""
+    if inherited.conversations:
+        log.info(
+            "conversations_reclaimed",
+            count=inherited.conversations,
+            turns=inherited.ran,
+            suspects=len(inherited.trials),
+        )

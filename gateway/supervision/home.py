@@ -1,0 +1,146 @@
+"""PARLEY_HOME: made for its owner, held by one process, and kept closed to others.
+
+The kernel keeps commands of the tool `terminal` from opening Parley's own files, not from changing
+their modes: closed to Parley they stop it, open to others they give everything away. So the modes
+are put back.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+from pydantic import SecretStr
+
+from gateway.agent_ports.tools import Workspaces
+from gateway.errors import SettingsError
+from gateway.settings.fingerprints import KEY_FILE, kept_secret
+from gateway.settings.rules import is_weak_token
+from gateway.settings.tree import Settings
+from gateway.storage.database import location_of
+from gateway.storage.engine import lock_database
+from gateway.supervision import crash_journal
+from gateway.supervision.crash_journal import CrashJournal
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 10.0
+LOCKED = "parley"
+"""What is locked in PARLEY_HOME where no database lies there, by PARLEY_HOME/parley.lock."""
+RESTORING = "restoring"
+"""In PARLEY_HOME while a backup is restored into it (gateway/backup/restoring.py)."""
+WEB_TOKEN = "web.token"  # noqa: S105 - a file's name
+TOKEN_BYTES = 32
+OWN_SECRETS = (WEB_TOKEN, KEY_FILE)
+"""Files of PARLEY_HOME with secrets that Parley made."""
+
+
+@contextmanager
+def own_home(settings: Settings) -> Iterator[CrashJournal]:
+    """Hold PARLEY_HOME for this process alone; touch nothing in it without that.
+
+    Its crash journal is kept meanwhile. A database in a file is held with it; one on a server is
+    shared by replicas, each of which has a PARLEY_HOME of its own.
+
+    Raises:
+        SettingsError: It cannot be created, or a restore into it is not finished.
+        DatabaseLocked: Another process has it.
+        StorageUnavailable: The lock cannot be made.
+    """
+    prepare_home(settings.home)
+    if (settings.home / RESTORING).exists():
+        text = f"a restore into {settings.home} is not finished: give `parley restore` again"
+        raise SettingsError(text)
+    location = location_of(settings)
+    held = location if isinstance(location, Path) else settings.home / LOCKED
+    with lock_database(held), crash_journal.kept(settings.home) as journal:
+        yield journal
+
+
+def prepare_home(home: Path) -> None:
+    """Create PARLEY_HOME for its owner alone.
+
+    Raises:
+        SettingsError: It cannot be created, or is that of somebody else.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc
+    found, me = home.stat(), os.geteuid()
+    # Not fixed: closing such a folder would close it to those whom it is for.
+    if found.st_mode & stat.S_ISVTX and found.st_mode & stat.S_IWOTH:
+        text = f"PARLEY_HOME {home} is a folder of all users; name one of Parley's own"
+        raise SettingsError(text)
+    if me not in {0, found.st_uid} and found.st_uid != 0:
+        text = f"PARLEY_HOME {home} belongs to another user, who could read and change all of it"
+        raise SettingsError(text)
+
+
+def with_web_token(settings: Settings) -> Settings:
+    """Return the settings with the web chat's token: that of the settings, else PARLEY_HOME's own.
+
+    That one is made at the first start, from the system's random source, for its owner alone.
+
+    Raises:
+        SettingsError: It cannot be read or made, or is none any more.
+    """
+    if settings.web.token is not None:
+        return settings
+    file = settings.home / WEB_TOKEN
+    try:
+        token = kept_secret(file, TOKEN_BYTES)
+    except OSError as exc:
+        raise SettingsError(f"{file} cannot be read or made: {exc.strerror}") from exc
+    if is_weak_token(token):
+        raise SettingsError(f"{file} holds no token any more; delete it, and a start makes another")
+    web = settings.web.model_copy(update={"token": SecretStr(token)})
+    return settings.model_copy(update={"web": web})
+
+
+async def keep_modes(current: Callable[[], Settings]) -> NoReturn:
+    """Look at the modes now and again, while there is a command that could change them."""
+    while True:
+        if "terminal" in (settings := current()).tools.enabled:
+            await asyncio.to_thread(restore_modes, settings)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def restore_modes(settings: Settings) -> None:
+    """Give directories the mode 0700, and let the owner read and write files, others not write.
+
+    Secrets that Parley made are read by their owner alone. What belongs to another user stays: no
+    command can have changed it.
+    """
+    for path in _own(settings):
+        try:
+            found = path.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            wanted = 0o600 if path.name in OWN_SECRETS else _wanted(found.st_mode)
+            if found.st_uid == os.geteuid() and mode != wanted:
+                path.chmod(wanted)
+                log.warning("mode_restored", path=str(path), mode=f"{mode:04o}")
+        except FileNotFoundError:
+            continue
+        except OSError as exc:
+            log.warning("mode_not_restored", path=str(path), error=str(exc))
+
+
+def _own(settings: Settings) -> Iterator[Path]:
+    """Yield directories before what is in them."""
+    home, location = settings.home, location_of(settings)
+    yield from (home, home / "logs", Workspaces(settings.tools.workspace, home).root)
+    yield from (home / name for name in ("parley.yaml", *OWN_SECRETS))
+    if isinstance(location, Path):
+        yield from (Path(f"{location}{end}") for end in ("", "-wal", "-shm"))
+
+
+def _wanted(mode: int) -> int:
+    """Return a mode as it should be; others may read files, but not enter the directories."""
+    if stat.S_ISDIR(mode):
+        return stat.S_IMODE(mode) & ~0o777 | 0o700
+    return stat.S_IMODE(mode) & ~0o022 | 0o600

@@ -1,0 +1,130 @@
+"""What systemd is told (sd_notify): ready, stopping, reloading, and now and again "it works".
+
+The watchdog is fed by progress alone: the event loop turns, the database answers, and the worker
+passes through its loop. An error of the database is an answer (a restart empties no disk); one that
+hangs is none. Without NOTIFY_SOCKET nothing of this runs. Source: sd_notify(3).
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from gateway.errors import StorageError
+from gateway.logging.taps import TAPS
+from gateway.replicas.replica import Replica
+from gateway.settings.loading import Manager
+from gateway.storage.database import Database
+from gateway.storage.queue import leases
+
+log = structlog.get_logger()
+
+STATUS_EVERY_S = 30.0
+"""Where there is no watchdog."""
+FEEDS = 4
+"""So often in the time of the watchdog; a look may take as long as one of them."""
+_TOLD = {
+    "gateway_ready": "READY=1\nSTATUS=receiving and answering",
+    "gateway_stopping": "STOPPING=1\nSTATUS=finishing what has begun",
+    "settings_reloaded": "READY=1",
+    "settings_refused": "READY=1",
+    "reload_failed": "READY=1",
+}
+"""What an event of the log means to systemd."""
+
+
+class ServiceManager:
+    """The other end of NOTIFY_SOCKET."""
+
+    def __init__(self, manager: Manager) -> None:
+        """Say nothing yet."""
+        self.watchdog_s = manager.watchdog_s
+        # "@" stands for the first byte of a name that is in no folder.
+        address = manager.socket
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+
+    def tell(self, text: str) -> None:
+        """Send a message; nobody waits for it, and one that cannot be sent is left out."""
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        # Where no descriptor is left, too: whom it concerns notices that the watchdog runs out.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
+            sender.settimeout(0.0)
+            sender.sendto(text.encode(), self._address)
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        """Pass on what an event of the log means."""
+        name = str(event["event"])
+        if name == "reload_begun":
+            self.tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        else:
+            self.tell(_TOLD[name])
+
+
+class Pulse:
+    """Feeds the watchdog as long as there is progress.
+
+    Attributes:
+        stalled: What does not go on; empty where all does.
+    """
+
+    def __init__(
+        self,
+        manager: ServiceManager,
+        database: Database,
+        replica: Replica,
+        worker_still_s: Callable[[], float],
+    ) -> None:
+        """Listen to what the manager is to be told, from here on.
+
+        Args:
+            worker_still_s: How long ago the worker has passed through its loop, in seconds.
+        """
+        self.stalled = ""
+        self._manager = manager
+        self._database = database
+        self._replica = replica
+        self._worker_still_s = worker_still_s
+        self._end = TAPS.listen([*_TOLD, "reload_begun"], manager.hear)
+
+    async def run(self) -> None:
+        """Look, and feed the watchdog, until cancelled."""
+        watchdog_s = self._manager.watchdog_s
+        every_s = STATUS_EVERY_S if watchdog_s is None else watchdog_s / FEEDS
+        try:
+            while True:
+                self._note(await self.look(every_s))
+                await asyncio.sleep(every_s)
+        finally:
+            self._end()
+
+    async def look(self, within_s: float) -> str:
+        """Return what does not go on; empty where all does."""
+        try:
+            async with asyncio.timeout(within_s):
+                # A refusal is an answer: what is wrong is told by those who need it (`/readyz`).
+                with suppress(StorageError):
+                    await self._database.write(leases.heartbeat, self._replica.id)
+        except TimeoutError:
+            return "the database does not answer"
+        except Exception:
+            # Once it costs one feed of several; if it lasts the watchdog ends what is broken.
+            log.exception("progress_look_broke")
+            return "whether the database answers cannot be looked up"
+        if self._worker_still_s() > within_s * 2:
+            return "the worker stands still"
+        return ""
+
+    def _note(self, stalled: str) -> None:
+        if stalled != self.stalled:
+            self.stalled = stalled
+            if stalled:
+                log.error("progress_stalled", reason=stalled)
+            else:
+                log.warning("progress_resumed")
+            self._manager.tell(f"STATUS={stalled or 'receiving and answering'}")
+        if not stalled and self._manager.watchdog_s is not None:
+            self._manager.tell("WATCHDOG=1")

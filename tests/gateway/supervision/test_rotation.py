@@ -1,0 +1,138 @@
+"""Secrets that are replaced while a gateway runs: what takes the new ones, and what cannot."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.base import ChatModel
+from agent.safety.redaction import MASK
+from gateway.settings.references import References
+from gateway.settings.tree import Settings
+from gateway.supervision.rotation import Reloaded, Rotation
+from gateway.wiring import build_agent, build_line
+from tests.agent.models.clients import BOTH, Double
+from tests.support.anthropic_server import AnthropicServer
+from tests.support.gateway import running, settings_of
+from tests.support.model_server import Fault, Reply
+from tests.support.process import free_port
+from tests.support.responses_server import ResponsesServer
+
+OLD, NEW = "sk-old-8Rk2Vb7Tq", "sk-new-3Hm9Xc4Wd"
+TOKEN, NEW_TOKEN = "123456:old-token-of-a-bot", "123456:new-token-of-a-bot"
+
+NOBODY_THERE = {"base_url": f"http://127.0.0.1:{free_port()}/v1", "name": "m-1"}
+
+
+def referring(home: Path, **model: Any) -> Settings:
+    """Return settings whose key and token lie in files."""
+    for name, value in (("key", OLD), ("token", TOKEN)):
+        (home / name).write_text(f"{value}\n")
+    settings = settings_of(
+        home,
+        model={"provider": "openai", "api_key": f"file:{home}/key", **NOBODY_THERE, **model},
+        platforms={"telegram": [{"token": f"file:{home}/token"}]},
+    )
+    resolved: Settings = References({}).resolved(settings)
+    return resolved
+
+
+Rotating = Callable[[Settings], Rotation]
+
+
+@pytest.fixture
+async def rotation_of() -> AsyncIterator[Rotating]:
+    """Return what makes the rotation of the agent that settings name."""
+    models: list[ChatModel] = []
+
+    def make(settings: Settings) -> Rotation:
+        agent = build_agent(settings, build_line(settings))
+        models.extend(agent.models)
+        return Rotation(settings, agent.models, agent.recovery.rests)
+
+    yield make
+    for model in models:
+        await model.close()
+
+
+async def test_nothing_has_changed(tmp_path: Path, rotation_of: Rotating) -> None:
+    """Everything goes on as it is."""
+    assert await rotation_of(referring(tmp_path)).reload() == Reloaded(references=2)
+
+
+async def test_nothing_refers_to_a_secret(tmp_path: Path, rotation_of: Rotating) -> None:
+    """Then there is nothing to read, which is another thing than that nothing has changed."""
+    assert await rotation_of(settings_of(tmp_path)).reload() == Reloaded(references=0)
+
+
+async def test_models_take_their_keys_and_platforms_need_a_restart(
+    tmp_path: Path, rotation_of: Rotating
+) -> None:
+    """Each is named by its setting."""
+    rotation = rotation_of(referring(tmp_path))
+    (tmp_path / "key").write_text(NEW)
+    (tmp_path / "token").write_text(NEW_TOKEN)
+    done = await rotation.reload()
+    assert done == Reloaded(("model.api_key",), ("platforms.telegram.0.token",), references=2)
+    assert await rotation.reload() == Reloaded(references=2)
+
+
+async def test_what_cannot_be_read_goes_on_as_it_was(tmp_path: Path, rotation_of: Rotating) -> None:
+    """The others are renewed all the same."""
+    rotation = rotation_of(referring(tmp_path))
+    (tmp_path / "token").unlink()
+    (tmp_path / "key").write_text(NEW)
+    done = await rotation.reload()
+    assert done.renewed == ("model.api_key",)
+    [line] = done.unreadable
+    assert line.startswith(f"platforms.telegram.0.token: file:{tmp_path}/token cannot be read: No")
+
+
+async def test_a_key_that_no_header_can_carry(tmp_path: Path, rotation_of: Rotating) -> None:
+    """It is not renewed: the one before stays in use, and each look says so."""
+    settings = referring(tmp_path)
+    rotation = rotation_of(settings)
+    (tmp_path / "key").write_text("schlüssel-12")
+    for _ in range(2):
+        done = await rotation.reload()
+        assert (done.renewed, done.restart) == ((), ())
+        [line] = done.unreadable
+        assert line == f"model.api_key: file:{tmp_path}/key holds characters that no key has"
+        assert settings.model.api_key is not None
+        assert settings.model.api_key.get_secret_value() == OLD
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_a_new_key_that_the_provider_refuses(
+    tmp_path: Path, double: Double, rotation_of: Rotating
+) -> None:
+    """It is in use, as the reference has it, and is told as refused, not as renewed."""
+    async with double(OLD) as server:
+        server.key_faults[NEW] = Fault(status=401, error="authentication_error")
+        provider = "anthropic" if double is AnthropicServer else "openai"
+        settings = referring(tmp_path, provider=provider, base_url=server.url, name="m-1")
+        rotation = rotation_of(settings)
+        (tmp_path / "key").write_text(NEW)
+        done = await rotation.reload()
+        assert (done.renewed, done.unreadable) == ((), ())
+        assert done.refused == ("model.api_key: the provider refuses it",)
+        (tmp_path / "key").write_text(OLD)
+        assert (await rotation.reload()).renewed == ("model.api_key",)
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_a_key_that_the_provider_no_longer_takes(tmp_path: Path, double: Double) -> None:
+    """It is read again, and the message is answered; neither key is in the log or the answer."""
+    async with double(NEW) as server:
+        provider = "anthropic" if double is AnthropicServer else "openai"
+        api = "responses" if double is ResponsesServer else "auto"
+        block = {"provider": provider, "base_url": server.url, "name": "m-1", "api": api}
+        settings = referring(tmp_path, **block)
+        agent = build_agent(settings, build_line(settings))
+        (tmp_path / "key").write_text(NEW)
+        server.script(Reply(text=f"It is {NEW}, not {OLD}."))
+        async with running(tmp_path, agent) as chat:
+            assert await chat.ask("Which key?") == f"It is {MASK}, not {MASK}."
+            assert chat.events("model_call_failed")[0]["action"] == "renew_key"
+            assert NEW not in str(chat.log)
