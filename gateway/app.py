@@ -35,7 +35,6 @@ from gateway.agent_ports.embeddings import Embedder
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
-from gateway.agent_ports.told_notes import NoteChats
 from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
 from gateway.backup.backups import Backups
 from gateway.backup.pruning import Pruner
@@ -426,12 +425,12 @@ async def assembled(
     door = WebDoor(database, access, links.token, provider=provider_of(access.web))
     chats = ChatHistory(database, intake.facts, links)
     adapters = _replaceable(accounts.connect(intake, chats, door))
-    note_chats = NoteChats(Owners(access, accounts.renderers), wakeups)
+    owners = Owners(access, accounts.renderers)
     await _tell_at_the_start(database, adapters, intake)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
     embedder = None if settings.search.embeddings == "off" else Embedder(database, settings)
-    reader = build_memory_reader(settings, mind.agent, mind.readers, database, budgets, note_chats)
+    reader = build_memory_reader(settings, mind.agent, mind.readers, budgets, owners, wakeups)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
@@ -448,7 +447,7 @@ async def assembled(
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, kit, list(adapters))
-    burials = Burials(note_chats.owners, settings.delivery.retry_for_s)
+    burials = Burials(owners, settings.delivery.retry_for_s)
     delivery = Delivery(database, replica, adapters, traffic, burials, links)
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
@@ -470,7 +469,7 @@ async def assembled(
     sources = AlertSources(
         health, lambda: reloading.mind.standing, budgets, lambda: reloading.refused
     )
-    alerts = build_alerts(lambda: reloading.settings, database, wakeups, burials.owners, sources)
+    alerts = build_alerts(lambda: reloading.settings, database, wakeups, owners, sources)
     others = _others(database, replica, wakeups, stops, reloading, accounts)
     platforms = Platforms(adapters, supervised, health.watch, others, alerts)
     looks = RunningLooks(origin, lambda: reloading.settings, database, health.look)

@@ -53,7 +53,6 @@ from gateway.access.oidc import provider_of
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.embeddings import server_of
-from gateway.agent_ports.told_notes import NoteChats
 from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
 from gateway.alerts.watch import AlertSources, AlertWatch
@@ -382,27 +381,23 @@ def build_memory_reader(
     settings: Settings,
     agent: Agent,
     models: Sequence[ChatModel],
-    database: Database,
     budgets: Budgets,
-    chats: NoteChats,
+    owners: Owners,
+    wakeups: Wakeups,
 ) -> MemoryReader | None:
     """Return the reader for the notebook, or None if no model is named for it.
 
     Args:
         agent: Knows which models are left alone for a while.
         models: Of `build_readers`; whoever has built them closes them.
-        database: Has people's messages and notes.
         budgets: Also limit its calls.
-        chats: They show its notes.
     """
     if not models:
         return None
     redact, rests = redactor_of(settings).text, agent.recovery.rests
-    limit_s = settings.auxiliary.memory.timeout_s
-    return MemoryReader(
-        *(database, budgets, Summariser(models, limit_s, redact, rests=rests), chats),
-        settings.tools.memory.profile_max_chars,
-    )
+    asked = Summariser(models, settings.auxiliary.memory.timeout_s, redact, rests=rests)
+    most_chars = settings.tools.memory.profile_max_chars
+    return MemoryReader(budgets.database, budgets, asked, owners, wakeups, most_chars)
 
 
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:

@@ -120,7 +120,7 @@ class Budgets:
     """The budgets of all senders, as this replica knows them."""
 
     def __init__(self, database: Database, settings: BudgetSettings, timezone: str) -> None:
-        self._database = database
+        self.database = database
         self._settings = settings
         self._zone = ZoneInfo(timezone)
         self._holds: set[_Hold] = set()
@@ -160,7 +160,7 @@ class Budgets:
         day = today(self._zone)
         since, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
         told = {limit for began, limit in self._told if began == day.start}
-        spent = await self._database.read(spending.spent, "sender", Where(since))
+        spent = await self.database.read(spending.spent, "sender", Where(since))
         senders = {"" if name == "?" else name: each.usd for name, each in spent.items()}
         limits = []
         if each_usd:
@@ -223,7 +223,7 @@ class Budgets:
         while True:
             releases = self._releases
             spent = [
-                await self._database.read(spending.spent_usd, start, limit.sender)
+                await self.database.read(spending.spent_usd, start, limit.sender)
                 for limit in limits
             ]
             # A call that ended meanwhile may be neither in what was read nor held any more.

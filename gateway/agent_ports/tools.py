@@ -2,10 +2,10 @@
 
 That is its notebook, a folder for its files, and its rights, which follow from whose words it
 reads. Not its own question alone counts: an order that a guest wrote an hour ago is still in view
-when a member says "go on".
+when a member says "go on". A new note is shown under the answer, with *Undo*.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -16,8 +16,10 @@ from sqlalchemy import Connection
 from typing_extensions import override
 
 from adapters.base import Renderer
+from adapters.messages import Choice
 from agent.context_engine import ContextEngine
 from agent.errors import ToolError
+from agent.messages import quoted
 from agent.ports import MemoryTarget, Origin, Past, TodoItem
 from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
@@ -32,13 +34,13 @@ from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import ConversationSearcher, Indexer
-from gateway.agent_ports.told_notes import removal_of
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.turns import ToolStep, Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
-from gateway.storage.people.notebook import Change
+from gateway.storage.people.notebook import Change, Note
+from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
 
@@ -104,6 +106,33 @@ class TurnNotebook:
         if kinds := sorted(scan(text).counts):
             log.warning("note_refused", kinds=kinds)
             raise ToolError(f"the note is refused, it holds: {', '.join(kinds)}")
+
+
+def lines_of(render: Renderer, notes: Iterable[Note]) -> list[OutboxPart]:
+    """Return one outbox row for each new note: a line with its buttons."""
+    return [part for note in notes for part in _line(render, note)]
+
+
+def _line(render: Renderer, note: Note) -> Sequence[OutboxPart]:
+    key, text = f"note:{note.id}:kept", quoted(note.text)
+    if note.waits:
+        asked = (
+            f"Shall I remember: {text}? `/memory keep #{note.id}` or `/memory forget #{note.id}`"
+        )
+        choices = (
+            Choice("Keep", f"/memory keep #{note.id}"),
+            Choice("No", f"/memory forget #{note.id}"),
+        )
+        return parts_of(render, key, asked, choices=choices)
+    instead = f" instead of {quoted(note.before)}" if note.before else ""
+    told = f"Remembered: {text}{instead}. `/memory undo {note.id}`"
+    return parts_of(render, key, told, choices=(Choice("Undo", f"/memory undo {note.id}"),))
+
+
+def removal_of(render: Renderer, note: Note) -> list[OutboxPart]:
+    """Return the outbox row that reports a note removed by the agent."""
+    told = f"No longer remembered: {quoted(note.text)}."
+    return parts_of(render, f"note:{note.id}:removed", told)
 
 
 FOLDER = "workspaces"

@@ -22,10 +22,11 @@ from agent.processes.threads import in_daemon
 from agent.safety.pasted import own_words
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.safety.threats import is_delicate, scan
-from gateway.access.policy import Access
+from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets
-from gateway.agent_ports.told_notes import NoteChats, lines_of
+from gateway.agent_ports.tools import lines_of
 from gateway.errors import CommitUnknown, StorageError
+from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
@@ -174,7 +175,7 @@ class MemoryReader:
     """Reads what people said in turns that have ended, a conversation's messages together.
 
     Attributes:
-        chats: They show the notes.
+        owners: Renders the notes for a chat.
         max_chars: Limit of all notes about a person together.
         waiting: What was said and is not read yet, by conversation; a restart forgets it.
         unbooked: What was paid and is not on record yet: where, for whom, the calls.
@@ -183,7 +184,8 @@ class MemoryReader:
     database: Database
     budgets: Budgets
     models: Summariser
-    chats: NoteChats
+    owners: Owners
+    wakeups: Wakeups
     max_chars: int
     waiting: dict[int, list[OwnWords]] = field(default_factory=dict)
     unbooked: list[tuple[int, str, list[ModelCall]]] = field(default_factory=list)
@@ -259,7 +261,7 @@ class MemoryReader:
             calls.close()
             self.unbooked.append((conversation, said[-1].by, _spent(calls)))
             await self._book()
-        access = self.chats.owners.access
+        access = self.owners.access
         words = await self.database.read(allowed, access, conversation, found)
         kept = await self.database.write(self._enter, conversation, words)
         log.info(
@@ -270,7 +272,7 @@ class MemoryReader:
             kept=len(kept),
         )
         if kept:
-            self.chats.wakeups.outbox(conversation)
+            self.wakeups.outbox(conversation)
 
     def _enter(
         self, conn: Connection, conversation: int, found: Sequence[FoundWords]
@@ -284,7 +286,7 @@ class MemoryReader:
         if not conversations.in_service(conn, conversation):
             return ()
         place = conversations.get(conn, conversation)
-        render = self.chats.owners.renderers.get(place.account_key)
+        render = self.owners.renderers.get(place.account_key)
         if render is None:
             return ()
         kept = notebook.keep_found(conn, conversation, found, self.max_chars)

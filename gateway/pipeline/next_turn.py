@@ -17,7 +17,7 @@ from agent import spans
 from agent.messages import Content
 from agent.ports import Origin
 from agent.settings import AgentSettings
-from gateway.agent_ports.told_notes import lines_of
+from gateway.agent_ports.tools import lines_of
 from gateway.commands import registry
 from gateway.commands.help import unknown_text
 from gateway.commands.registry import TURN, QueuedContext

@@ -28,7 +28,7 @@ from agent.money.costs import format_usd
 from agent.safety.redaction import Redactor
 from agent.tools.builtin.notebook import MEMORY
 from agent.turn.state import TurnResult
-from gateway.agent_ports.told_notes import lines_of
+from gateway.agent_ports.tools import lines_of
 from gateway.pipeline.preview import LiveAnswer, PreviewMessage, PreviewRows, ToolLines
 from gateway.signals import Wakeups
 from gateway.storage.conversation import turn_journal

@@ -183,7 +183,7 @@ NOTICES = frozenset({
     "trouble", "hygiene", "clipped", "floor", "taken", "over", "kept", "removed",
 })  # fmt: skip
 """Kinds of messages in addition to an answer, from the key of an outbox row (pipeline/turn.py,
-gateway/pipeline/admission.py, gateway/agent_ports/told_notes.py)."""
+gateway/pipeline/admission.py, gateway/agent_ports/tools.py)."""
 
 
 TO_OWNERS = (*outbox_rows.NOTICES, "pairing:")

@@ -1,6 +1,7 @@
 """Where the files of conversations lie.
 
-The notebook of a turn: who may write, and what is never noted.
+The notebook of a turn: who may write, what is never noted, and how chats see it: lines with
+buttons.
 """
 
 from dataclasses import replace
@@ -13,10 +14,11 @@ from structlog.testing import capture_logs
 from agent.errors import ToolError
 from agent.ports import TodoItem
 from agent.settings import MemorySettings, WorkspaceSettings
-from gateway.agent_ports.tools import TurnNotebook, Workspaces
+from gateway.agent_ports.tools import TurnNotebook, Workspaces, lines_of, removal_of
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.settings.loading import load_settings
 from gateway.storage.database import Database
+from gateway.storage.people.notebook import Note
 from tests.support.storage import turn_of
 
 
@@ -140,3 +142,33 @@ def test_a_confined_mcp_program_may_not_be_given_what_is_parleys(tmp_path: Path,
     load(confined=False)
     with pytest.raises(SettingsError, match="must be an absolute path"):
         load(**{key: "notes" if key == "cwd" else ["notes"]})
+
+
+NOTE = Note(17, "telegram:42", "user", "likes `tea`", "2026-03-01T08:00:00Z")
+ON = {("telegram", "default"): lambda text: [text]}
+
+
+@pytest.mark.parametrize(
+    ("target", "before", "text", "buttons"),
+    [
+        ("user", "", "Remembered: `likes 'tea'`. `/memory undo 17`", ["/memory undo 17"]),
+        (
+            *("user", "likes milk"),
+            "Remembered: `likes 'tea'` instead of `likes milk`. `/memory undo 17`",
+            ["/memory undo 17"],
+        ),
+        (
+            *("offer", ""),
+            "Shall I remember: `likes 'tea'`? `/memory keep #17` or `/memory forget #17`",
+            ["/memory keep #17", "/memory forget #17"],
+        ),
+    ],
+)
+def test_a_note_is_one_line(target: str, before: str, text: str, buttons: list[str]) -> None:
+    """Its text is data; each possible action is a button and a command."""
+    note = Note(NOTE.id, NOTE.scope, target, NOTE.text, NOTE.at, before)
+    [part] = lines_of(ON["telegram", "default"], [note])
+    assert part.markdown == text
+    assert [each.text for each in part.choices] == buttons
+    [gone] = removal_of(ON["telegram", "default"], note)
+    assert "likes 'tea'" in gone.markdown

@@ -17,7 +17,6 @@ from agent.models.catalog import ModelFacts
 from agent.usage import Prices
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets
-from gateway.agent_ports.told_notes import NoteChats
 from gateway.context import memory_reading
 from gateway.context.memory_reading import (
     AT_ONCE,
@@ -132,8 +131,8 @@ async def chatting(
         budgets = Budgets(database, BudgetSettings(**budget), "UTC")
         rules = Access(chat.gateway.settings.access, chat.gateway.settings.web)
         owners = Owners(rules, {("telegram", "default"): chat.adapter.render})
-        chats = NoteChats(owners, chat.gateway.beside.inquiries.wakeups)
-        reader = MemoryReader(database, budgets, Summariser([model], 10.0), chats, 1_000)
+        models, wakeups = Summariser([model], 10.0), chat.gateway.beside.inquiries.wakeups
+        reader = MemoryReader(database, budgets, models, owners, wakeups, 1_000)
         chat.gateway.beside.recall.reader = reader
         for n, text in enumerate(texts, 1):
             await chat.ask(text)
