@@ -57,8 +57,6 @@ from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source
-from gateway.replicas.other_replicas import OtherReplicas, SharedChats
-from gateway.replicas.replica import AccountLeases, Beginning, Replica
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import keep_last_used, service_manager
 from gateway.settings.tree import Settings
@@ -74,6 +72,8 @@ from gateway.supervision import start_checks
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
 from gateway.supervision.crash_journal import CrashJournal
 from gateway.supervision.home import keep_modes, restore_modes
+from gateway.supervision.other_replicas import OtherReplicas, SharedChats
+from gateway.supervision.replica import AccountLeases, Beginning, Replica
 from gateway.supervision.rotation import Rotation
 from gateway.supervision.service_manager import Pulse, ServiceManager
 from gateway.supervision.silence import Traffic, Watch

@@ -22,9 +22,7 @@ COMMANDS = {
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
     "ask": "Ask one question and print the answer; piped input is its context.",
-    "status": (
-        "Show on one screen whether the gateway runs, what waits, what it costs, and what is wrong."
-    ),
+    "status": "Show whether the gateway runs, what waits, what it costs, and what is wrong.",
     "logs": "Print the log in readable form.",
     "alerts": "Troubles that owners were alerted to.",
     "doctor": "Find what is wrong, why that matters, and how to fix it.",
@@ -179,10 +177,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="Settings file instead of PARLEY_HOME/parley.yaml.")
-]
-
 
 def main() -> None:
     """Run the command line; an error of ours is one line on stderr and exit code 1.
@@ -211,7 +205,9 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in th
 
 @app.callback()
 def _options(
-    config: ConfigOption = None,  # noqa: ARG001 - read by `loaded`
+    config: Annotated[  # noqa: ARG001 - read by `loaded`
+        Path | None, typer.Option(help="Settings file instead of PARLEY_HOME/parley.yaml.")
+    ] = None,
     home: Annotated[  # noqa: ARG001
         Path | None, typer.Option(help="Instead of PARLEY_HOME.")
     ] = None,
@@ -241,3 +237,7 @@ def log_problems_only() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,6 @@ from gateway.http.connections import (
     counting,
     listen,
 )
-from gateway.replicas.replica import Replica
 from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.database import Database
@@ -44,6 +43,7 @@ from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import leases
 from gateway.storage.reports import history, usage
 from gateway.supervision.accounts import WORKING, Supervised
+from gateway.supervision.replica import Replica
 from gateway.supervision.silence import Watch
 
 log = structlog.get_logger()

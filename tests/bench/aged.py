@@ -36,7 +36,7 @@ COMMANDS = (
 )
 MOST_S, MOST_MB = 2.0, 100.0
 LOOK_EVERY_S = 0.01
-PARLEY = (sys.executable, "-m", "gateway")
+PARLEY = (sys.executable, "-m", "gateway.cli.main")
 
 
 class Run(NamedTuple):

@@ -38,7 +38,7 @@ ROUNDS = 3
 PRUNED_DAYS = 1
 LONG = 2_000
 """Messages of the conversation that makes the largest steps of pruning."""
-PARLEY = (sys.executable, "-m", "gateway")
+PARLEY = (sys.executable, "-m", "gateway.cli.main")
 
 
 async def measure(home: Path, path: Path, conversations: int) -> list[Figure]:

@@ -114,7 +114,7 @@ def _servers() -> Iterator["subprocess.Popen[str]"]:
 def _answering(
     name: str, home: Path, telegram: str, model: str
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    command = ["-m", "gateway", "run", "--port", "0"]
+    command = ["-m", "gateway.cli.main", "run", "--port", "0"]
     if name == ALONE:
         command = ["-m", "tests.bench.clients", "alone", telegram, model]
     settings = {

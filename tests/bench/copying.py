@@ -40,7 +40,17 @@ def _copied(home: Path, source: str, target: str) -> tuple[float, float, float]:
         Seconds, processor time, and megabytes at most.
     """
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "gateway", "--home", str(home), "db", "copy", source, target]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.cli.main",
+        "--home",
+        str(home),
+        "db",
+        "copy",
+        source,
+        target,
+    ]
     process = os.posix_spawn(sys.executable, command, os.environ)
     _, status, used = os.wait4(process, 0)
     assert status == 0

@@ -34,7 +34,6 @@ from gateway.alerts.telling import Telling
 from gateway.alerts.troubles import AlertFacts, Stored
 from gateway.alerts.watch import LOOK_EVERY_S, judged
 from gateway.pipeline.delivery import Burials, Delivery
-from gateway.replicas.replica import Replica
 from gateway.settings.tree import AccessSettings, AlertSettings
 from gateway.storage import schema
 from gateway.storage.conversation import attachments
@@ -44,6 +43,7 @@ from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
 from gateway.storage.reports import health
+from gateway.supervision.replica import Replica
 from gateway.supervision.silence import Traffic, Watch
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi

@@ -19,7 +19,7 @@ from tests.support.bot_api import TOKEN, BotApi
 from tests.support.process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-PARLEY = (sys.executable, "-m", "gateway")
+PARLEY = (sys.executable, "-m", "gateway.cli.main")
 WITHIN_S = 120
 """Of what hangs, on the slowest machine."""
 ANN = 4711

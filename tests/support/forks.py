@@ -1,4 +1,4 @@
-"""`python -m gateway` as a fork of a process that has imported everything, 0.2 s instead of 2.4.
+"""`python -m gateway.cli.main` as a fork of a process that has imported all, 0.2 s instead of 2.4.
 
 `Forked` is what a test holds of such a process; it has what `ParleyProcess` uses of asyncio's
 `Process`. Run as a module this is the process that forks: it has no thread and no event loop. A
@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 _ROOT = Path(__file__).resolve().parents[2]
 _LARGEST_REQUEST_BYTES = 1 << 18
 _WARM = (
-    "gateway.__main__",
+    "gateway.cli.main",
     "gateway.app",
     "gateway.cli.chat",
     "gateway.cli.run",
@@ -48,7 +48,7 @@ _WARM = (
 
 
 class Forked:
-    """A running `python -m gateway`.
+    """A running `python -m gateway.cli.main`.
 
     Attributes:
         returncode: How it ended, negative for a signal; None while it runs.
@@ -164,7 +164,7 @@ def _begin() -> socket.socket:
 
 
 def main() -> None:
-    """Fork until the other side is gone; in a fork, be `python -m gateway`."""
+    """Fork until the other side is gone; in a fork, be `python -m gateway.cli.main`."""
     for name in _WARM:
         import_module(name)
     _migrate_once()
@@ -178,9 +178,9 @@ def main() -> None:
         time.tzset()
         sys.argv = ["", *request["arguments"]]
         # Else runpy warns that it is there already.
-        del sys.modules["gateway.__main__"]
+        del sys.modules["gateway.cli.main"]
         try:
-            runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+            runpy.run_module("gateway.cli.main", run_name="__main__", alter_sys=True)
         except SystemExit as ended:
             if ended.code is None or isinstance(ended.code, int):
                 _leave(ended.code or 0)

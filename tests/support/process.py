@@ -74,7 +74,7 @@ class ParleyProcess:
         tree: Where its code is; this checkout, or another one's.
     """
 
-    program: ClassVar = ("-m", "gateway")
+    program: ClassVar = ("-m", "gateway.cli.main")
     tree: Path = _ROOT
 
     def __init__(

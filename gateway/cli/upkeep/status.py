@@ -42,7 +42,7 @@ status_app = typer.Typer(add_completion=False)
 
 @status_app.command()
 def status(context: typer.Context, json: AsJson = False) -> None:
-    """Show on one screen whether the gateway runs, what waits, what it costs, and what is wrong."""
+    """Show whether the gateway runs, what waits, what it costs, and what is wrong."""
     settings = settings_of(context)
     running, trouble = None, ""
     try:

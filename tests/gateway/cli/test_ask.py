@@ -125,7 +125,7 @@ async def test_an_interrupted_question_is_not_lost(configured: Path) -> None:
     """Ctrl-C stops the gateway as it stops any; the next question finds the one before."""
     parley = ParleyProcess(configured)
     asking = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "ask", "--conversation", "c", "Count to 500"),
+        *(sys.executable, "-m", "gateway.cli.main", "ask", "--conversation", "c", "Count to 500"),
         env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(configured)},
         cwd=Path(__file__).parents[3],
         stdin=subprocess.DEVNULL,

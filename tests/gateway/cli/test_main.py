@@ -437,7 +437,7 @@ class Process:
     def __init__(self, home: Path) -> None:
         environment = {**os.environ, "PARLEY_HOME": str(home), "PARLEY_LOGGING__FORMAT": "json"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "run", "--port", "0"],
+            [sys.executable, "-m", "gateway.cli.main", "run", "--port", "0"],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,

@@ -221,7 +221,7 @@ def test_a_service_from_its_start_to_its_end(tmp_path: Path, listener: Listener)
         "WATCHDOG_USEC": "8000000",
     }
     parley = subprocess.Popen(
-        [sys.executable, "-m", "gateway", "run"],
+        [sys.executable, "-m", "gateway.cli.main", "run"],
         env=environ,
         cwd=ROOT,
         stdin=subprocess.DEVNULL,

@@ -76,7 +76,7 @@ async def command(shared: Shared, name: str, *arguments: str) -> str:
     home = shared.folder / name
     shared.written(home)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", *arguments),
+        *(sys.executable, "-m", "gateway.cli.main", *arguments),
         cwd=ROOT,
         env=shared.environment(home),
         stdout=asyncio.subprocess.PIPE,
@@ -122,7 +122,7 @@ class Replica:
     async def _live(self) -> None:
         with (self.home / "output.log").open("ab") as output:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gateway", "run", "--port", str(self.port)),
+                *(sys.executable, "-m", "gateway.cli.main", "run", "--port", str(self.port)),
                 cwd=ROOT,
                 env=self.shared.environment(self.home),
                 stdout=asyncio.subprocess.DEVNULL,

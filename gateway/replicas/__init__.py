@@ -1,1 +1,0 @@
-"""What this process is among others: its place, its leases, what the others do."""
