@@ -72,7 +72,7 @@ def notice(text: ToolText) -> str:
     shown = revealed(text.held.text)
     ways = f"`/mcp approve {text.id}` offers it, `/mcp deny {text.id}` does not."
     if len(shown) > SHOWN_CHARS:
-        where = "Read it in the console (MCP servers) or with `parley mcp list`."
+        where = "Read it in the console (MCP servers)."
         return f"{asked}\n\nIts text is too long to show here. {where}"
     return f"{asked} This is its text:\n\n{_as_code(shown)}\n\n{ways}"
 

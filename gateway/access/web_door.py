@@ -412,7 +412,7 @@ def sender_of(conn: Connection, name: str) -> str:
         return FIRST_OWNER
     found = web_users.user(conn, name)
     if found is None or found.role == "removed":
-        raise NotFound(f"there is no web user {name!r}; `parley web users` lists them")
+        raise NotFound(f"there is no web user {name!r}; the console lists them (Web users)")
     return name
 
 
@@ -508,7 +508,7 @@ def revoke(conn: Connection, which: str, by: str = COMMAND_LINE) -> SignedOut:
     if which.isascii() and which.isdecimal():
         sender = web_users.end_one(conn, int(which[:18]))
         if sender is None:
-            raise NotFound(f"there is no session {which}; `parley web sessions` lists them")
+            raise NotFound(f"there is no session {which}; the console lists them (Web users)")
         ended = SignedOut(name_of(sender), 1)
     else:
         ended = SignedOut(which, web_users.end_all(conn, sender_of(conn, which)))

@@ -192,7 +192,7 @@ def trouble(  # noqa: PLR0913 - what a trouble is
     remedy="do what the reason says. An intent, a scope or a mode is switched on at the platform:"
     " then run `parley adapter restart NAME`. A refused token is replaced where it is kept: in"
     " parley.yaml, which is read again when it is saved, or where its reference points, then run"
-    " `parley secrets reload`",
+    " `parley config reload --secrets`",
     quiet_s=120.0,
 )
 def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
@@ -255,7 +255,7 @@ def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     "the provider refuses the key of {subject}: {reason}; {instead}",
     over="the provider no longer refuses the key of {subject}",
     remedy="put a valid key into parley.yaml, which is read again when it is saved; one that is"
-    " kept elsewhere is read again by `parley secrets reload`",
+    " kept elsewhere is read again by `parley config reload --secrets`",
 )
 def _refused(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     wrong = _of_models(facts, lambda each: _is_refused(each) and not _is_broke(each))

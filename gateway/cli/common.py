@@ -76,16 +76,6 @@ ConversationArgument = Annotated[
         autocompletion=conversations_at_a_tab,
     ),
 ]
-ConversationOption = Annotated[
-    int | None,
-    typer.Option(
-        "--conversation",
-        parser=conversation_id,
-        metavar="ID",
-        help="Only this conversation; `parley sessions list` shows ids.",
-        autocompletion=conversations_at_a_tab,
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 AsLines = Annotated[bool, typer.Option("--json", help="As JSON lines: one object a line.")]
 LISTED = 50

@@ -1,6 +1,6 @@
 """`parley config`: shows, checks and changes settings, and has a running gateway go by them.
 
-Also `parley secrets reload` and `parley adapter restart`.
+Also `parley adapter restart`.
 """
 
 import asyncio
@@ -54,7 +54,6 @@ _OF_OTHERS = {"plugin", "engine"}
 
 config_app = typer.Typer(help="Show, check and change the settings.", no_args_is_help=True)
 adapter_app = typer.Typer(help="The accounts of platforms.", no_args_is_help=True)
-secrets_app = typer.Typer(help="Secrets that the settings refer to.", no_args_is_help=True)
 
 
 def settings_keys(incomplete: str) -> list[str]:
@@ -245,16 +244,29 @@ def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
 
 
 @config_app.command("reload")
-def config_reload(context: typer.Context, json: AsJson = False) -> None:
+def config_reload(
+    context: typer.Context,
+    json: AsJson = False,
+    *,
+    secrets: Annotated[
+        bool,
+        typer.Option(
+            "--secrets", help="Only what the settings refer to, even while the file is wrong."
+        ),
+    ] = False,
+) -> None:
     """Have the running gateway read settings and secrets again; on replicas the others as well.
 
     Exit code 1 where they are wrong: nothing was changed then.
     """
-    outcome = _asked(context, "reload")
+    outcome = _asked(context, "secrets" if secrets else "reload")
     if json:
         show_json(outcome)
-        raise typer.Exit(1 if outcome["problems"] else 0)
-    _show_outcome(outcome)
+        raise typer.Exit(1 if outcome.get("problems") else 0)
+    if secrets:
+        _show_secrets(outcome)
+    else:
+        _show_outcome(outcome)
 
 
 def _show_outcome(outcome: dict[str, Any]) -> None:
@@ -297,13 +309,7 @@ def adapter_restart(
         say(line)
 
 
-@secrets_app.command("reload")
-def secrets_reload(context: typer.Context, json: AsJson = False) -> None:
-    """Have the running gateway read again what its settings refer to, and nothing else."""
-    found = _asked(context, "secrets")
-    if json:
-        show_json(found)
-        return
+def _show_secrets(found: dict[str, Any]) -> None:
     if not found["references"]:
         say("no setting refers to a secret, so there is nothing to read again")
         return

@@ -5,8 +5,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import structlog
@@ -21,8 +22,19 @@ from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
 from gateway.http import control
 from gateway.settings.loading import Loaded, home_of, redactor_of
+from gateway.settings.tree import Settings
+from gateway.storage.database import location_of
+from gateway.storage.people import mcp
 from gateway.supervision.start_checks import report_of
-from gateway.wiring import INSIDE, Configured, build_line, learn_windows, models_of, tried
+from gateway.wiring import (
+    INSIDE,
+    Configured,
+    build_line,
+    learn_windows,
+    models_of,
+    tried,
+    with_walls,
+)
 
 LOOKED_AT = (settings, home, database, models, people, safety, versions)
 """The rooms whose checks are made, in this order."""
@@ -175,10 +187,26 @@ async def _servers(found: Loaded, running: Mapping[str, Any] | None) -> dict[str
     if running is not None or not any(each.enabled for each in settings_.tools.mcp.values()):
         return {}
     # With the SDK, which most gateways have no use for.
-    from gateway.cli.mcp import on_record, server_reports  # noqa: PLC0415
+    from agent.tools.mcp import servers  # noqa: PLC0415
 
-    reports = await server_reports(settings_, on_record(settings_)[0])
-    return {each.name: masked(each.problem or "") for each in reports}
+    sandboxed = with_walls(settings_, _confined(settings_))
+    async with servers.connected(sandboxed, settings_.home, settings_.tools.sandbox) as started:
+        states = [each.state() for each in started]
+    said = {each.name: f" (it said: {each.said})" if each.said else "" for each in states}
+    return {each.name: masked(f"{each.problem or ''}{said[each.name]}") for each in states}
+
+
+def _confined(settings_: Settings) -> Collection[str]:
+    """Return the MCP servers that stay confined, by the database if it can be read."""
+    location = location_of(settings_)
+    if isinstance(location, Path) and not location.exists():
+        return ()
+    try:
+        with opened(settings_) as conn:
+            return mcp.confined(conn)
+    except GatewayError:
+        # An older schema, or unreachable: no program runs with fewer walls than it had.
+        return mcp.UNKNOWN.confined
 
 
 async def _tokens(found: Loaded) -> dict[str, AccountReport]:

@@ -26,21 +26,17 @@ COMMANDS = {
     "logs": "Print the log in readable form.",
     "alerts": "Troubles that owners were alerted to.",
     "doctor": "Find what is wrong, why that matters, and how to fix it.",
-    "web": "Users of the web chat, and who is signed in.",
+    "web": "Let people use the web chat, and sign them out.",
     "pair": "Decide who may write to the bot.",
     "config": "Show, check and change the settings.",
-    "secrets": "Secrets that the settings refer to.",
     "adapter": "The accounts of platforms.",
     "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
-    "sessions": "Show conversations, their segments, and any past message.",
-    "search": "Search what was said.",
-    "memory": "What the agent has noted down.",
+    "sessions": "Show conversations and their segments; export their messages.",
+    "search": "The index of the search.",
     "dead-letters": "What was given up, and why.",
-    "audit": "What tools did, who allowed it, and the audit log.",
+    "audit": "The audit log.",
     "policy": "Which calls of tools may run, and why.",
     "prompt": "What the model is told before anybody speaks.",
-    "mcp": "Tools of MCP servers (tools.mcp).",
-    "plugins": "Plugins: third-party tools, hooks and memory providers.",
     "engines": "The context engines: who decides what the model sees.",
     "backup": "Back up database, home and workspaces, even while the gateway runs; verified.",
     "restore": "Restore a backup into an empty PARLEY_HOME, after checking it completely.",
@@ -55,6 +51,20 @@ COMMANDS = {
     ),
 }
 """What `parley --help` says of each command, in that order; a test compares these words."""
+
+GONE = {
+    "audit list": "Tool calls, in the console",
+    "db current": "`parley db check`",
+    "db upgrade": "`parley db migrate`",
+    "dead-letters show": "`parley dead-letters list --json`, or Dead letters in the console",
+    "mcp list": "MCP servers in the console; `parley doctor` where no gateway runs",
+    "memory list": "Memory in the console; `/memory` in a chat",
+    "memory remove": "Memory in the console; `/memory` in a chat",
+    "plugins list": "Plugins in the console",
+    "search find": "Conversations in the console",
+    "sessions show": "`parley sessions export ID --format md`, or Conversations in the console",
+}
+"""Commands of 0.5 that went, with what does the same now."""
 
 
 class LaterCommand(TyperCommand):
@@ -118,7 +128,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "sessions":
             from gateway.cli.sessions import sessions_app as found
         case "engines":
-            from gateway.cli.plugins import engines_app as found
+            from gateway.cli.engines import engines_app as found
         case "pair":
             from gateway.cli.people import pair_app as found
         case "prompt":
@@ -127,18 +137,10 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.audit import audit_app as found
         case "policy":
             from gateway.cli.audit import policy_app as found
-        case "mcp":
-            from gateway.cli.mcp import mcp_app as found
-        case "memory":
-            from gateway.cli.people import memory_app as found
-        case "plugins":
-            from gateway.cli.plugins import plugins_app as found
         case "search":
-            from gateway.cli.search import search_app as found
+            from gateway.cli.upkeep.db import search_app as found
         case "adapter":
             from gateway.cli.config import adapter_app as found
-        case "secrets":
-            from gateway.cli.config import secrets_app as found
         case "upgrade":
             from gateway.cli.doctor import upgrade_app as found
         case "import":
@@ -184,6 +186,11 @@ def main() -> None:
     What it writes (database, logs, backups) holds conversations: for its owner alone.
     """
     os.umask(0o077)
+    if instead := GONE.get(" ".join(sys.argv[1:3])):
+        from gateway.cli.output import warn
+
+        warn(f"`parley {' '.join(sys.argv[1:3])}` went; instead: {instead}", "red")
+        sys.exit(2)
     try:
         app(prog_name="parley")
     except GatewayError as exc:

@@ -1,8 +1,7 @@
-"""People and what is known of them: `parley pair`, `open`, `web` and `memory`.
+"""People: `parley pair`, `open` and `web`.
 
-`parley pair` shows who asks to be let in and who was; it approves, denies, revokes, changes roles.
-`parley open` and `parley web` are about links that sign in to the web chat, its users and sessions.
-`parley memory` shows what the agent has noted down about people and conversations; it erases that.
+`parley pair` shows who asks to be let in and who was; it approves, denies, revokes.
+`parley open` and `parley web` make links that sign in to the web chat, and sign users out.
 What they change goes through the running gateway, or directly into the database where none runs.
 """
 
@@ -10,7 +9,7 @@ import asyncio
 import os
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,40 +18,24 @@ import orjson
 import typer
 
 from adapters.door import OWNER
-from gateway.access.policy import Access
-from gateway.access.web_door import name_of, sign_in_address
-from gateway.cli.common import AFTER, LISTED, AsLines, Limit, act, id_of, opened, settings_of
+from agent.messages import count
+from gateway.access.web_door import sign_in_address
+from gateway.cli.common import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
 from gateway.cli.output import NO_MORE, out, page_of, say, show_lines, show_next, show_table, table
 from gateway.errors import GatewayError, GatewayNotRunning
 from gateway.http import control
 from gateway.settings.tree import Settings
-from gateway.storage.people import members, notebook, web_users
+from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
-from gateway.storage.people.notebook import Note
-from gateway.storage.people.web_users import WebSession, WebUser
-from gateway.storage.schema import iso_time
 
 pair_app = typer.Typer(help="Decide who may write to the bot.", no_args_is_help=True)
 open_app = typer.Typer(add_completion=False)
-web_app = typer.Typer(help="Users of the web chat, and who is signed in.", no_args_is_help=True)
-memory_app = typer.Typer(help="What the agent has noted down.", no_args_is_help=True)
+web_app = typer.Typer(help="Let people use the web chat, and sign them out.", no_args_is_help=True)
 
 Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
 Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="As in telegram:123456.")]
 OPENER = "open.html"
 """The file in PARLEY_HOME that a browser is told to open: a command line is seen by all users."""
-# In this order: most browsers also say that they are Chrome or Safari.
-_BROWSERS = {
-    "Edg": "Edge",
-    "OPR/": "Opera",
-    "Firefox/": "Firefox",
-    "FxiOS/": "Firefox",
-    "CriOS/": "Chrome",
-    "Chrome/": "Chrome",
-    "Safari/": "Safari",
-}
-_SYSTEMS = ("Android", "iPhone", "iPad", "Windows", "Macintosh", "CrOS", "Linux")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name from `parley web users`.")]
 
 
 @pair_app.command("list")
@@ -100,18 +83,6 @@ def pair_deny(context: typer.Context, code: Code) -> None:
 def pair_revoke(context: typer.Context, person: Person) -> None:
     """Withdraw somebody's access."""
     _decide(context, "revoke-member", person)
-
-
-@pair_app.command("role")
-def pair_role(
-    context: typer.Context,
-    person: Person,
-    role: Annotated[
-        Literal["owner", "member", "none"], typer.Argument(help="none: withdraw their access.")
-    ],
-) -> None:
-    """Make somebody who was let in an owner or a member; people in parley.yaml stay as they are."""
-    _decide(context, "revoke-member" if role == "none" else f"make-{role}", person)
 
 
 def _decide(context: typer.Context, action: str, target: str) -> None:
@@ -207,111 +178,18 @@ def _port(settings: Settings) -> int:
         return settings.web.port
 
 
-@web_app.command("users")
-def web_users_(context: typer.Context, *, json: AsLines = False) -> None:
-    """List the users of the web chat; the owner is whoever has the token."""
-    settings = settings_of(context)
-    own_role = Access(settings.access, settings.web).own_role
-    with opened(settings) as conn:
-        found = [replace(each, role=own_role(each)) for each in web_users.everybody(conn)]
-    if json:
-        show_lines(asdict(each) | {"at": iso_time(each.at)} for each in found)
-        return
-    rows = [(OWNER.name, "owner", "", "", ""), *map(_row, found)]
-    show_table(("name", "role", "same as", "invited by", "since"), rows, "")
-
-
-def _row(user: WebUser) -> tuple[str, ...]:
-    role = "" if user.same_as else user.role
-    return user.name, role, user.same_as or "", user.invited_by, iso_time(user.at)
-
-
-@web_app.command("remove")
-def web_remove(context: typer.Context, name: Name) -> None:
-    """Sign somebody out for good; their chats stay (`parley forget` erases them)."""
-    ended: dict[str, Any] = act(settings_of(context), "web-remove", name)
-    say(f"{name} is no user of the web chat any more; {_sessions(ended['sessions'])} ended")
-
-
-@web_app.command("sessions")
-def web_sessions(context: typer.Context, *, json: AsLines = False) -> None:
-    """List who is signed in, the one who was here last first."""
-    settings = settings_of(context)
-    with opened(settings) as conn:
-        found = web_users.sessions(conn, settings.web.oidc.session_s)
-    if json:
-        show_lines(_as_data(each) for each in found)
-        return
-    rows = [
-        (
-            *(each.id, name_of(each.sender), each.signed_in_by, each.address or "-"),
-            *(iso_time(each.at), iso_time(each.used_at), _browser(each.browser)),
-        )
-        for each in found
-    ]
-    headings = ("id", "name", "by", "address", "since", "last used", "browser")
-    show_table(headings, rows, "nobody is signed in")
-
-
 @web_app.command("revoke")
 def web_revoke(
     context: typer.Context,
     which: Annotated[str, typer.Argument(metavar="ID|NAME", help="One session, or all of a user.")],
-) -> None:
-    """Sign somebody out: at one browser, or at all of theirs."""
-    ended: dict[str, Any] = act(settings_of(context), "web-revoke", which)
-    say(f"{ended['name']}: {_sessions(ended['sessions'])} ended")
-
-
-def _browser(agent: str) -> str:
-    """Return what people call a browser and its system; the beginning of an agent that is none."""
-    name = next((name for mark, name in _BROWSERS.items() if mark in agent), None)
-    system = next((system for system in _SYSTEMS if system in agent), None)
-    return f"{name} on {system}" if name and system else agent[:60]
-
-
-def _as_data(session: WebSession) -> dict[str, Any]:
-    times = {"at": iso_time(session.at), "used_at": iso_time(session.used_at)}
-    data = asdict(session) | times | {"name": name_of(session.sender)}
-    del data["stale"]
-    return data
-
-
-def _sessions(count: int) -> str:
-    return f"{count} {'session' if count == 1 else 'sessions'}"
-
-
-@memory_app.command("list")
-def memory_list(
-    context: typer.Context,
-    scope: Annotated[
-        str | None, typer.Argument(help="PLATFORM:ID of a person, or conversation:ID; all.")
-    ] = None,
-    limit: Limit = LISTED,
-    after: Annotated[
-        int | None, typer.Option(parser=id_of("note"), metavar="ID", help=AFTER)
-    ] = None,
     *,
-    json: AsLines = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="For good; chats stay (`parley forget` erases them).")
+    ] = False,
 ) -> None:
-    """List notes, newest first; a person's stand in the prompts of all their direct chats."""
-    with opened(settings_of(context)) as conn:
-        found: list[Note] = notebook.all_notes(conn, scope, limit + 1, after)
-    notes, following = page_of(found, limit, lambda note: note.id)
-    if json:
-        show_lines(map(asdict, notes))
-        return
-    about = {note.id: f"{note.target}, waits" if note.waits else note.target for note in notes}
-    rows = [(note.id, note.scope, about[note.id], note.at, note.text) for note in notes]
-    show_table(("id", "scope", "about", "since", "note"), rows, "there are no notes", after)
-    show_next(following)
-
-
-@memory_app.command("remove")
-def memory_remove(
-    context: typer.Context,
-    which: Annotated[str, typer.Argument(help="Id of a note, or a scope for all its notes.")],
-) -> None:
-    """Erase a note, or all notes of a scope; prompts change with the next turn."""
-    removed: int = act(settings_of(context), "remove-memory", which)
-    say(f"{removed} {'note' if removed == 1 else 'notes'} erased")
+    """Sign a user out: at one browser, or at all of theirs."""
+    ended: dict[str, Any] = act(
+        settings_of(context), "web-remove" if remove else "web-revoke", which
+    )
+    becomes = " is no user of the web chat any more;" if remove else ":"
+    say(f"{ended['name']}{becomes} {count(ended['sessions'], 'session')} ended")

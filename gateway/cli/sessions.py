@@ -5,10 +5,9 @@ Reads the database's file itself, whether a gateway runs or not; for an export p
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from textwrap import indent
@@ -22,9 +21,8 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from agent.context_engine import Node
-from agent.messages import ChatMessage, decode, is_ephemeral
+from agent.messages import decode, is_ephemeral
 from agent.safety.redaction import printable
-from agent.spans import SHOWN_DIGITS
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
@@ -33,10 +31,8 @@ from gateway.cli.common import (
     ConversationArgument,
     Limit,
     conversation_id,
-    id_of,
     opened,
     settings_of,
-    trace_in,
 )
 from gateway.cli.output import (
     JSON_ESCAPES,
@@ -49,7 +45,6 @@ from gateway.cli.output import (
     table,
     write_whole,
 )
-from gateway.errors import NotFound
 from gateway.storage.conversation import compactions
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.sessions import titled
@@ -64,18 +59,17 @@ from gateway.storage.reports.history import (
 )
 from gateway.storage.schema import iso_time
 
-LARGEST_SEQ = 2**31 - 1
 FIRST_LINES = 4
 """So much of a summary is shown where it is not asked for as a whole."""
 EXPORT_PAGE = 500
 """Messages of an export that are held at a time."""
 OMITTED = "(told with the next message only; the JSON export has it)"
-_STYLES = {"user": "bold green", "assistant": "bold cyan", "tool": "bold yellow"}
 _BACKTICKS = re.compile("`+")
 _BY_PLACE = attrgetter("first_seq", "number")
 
 sessions_app = typer.Typer(
-    help="Show conversations, their segments, and any past message.", no_args_is_help=True
+    help="Show conversations and their segments; export their messages.",
+    no_args_is_help=True,
 )
 
 
@@ -108,38 +102,6 @@ def sessions_list(
     else:
         say("there are no conversations" if after is None else NO_MORE)
     show_next(following)
-
-
-@sessions_app.command("show")
-def sessions_show(
-    context: typer.Context,
-    conversation: ConversationArgument,
-    session: Annotated[
-        int | None,
-        typer.Option(
-            parser=id_of("session"), metavar="ID", help="Only what was recorded in this segment."
-        ),
-    ] = None,
-    from_seq: Annotated[
-        int | None, typer.Option("--from", min=1, max=LARGEST_SEQ, help="First message's number.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000)] = 20,
-) -> None:
-    """Print messages, the newest ones or those from a number on, whether in view or not."""
-    settings = settings_of(context)
-    with opened(settings) as conn:
-        here = history.overview(conn, conversation)
-        segments = {segment.id: segment for segment in history.segments(conn, here.id)}
-        # Told apart from a segment in which nothing was recorded.
-        if session is not None and session not in segments:
-            known = f"`parley sessions lineage {here.id}` shows them"
-            raise NotFound(f"conversation {here.id} has no session {session}; {known}")
-        found = history.recorded(conn, here.id, from_seq=from_seq, limit=limit, session_id=session)
-    if not found:
-        say("There are no such messages.")
-    show_messages(
-        found, segments[here.active_session_id].plan, out, partial(trace_in, settings, here.id)
-    )
 
 
 @sessions_app.command("lineage")
@@ -223,45 +185,6 @@ def _tokens_in_view(row: Overview) -> str:
         return f"{row.reported_tokens:,}"
     # The tilde marks what was estimated; the other number is the provider's.
     return "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
-
-
-def show_messages(
-    found: Sequence[Recorded], plan: ViewPlan, console: Console, trace: Callable[[int], str]
-) -> None:
-    """Print messages in order, each with what the present plan makes of it.
-
-    Args:
-        trace: Returns that of an entry of the inbox.
-    """
-    for row in found:
-        message = decode(row.body)
-        head = Text.assemble(
-            (f"{row.seq} ", "bold"),
-            (speaker(message), _STYLES.get(message["role"], "")),
-            (
-                f"  {iso_time(row.at)}  {_turn_of(row, trace)}session {row.session_id}  ",
-                "dim",
-            ),
-            (standing(plan, row.seq), "" if plan.shows(row.seq) else "dim"),
-        )
-        console.print(head, soft_wrap=True)
-        for line in _lines_of(message):
-            console.print(Text(printable(line)), soft_wrap=True)
-        console.print()
-
-
-def _turn_of(row: Recorded, trace: Callable[[int], str]) -> str:
-    """Return the turn of a message, and how its trace begins, by which the log has it."""
-    if row.turn is None or row.asked_seq is None:
-        return ""
-    return f"turn {row.turn}  trace {trace(row.asked_seq)[:SHOWN_DIGITS]}  "
-
-
-def _lines_of(message: ChatMessage) -> Iterator[str]:
-    if text := text_with_labels(message):
-        yield text
-    for call in message.get("tool_calls", ()):
-        yield f"  -> {call['function']['name']} {call['id']} {call['function']['arguments']}"
 
 
 def show_lineage(

@@ -119,7 +119,7 @@ def _programs(examined: Examined) -> Iterator[Sight]:
     "mcp-connected",
     "MCP servers are connected",
     why="Otherwise calls of their tools fail.",
-    remedy="Follow the line's advice; `parley mcp list` shows the end of the program's stderr.",
+    remedy="Follow the line's advice.",
 )
 def _connected(examined: Examined) -> Iterator[Sight]:
     told = examined.running.get("servers") if examined.running else examined.servers
@@ -211,7 +211,7 @@ def _there(path: Path) -> Path:
     "plugins-there",
     "Each plugin that is switched on can be loaded",
     why="Otherwise what it adds, or forbids, is missing.",
-    remedy="`parley plugins list` says what is wrong with it.",
+    remedy="The console says what is wrong with it (*Plugins*).",
 )
 def _plugins(examined: Examined) -> Iterator[Sight]:
     enabled = examined.settings.plugins.enabled

@@ -226,7 +226,8 @@ class RetentionSettings(Section):
     """How long what is stored is kept, in days; null: until `parley forget`.
 
     `transcript_days`: messages out of view, and conversations that rest for so long. `audit_days`:
-    what `parley audit list` shows. `search`: "transcript" for as long as the messages, or days.
+    what the console's *Tool calls* shows. `search`: "transcript" for as long as the messages, or
+    days.
     """
 
     transcript_days: Days | None = None

@@ -24,11 +24,7 @@ COMMANDS = (
     "sessions list --json",
     "sessions list --after {middle}",
     "dead-letters list --json",
-    "audit list --since 400d",
-    "audit list --since 400d --tool fetch_url --json",
     "pair list --json",
-    "memory list --json",
-    "search find baba --json",
     *(
         f"usage --since 400d --by {by}"
         for by in ("day", "sender", "conversation", "model", "outcome")

@@ -115,11 +115,10 @@ async def test_forget_erases_one_conversation(parley: ParleyProcess) -> None:
 
 
 @pytest.mark.thorough
-async def test_db_current_and_check(parley: ParleyProcess) -> None:
-    """Both work beside the running gateway."""
-    current = await parley.run("db", "current")
+async def test_db_check(parley: ParleyProcess) -> None:
+    """It works beside the running gateway."""
     check = await parley.run("db", "check")
-    assert current.stdout.split()[0] == REVISION
+    assert f"(revision {REVISION})" in check.stdout
     assert check.code == 0
 
 

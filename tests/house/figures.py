@@ -29,6 +29,7 @@ KINDS = {".py", ".html", ".css", ".js", ".toml"}
 
 _BROAD = {"Exception", "BaseException"}
 _LOADERS = {"import_module", "__import__", "find_spec", "resolve_name", "run_module"}
+_COMMAND = re.compile(r"\w*app\.(command|callback)\(")
 _PAGE = re.compile(r"[A-Za-z0-9_\-./]*[A-Za-z0-9_\-]\.md\b")
 
 
@@ -460,6 +461,18 @@ def storage(product: Product) -> Iterator[Figure]:
     yield Figure("… outside of storage, or that leave it", len(left), left)
 
 
+def commands(product: Product) -> Iterator[Figure]:
+    """What the command line offers: one function with a typer decorator for each command."""
+    found = [
+        f"{module.path}:{each.lineno} {each.name}"
+        for module in product.modules.values()
+        if module.path.is_relative_to("gateway/cli")
+        for each in module.functions()
+        if any(_COMMAND.match(ast.unparse(decorator)) for decorator in each.decorator_list)
+    ]
+    yield Figure("commands of the CLI", len(found), found)
+
+
 def _is_storage(module: Module) -> bool:
     return module.path.is_relative_to("gateway/storage")
 
@@ -484,4 +497,5 @@ MEASURES: tuple[Callable[[Product], Iterator[Figure]], ...] = (
     fields,
     words,
     storage,
+    commands,
 )

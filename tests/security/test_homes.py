@@ -97,7 +97,7 @@ async def test_the_first_start_holds_the_file_that_it_made(first: ParleyProcess)
 
 async def test_sqlites_own_locks_hold_beside_ours(first: ParleyProcess, tmp_path: Path) -> None:
     """Readers, a backup and another writer work meanwhile; a writer keeps the gateway waiting."""
-    for command in (("sessions", "list"), ("audit", "log"), ("backup", str(tmp_path / "copy"))):
+    for command in (("sessions", "list"), ("audit", "export"), ("backup", str(tmp_path / "copy"))):
         done = await first.run(*command)
         assert done.code == 0, done.stderr
     with closing(sqlite3.connect(first.home / "parley.db", isolation_level=None)) as writer:

@@ -112,15 +112,13 @@ def test_attack_15_direction_is_spelled_out(control: str) -> None:
     [
         "sessions list",
         "sessions list --json",
-        "sessions show 1",
-        "search find invoice",
-        "search find invoice --json",
+        "sessions export 1",
     ],
 )
 def test_attack_15_a_title_does_not_turn_a_line_round(
     store: Store, parley: Run, command: str
 ) -> None:
-    """As `sessions` and `search` show what strangers wrote, to people and to programs."""
+    """As `sessions` shows what strangers wrote, to people and to programs."""
     store.run(turn_of, "invoice \u202efdp.exe \u2066x")
     feed(store)
     shown = parley(*command.split()).out

@@ -17,12 +17,9 @@ from tests.support.thorough import products
 LISTS = (
     "sessions list",
     "dead-letters list",
-    "audit list --since 1970-01-01",
     "pair list",
-    "memory list",
     "usage --by sender",
     "usage --by conversation",
-    "search find question",
 )
 _MORE = re.compile(r"There is more: the same command with --after (\S+)\n")
 
@@ -68,8 +65,6 @@ def test_the_pages_of_a_command_are_its_whole_list(parley: Run, lived: Store, co
         (f"sessions list --after {10**20}", "is no conversation id"),
         ("dead-letters list --after t99", "there is no dead letter t99 to go on behind"),
         ("pair list --after NOBODY", "there is no NOBODY to go on behind"),
-        ("memory list --after x", "'x' is no note id"),
-        (f"memory list --after {10**20}", "is no note id"),
         ("usage --by sender --after telegram:99", "there is no telegram:99 to go on behind"),
         ("usage --by conversation --after x", "there is no x to go on behind"),
     ],
@@ -92,10 +87,7 @@ def test_what_has_no_pages_takes_no_place(parley: Run, lived: Store, by: str) ->
     [
         ("sessions list", "1"),
         ("dead-letters list", "t1"),
-        ("audit list --since 1970-01-01", "1.0"),
         ("pair list", "telegram:m1"),
-        ("memory list", "1"),
-        ("search find question", "100000"),
     ],
 )
 def test_behind_the_end_of_a_list_there_is_nothing_more(

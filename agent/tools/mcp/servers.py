@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -67,23 +66,6 @@ MAX_PAGES = 20
 """How many pages of a listing are read: they may be empty, and so without an end."""
 _ERROR_CHARS = 2_000
 _SESSION_GONE = "Session terminated"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerReport:
-    """What became of one server at the start; for `parley mcp list`.
-
-    Attributes:
-        problem: Why it is not connected; None if it is.
-        said: The end of what a program that is not connected said to stderr.
-        remembered: Whether its tools are those of an earlier start.
-    """
-
-    name: str
-    problem: str | None
-    said: str
-    remembered: bool
-    listing: Listing
 
 
 @asynccontextmanager
@@ -207,23 +189,18 @@ class Server:
         if removed := sum(each.removed for each in self.listing.tools):
             log.warning("mcp_text_removed", server=self.name, spans=removed)
 
-    def report(self) -> ServerReport:
-        """Return what became of it."""
-        problem, said = self.connection.problem, self.connection.said
-        return ServerReport(self.name, problem, said, self._remembered, self.listing)
-
     def state(self) -> ServerState:
-        """Return how it stands now."""
-        told = self.report()
+        """Return its connection and its tools as they are now."""
+        tools = self.listing.tools
         return ServerState(
-            *(told.name, told.problem, told.said, told.remembered),
+            *(self.name, self.connection.problem, self.connection.said, self._remembered),
             [
                 (each.name, self._effect(each), each.description)
-                for each in told.listing.tools
+                for each in tools
                 if not each.orders
             ],
-            [(each.server_name, each.reason) for each in told.listing.skipped],
-            [held(self.name, each) for each in told.listing.tools if each.orders],
+            [(each.server_name, each.reason) for each in self.listing.skipped],
+            [held(self.name, each) for each in tools if each.orders],
             self._is_confined,
         )
 

@@ -1,4 +1,4 @@
-"""Looks after what is stored: `parley db`, `forget`, `dead-letters`, `backup` and `restore`.
+"""Looks after what is stored: `parley db`, `search`, `forget`, `dead-letters`, `backup`, `restore`.
 
 A dead letter is what was given up. What `forget` and `dead-letters` change goes through the running
 gateway, or directly into the database where none runs.
@@ -46,6 +46,7 @@ from gateway.storage.database import DatabaseServer, location_of
 from gateway.storage.queue import dead_letters
 from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.reports import history
+from gateway.storage.schema import REVISION
 
 TOLD_EVERY_S = 5.0
 """How often a copy says how far it is, where nobody watches."""
@@ -55,24 +56,13 @@ REWRITTEN_EVERY_S = 0.1
 db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
 forget_app = typer.Typer(add_completion=False)
 letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
+search_app = typer.Typer(help="The index of the search.", no_args_is_help=True)
 
 
 @db_app.command("migrate")
 def db_migrate(context: typer.Context) -> None:
     """Bring the database to this version's schema (`parley run` does it unless told to wait)."""
     say(f"schema revision {maintenance.upgrade(location_of(loaded(context).settings))}")
-
-
-@db_app.command("upgrade")
-def db_upgrade(context: typer.Context) -> None:
-    """Do what `migrate` does, by its old name."""
-    db_migrate(context)
-
-
-@db_app.command("current")
-def db_current(context: typer.Context) -> None:
-    """Print the schema revision of the database."""
-    say(maintenance.current(location_of(settings_of(context))) or "no schema yet")
 
 
 @db_app.command("check")
@@ -85,10 +75,9 @@ def db_check(context: typer.Context) -> None:
         warn(problem, "red")
     if problems:
         raise typer.Exit(1)
-    if isinstance(location, Path):
-        say("the database is sound and has this version's schema")
-    else:
-        say("the database has this version's schema; `pg_amcheck` says whether its files are sound")
+    sound = "is sound and " if isinstance(location, Path) else ""
+    more = "" if sound else "; `pg_amcheck` says whether its files are sound"
+    say(f"the database {sound}has this version's schema (revision {REVISION}){more}")
 
 
 @db_app.command("prune")
@@ -182,6 +171,13 @@ def db_compact(context: typer.Context) -> None:
     say(f"{before:,} bytes before, {after:,} after")
 
 
+@search_app.command("reindex")
+def search_reindex(context: typer.Context) -> None:
+    """Build the index anew from the transcripts; chats go on meanwhile."""
+    fed: int = act(settings_of(context), "reindex-search")
+    say(f"{fed} messages were read again")
+
+
 @forget_app.command()
 def forget(
     context: typer.Context,
@@ -223,20 +219,6 @@ def letters_list(
     rows = [[each[name] for name in headings] for each in letters]
     show_table(headings, rows, "nothing was given up", after)
     show_next(following)
-
-
-@letters_app.command("show")
-def letters_show(context: typer.Context, letter: Letter, *, json: AsJson = False) -> None:
-    """Print one dead letter with its text."""
-    settings = settings_of(context)
-    with opened(settings) as conn:
-        found = _as_data(settings, dead_letters.find(conn, letter))
-    if json:
-        show_json(found)
-        return
-    for name in ("id", "kind", "conversation", "platform", "chat", "at", "trace", "reason"):
-        say(f"{name}: {found[name]}")
-    say(f"\n{found['text']}")
 
 
 def _as_data(settings: Settings, letter: DeadLetter) -> dict[str, Any]:

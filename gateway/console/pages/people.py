@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from adapters.door import OWNER
 from adapters.registry import account_types
 from adapters.web.guard import VISIT, names_loopback
+from agent.messages import count
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
 from gateway.console import register
@@ -151,9 +152,8 @@ async def end(ask: Ask) -> Result:
         ended = await ask.inside.operator.act(ENDINGS[what], whom, ask.by)
     except NotFound:
         return Moved(WEB_USERS, f"{whom} is not there any more.", failed=True)
-    sessions = f"{ended.sessions} session{'' if ended.sessions == 1 else 's'}"
     done = "is no user any more" if ended.removed else "is signed out"
-    return Moved(WEB_USERS, f"{ended.name} {done}; {sessions} ended.")
+    return Moved(WEB_USERS, f"{ended.name} {done}; {count(ended.sessions, 'session')} ended.")
 
 
 @page(MEMORY, "Memory", "People")
@@ -182,12 +182,14 @@ _KINDS = {
 }
 
 
-@action(f"{MEMORY}/{{id}}/forget")
+@action(f"{MEMORY}/forget")
 async def forget(ask: Ask) -> Result:
-    """Erase one entry of the memory."""
-    number = ask.number("id")
+    """Erase one entry of the memory by its number, or all of a person or conversation."""
+    which = ask.form.get("which", "")
     try:
-        await ask.inside.operator.act("remove-memory", str(number), ask.by)
+        gone = await ask.inside.operator.act("remove-memory", which, ask.by)
     except NotFound:
-        return Moved(MEMORY, f"Entry {number} was forgotten before.", failed=True)
-    return Moved(MEMORY, f"Entry {number} is forgotten. Prompts lose it with the next turn.")
+        return Moved(MEMORY, f"{which} was forgotten before.", failed=True)
+    return Moved(
+        MEMORY, f"{which}: {count(gone, 'note')} erased; prompts change with the next turn."
+    )

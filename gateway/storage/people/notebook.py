@@ -423,7 +423,7 @@ def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
     this = memory.c.id == int(which) if is_id else memory.c.scope == which
     gone = conn.execute(delete(memory).where(this).returning(memory.c.scope)).all()
     if not gone:
-        raise NotFound(f"there is no note {which!r}; `parley memory list` shows them")
+        raise NotFound(f"there is no note {which!r}")
     entry = AuditEntry("memory_removed", by, subject=which, detail={"notes": len(gone)})
     audit_log.append(conn, entry)
     for scope in {row.scope for row in gone}:

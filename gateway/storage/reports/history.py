@@ -452,20 +452,16 @@ def recorded(
     from_seq: int | None = None,
     before: int = END,
     limit: int,
-    session_id: int | None = None,
 ) -> list[Recorded]:
     """Return rows of the transcript in order, whether they are in view or not.
 
     Args:
         from_seq: First position to return; None for the newest ones.
         before: Only those with a smaller position.
-        session_id: Only what was recorded while this segment was active.
     """
     columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body, message.c.turn_id)
     here = (message.c.conversation == conversation_id, message.c.seq < before)
     query = select(*columns, _FIRST_SEQ).where(*here).limit(limit)
-    if session_id is not None:
-        query = query.where(message.c.session_id == session_id)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
     else:

@@ -179,7 +179,7 @@ async def test_the_hours_are_of_no_other_session(at: At) -> None:
 
 
 async def test_the_clients_secret_is_replaced_while_it_runs(at: At, tmp_path: Path) -> None:
-    """It is read again by `parley secrets reload`; the next sign-in shows the new one."""
+    """It is read again by `parley config reload --secrets`; the next sign-in shows the new one."""
     (tmp_path / "secret").write_text(SECRET)
     told = settings(at.provider, client_secret=f"file:{tmp_path}/secret")
     whole = References({}).resolved(Settings(home=tmp_path, web=told))

@@ -58,9 +58,10 @@ async def test_a_question_without_a_gateway(configured: Path) -> None:
     assert "What is this?" in again.stdout
     assert not (configured / "parley.sock").exists()
     # What it does without is no change of the settings.
-    logged = await parley.run("audit", "log", "--kind", "settings_changed", "--json")
-    [noted] = logged.stdout.splitlines()
-    assert json.loads(noted)["detail"]["settings"]["web.enabled"] == "true"
+    logged = await parley.run("audit", "export")
+    rows = map(json.loads, logged.stdout.splitlines())
+    [noted] = [row for row in rows if row["kind"] == "settings_changed"]
+    assert noted["detail"]["settings"]["web.enabled"] == "true"
 
 
 async def test_a_question_to_the_gateway_that_runs(gateway: Gateway) -> None:

@@ -50,10 +50,10 @@ async def test_commands_of_a_group_and_options_are_completed(tmp_path: Path) -> 
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_conversation_is_completed(parley: Parley, tmp_path: Path) -> None:
     """By its id; where the database cannot be read there is nothing, and no error."""
-    assert await told("bash", "parley sessions show ", tmp_path) == "\n"
+    assert await told("bash", "parley sessions export ", tmp_path) == "\n"
     await asyncio.to_thread(fill, tmp_path, "a question", "another one")
-    assert (await told("bash", "parley sessions show ", tmp_path)).split() == ["2", "1"]
-    assert "1\ttelegram a question" in await told("fish", "parley sessions show ", tmp_path)
+    assert (await told("bash", "parley sessions export ", tmp_path)).split() == ["2", "1"]
+    assert "1\ttelegram a question" in await told("fish", "parley sessions export ", tmp_path)
     assert (await asyncio.to_thread(parley, "sessions", "list")).code == 0
 
 

@@ -115,7 +115,7 @@ def test_the_address_of_a_server_is_shown_without_its_passwords(tmp_path: Path) 
 def test_secrets_are_reloaded_by_a_gateway(tmp_path: Path, parley: Parley) -> None:
     """Where none runs one line says so, whatever the settings refer to."""
     (tmp_path / "parley.yaml").write_text('model: {api_key: "file:/no/such/file"}')
-    result = parley("secrets", "reload")
+    result = parley("config", "reload", "--secrets")
     assert (result.code, result.out) == (1, "")
     assert f"no gateway runs in {tmp_path}" in result.err
 

@@ -35,7 +35,6 @@ READS = (
     "sessions list",
     "sessions list --json",
     "sessions list --limit 1 --after 2",
-    "sessions show 1",
     "sessions lineage 1",
     "sessions export 1",
     "usage",
@@ -44,22 +43,13 @@ READS = (
     "usage --by sender --since 7d",
     "pair list",
     "pair list --json",
-    "web users",
-    "web sessions",
-    "memory list",
-    "search find words",
-    "search find alarm --conversation 2 --json",
     "dead-letters list",
     "alerts --all",
     "dead-letters list --json",
-    "dead-letters show s1.1",
-    "audit list",
-    "audit log",
-    "audit log --json",
+    "audit export",
     "policy show",
     "policy explain --tool terminal",
     "prompt show 1",
-    "db current",
     "db prune --dry-run",
 )
 """What is printed is the same, to the letter."""
@@ -67,25 +57,17 @@ WRITES = (
     f"pair approve {CODE}",
     f"pair deny {OTHER_CODE}",
     "pair list --json",
-    "pair role telegram:7 owner",
-    "pair role telegram:7 member",
     "pair revoke telegram:7",
     "web invite ann",
-    "web users",
     "web revoke ann",
-    "web remove ann",
-    "memory remove telegram:7",
-    "memory list",
+    "web revoke ann --remove",
     "dead-letters drop s1.1",
     "dead-letters list",
     "search reindex",
-    "search find words",
     "db prune",
     "forget 2 --yes",
     "sessions list",
-    "search find alarm",
     "usage",
-    "db upgrade",
     "db migrate",
 )
 """Likewise, one behind the other."""
@@ -113,16 +95,12 @@ ELSEWHERE = {
     "web open": "asks a gateway that runs",
     "db copy": "tests/gateway/storage/test_copying.py",
     "db check": "below",
-    "audit export": "below",
     "dead-letters retry": "below",
     **dict.fromkeys(
         (
             "logs",
             "replay",
             "config show",
-            "secrets reload",
-            "plugins list",
-            "mcp list",
             "engines list",
             "engines use",
         ),
@@ -295,11 +273,11 @@ def test_a_server_without_a_schema_is_one_line(
 ) -> None:
     """It says which command makes one."""
     (homes[1] / "parley.yaml").write_text(f"storage: {{url: '{server.url(server.create())}'}}\n")
-    for command in ("sessions list", "usage", "search find words"):
+    for command in ("sessions list", "usage", "pair list"):
         _, of_server = both(*command.split())
         assert "parley db migrate" in one_line(of_server)
-    _, of_server = both("db", "current")
-    assert of_server.out == "no schema yet\n"
+    _, of_server = both("db", "check")
+    assert "schema revision None" in of_server.err
     _, of_server = both("db", "migrate")
     assert of_server.out == f"schema revision {REVISION}\n"
 

@@ -1,6 +1,5 @@
 """`parley pair`: lists from the database's file, and decisions where no gateway runs.
 
-`parley memory`: lists from the database's file, and erases where no gateway runs.
 `parley web` and `parley open` where no gateway runs; tests/security has the rest.
 """
 
@@ -12,13 +11,11 @@ import orjson
 import pytest
 
 from gateway.cli.people import OPENER, shown
-from gateway.storage import audit_log
-from gateway.storage.people import members, notebook, web_users
-from gateway.storage.people.notebook import Change
+from gateway.storage.people import members, web_users
 from gateway.storage.people.web_users import NewSession
-from gateway.storage.schema import member, memory, pairing
+from gateway.storage.schema import member, pairing, web_session
 from tests.support.command_line import Run, one_line
-from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
+from tests.support.storage import Store, admit, inbound
 
 CODE = "ABCD2345"
 
@@ -94,21 +91,6 @@ def test_a_member_is_revoked(pair: Run, store: Store) -> None:
     assert store.rows(member) == []
 
 
-def test_a_role_is_changed(pair: Run, store: Store) -> None:
-    """Member, owner, nobody; each on record, and what changes nothing is not."""
-    store.run(members.let_in, ("slack", "U1"), "Bo", "member", "code")
-    assert pair("role", "slack:U1", "owner").out == "slack U1 is an owner now.\n"
-    assert pair("role", "slack:U1", "owner").out == "slack U1 is an owner already.\n"
-    assert store.one(member).role == "owner"
-    assert pair("role", "slack:U1", "none").out == "slack U1 may no longer write to me.\n"
-    assert store.rows(member) == []
-    assert "`slack:U1` was not let in" in one_line(pair("role", "slack:U1", "member"))
-    newest, before = [each.text() for each in store.run(audit_log.listed, 9)]
-    assert before["detail"] == {"role": "owner"}
-    assert [each["by"] for each in (before, newest)] == ["command line"] * 2
-    assert [each["subject"] for each in (before, newest)] == ["slack:U1"] * 2
-
-
 def test_what_cannot_be_done_is_one_line(pair: Run, store: Store) -> None:
     """On stderr, with exit code 1."""
     assert one_line(pair("approve", CODE)) == "There is no such code, or it has expired."
@@ -123,70 +105,19 @@ def test_a_wrong_home_is_said(pair: Run, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def notes(parley: Run) -> Run:
-    """Run `parley memory …`."""
-    return partial(parley, "memory")
-
-
-@pytest.fixture
-def noted(store: Store) -> Store:
-    """The database of PARLEY_HOME, with a note."""
-    turn = store.run(turn_of, "hello")
-    change = Change("telegram:42", "user", None, "[red]likes tea[/red]", 100)
-    store.run(notebook.change_notes, turn, change)
-    return store
-
-
-def test_notes_are_listed(notes: Run, noted: Store) -> None:
-    """All or those of a scope, as they are."""
-    head, line = notes("list").out.splitlines()
-    assert head.split() == ["id", "scope", "about", "since", "note"]
-    assert line.split()[:3] == ["1", "telegram:42", "user"]
-    assert line.endswith("[red]likes tea[/red]")
-    assert notes("list", "telegram:4").out.strip() == "there are no notes"
-
-
-def test_the_list_of_notes_as_json(notes: Run, noted: Store) -> None:
-    """Everything that is known."""
-    [note] = map(orjson.loads, notes("list", "--json").out.splitlines())
-    assert (note["scope"], note["text"]) == ("telegram:42", "[red]likes tea[/red]")
-
-
-def test_notes_are_erased_for_good(notes: Run, noted: Store, tmp_path: Path) -> None:
-    """Nothing of them is left in the files."""
-    noted.close()
-    assert notes("remove", "telegram:42").out.strip() == "1 note erased"
-    assert b"likes tea" not in raw_bytes(tmp_path / "parley.db")
-    for unknown in ("1", "9" * 30, "telegram:4"):
-        assert f"there is no note '{unknown}'" in one_line(notes("remove", unknown))
-
-
-def test_several_are_counted(notes: Run, noted: Store) -> None:
-    """Of one scope."""
-    values = {"scope": "telegram:42", "target": "memory", "text": "x", "at": 0.0}
-    noted.run(lambda conn: conn.execute(memory.insert().values(values)))
-    noted.close()
-    assert notes("remove", "telegram:42").out.strip() == "2 notes erased"
-
-
-@pytest.fixture
 def web(parley: Run) -> Run:
     """Run `parley web …`."""
     return partial(parley, "web")
 
 
 def test_an_invitation_is_a_link(web: Run, store: Store) -> None:
-    """For one name and one role; the list has both."""
+    """For one name and one role."""
     told, link = web("invite", "ann", "--role", "guest").out.splitlines()
     assert told == "Send this link to ann; it works once, within 24 hours:"
     assert link.startswith("http://parley.localhost:8765/#sign-in=")
     web("invite", "bo", "--as", "telegram:7")
-    head, owner, *others = web("users").out.splitlines()
-    assert head.split() == ["name", "role", "same", "as", "invited", "by", "since"]
-    assert owner.split() == ["owner", "owner"]
-    assert [line.split()[:2] for line in others] == [["ann", "guest"], ["bo", "telegram:7"]]
-    listed = [orjson.loads(line) for line in web("users", "--json").out.splitlines()]
-    assert [(each["name"], each["role"], each["same_as"]) for each in listed] == [
+    users = store.run(web_users.everybody)
+    assert [(each.name, each.role, each.same_as) for each in users] == [
         ("ann", "guest", None),
         ("bo", "member", "telegram:7"),
     ]
@@ -201,48 +132,23 @@ def test_links_begin_with_the_public_address(web: Run, store: Store, home: Path)
 def test_what_the_web_chat_cannot_do_is_one_line(web: Run, parley: Run, store: Store) -> None:
     """Names that are none, users that are not there, sessions that have ended."""
     assert "is no name for a web user" in one_line(web("invite", "Ann!"))
-    assert "there is no web user 'ann'" in one_line(web("remove", "ann"))
+    assert "there is no web user 'ann'" in one_line(web("revoke", "ann", "--remove"))
     assert "there is no session 7" in one_line(web("revoke", "7"))
     assert "No gateway answers" in one_line(parley("open"))
 
 
-def test_sessions_are_listed_and_ended(web: Run, store: Store) -> None:
-    """With where they come from; the secret is not among it."""
-    assert web("sessions").out == "nobody is signed in\n"
-    new = NewSession("0" * 64, "link", "192.0.2.1", "Firefox [red]")
-    store.run(web_users.begin, "web", new)
-    _, line = web("sessions").out.splitlines()
-    assert line.split()[:4] == ["1", "owner", "link", "192.0.2.1"]
-    assert line.endswith("Firefox [red]")
-    [row] = [orjson.loads(each) for each in web("sessions", "--json").out.splitlines()]
-    assert (row["name"], row["address"]) == ("owner", "192.0.2.1")
-    assert "0" * 64 not in str(row)
+def test_sessions_are_ended(web: Run, store: Store) -> None:
+    """All of a user; then there is none."""
+    store.run(web_users.begin, "web", NewSession("0" * 64, "link", "192.0.2.1", "Firefox"))
     assert web("revoke", "owner").out == "owner: 1 session ended\n"
-    assert web("sessions").out == "nobody is signed in\n"
-
-
-@pytest.mark.parametrize(
-    ("agent", "name"),
-    [
-        ("(X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0 Safari/537.36", "Chrome on Linux"),
-        ("(Windows NT 10.0) Chrome/130.0 Safari/537.36 Edg/130.0", "Edge on Windows"),
-        ("(Linux; Android 14; Pixel) Chrome/130.0 Safari/537.36", "Chrome on Android"),
-        ("(iPhone; CPU OS 17 like Mac OS X) Version/17 Safari/604.1", "Safari on iPhone"),
-        ("(Macintosh; Intel Mac OS X 14) Gecko/20100101 Firefox/131.0", "Firefox on Macintosh"),
-    ],
-)
-def test_a_session_names_its_browser(web: Run, store: Store, agent: str, name: str) -> None:
-    """As people call it: all begin with the same 60 characters."""
-    store.run(web_users.begin, "web", NewSession("0" * 64, "link", "::1", f"Mozilla/5.0 {agent}"))
-    _, line = web("sessions").out.splitlines()
-    assert line.endswith(name)
+    assert store.rows(web_session) == []
 
 
 def test_a_user_is_removed_and_comes_back(web: Run, store: Store) -> None:
     """To the chats of before, which is said."""
     web("invite", "ann")
     removed = "ann is no user of the web chat any more; 0 sessions ended\n"
-    assert web("remove", "ann").out == removed
+    assert web("revoke", "ann", "--remove").out == removed
     assert "ann was here before" in web("invite", "ann").out
 
 

@@ -118,71 +118,6 @@ def headings(result: Result) -> list[str]:
     return [words(line) for line in result.out.splitlines() if "  session " in line]
 
 
-def test_show_prints_messages_in_order(sessions: Run, talked: Store) -> None:
-    """Number, role, time, segment, and what the present view makes of each."""
-    shown = sessions("show", "1")
-    found = [(line.split()[0], line.split("session ")[1]) for line in headings(shown)]
-    assert found == [
-        ("1", "1 in view"),
-        ("2", "1 summarised"),
-        ("3", "1 summarised"),
-        ("4", "2 in view, shortened (clip)"),
-        ("5", "2 in view"),
-    ]
-    assert headings(shown)[2].startswith("3 tool look c1 20")
-    assert TITLE in shown.out
-    assert '  -> look c1 {"where":"there"}' in shown.out
-
-
-def test_show_does_not_wrap_what_was_said(sessions: Run, talked: Store) -> None:
-    """What is piped into another program has the lines of the message."""
-    assert LONG in sessions("show", "1").out.splitlines()
-
-
-def test_show_obeys_no_control_characters(sessions: Run, talked: Store) -> None:
-    """They are spelled out."""
-    shown = sessions("show", "1").out
-    assert r"seen\x9b31m" in shown
-    assert "\x9b" not in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--limit", "2"], "45"),
-        (["--from", "2", "--limit", "2"], "23"),
-        (["--session", "1"], "123"),
-        (["--session", "2", "--from", "5"], "5"),
-        (["--from", "6"], ""),
-    ],
-)
-def test_show_finds_any_message(
-    sessions: Run, talked: Store, options: list[str], expected: str
-) -> None:
-    """The newest ones, those from a number on, those of one segment."""
-    lines = headings(sessions("show", "1", *options))
-    assert "".join(line[0] for line in lines) == expected
-
-
-def test_show_knows_what_is_out_of_view(sessions: Run, talked: Store) -> None:
-    """After `/new` everything before it; it stays on record all the same."""
-    talked.run(begin_anew, 1)
-    lines = headings(sessions("show", "1"))
-    assert len(lines) == 5
-    assert all(line.endswith("out of view") for line in lines)
-
-
-def test_show_labels_what_is_no_text(sessions: Run, store: Store) -> None:
-    """A picture is a label; what Parley wrote itself is marked."""
-    current = store.run(turn_of, "look")
-    parts_of_it = [{"type": "text", "text": "see:"}, {"type": "image_url", "image_url": {}}]
-    image = ChatMessage(role="user", content=parts_of_it, synthetic=True)
-    store.run(turn_journal.record_message, current, image)
-    shown = sessions("show", "1", "--from", "2").out
-    assert "see:\n[image]\n" in shown
-    assert "user (by Parley)" in shown
-
-
 def test_lineage_prints_segments_and_figures(sessions: Run, talked: Store) -> None:
     """Why each began and ended, and every figure of its compaction."""
     printed = sessions("lineage", "1").out
@@ -391,7 +326,7 @@ def test_a_failed_export_leaves_the_file_as_it_was(talked: Store, tmp_path: Path
     assert [path.read_text() for path in file.parent.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("command", ["show", "lineage", "export"])
+@pytest.mark.parametrize("command", ["lineage", "export"])
 @pytest.mark.parametrize("bad", ["x", "", "1.5", "\u0663", "9" * 30, "4711", "0"])
 def test_a_bad_conversation_is_one_line(
     sessions: Run, talked: Store, command: str, bad: str
@@ -399,14 +334,6 @@ def test_a_bad_conversation_is_one_line(
     """Whatever it is, the line says what was asked for."""
     line = one_line(sessions(command, bad))
     assert "conversation" in line
-    assert bad in line
-
-
-@pytest.mark.parametrize("bad", ["x", "99", "3"])
-def test_a_bad_session_is_one_line(sessions: Run, talked: Store, bad: str) -> None:
-    """A segment of another conversation is none of this one."""
-    line = one_line(sessions("show", "1", "--session", bad))
-    assert "session" in line
     assert bad in line
 
 
@@ -430,7 +357,7 @@ def test_a_newer_database_is_not_read(sessions: Run, store: Store) -> None:
 def test_looking_changes_nothing(sessions: Run, talked: Store) -> None:
     """Also while a gateway has the file open."""
     before = talked.rows(session)
-    for command in (["list"], ["show", "1"], ["lineage", "1"], ["export", "1"]):
+    for command in (["list"], ["lineage", "1"], ["export", "1"]):
         assert sessions(*command).code == 0
     assert talked.rows(session) == before
 

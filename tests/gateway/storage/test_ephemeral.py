@@ -61,7 +61,7 @@ def test_the_past_is_what_was_said(store: Store) -> None:
 
 
 def test_people_see_that_they_are_context(store: Store) -> None:
-    """`sessions show` marks them, a Markdown export leaves their text out, JSON has it."""
+    """`speaker` marks them, a Markdown export leaves their text out, JSON has it."""
     current = begun(store)
     assert speaker(EXAMPLE) == "user (by Parley, context only)"
     here = store.run(history.overview, current.lease.conversation)

@@ -178,7 +178,10 @@ async def test_memory_is_shown_and_forgotten(tmp_path: Path) -> None:
         hers = (await browser.get("/admin/memory?whose=telegram:u2")).text
         assert "lives in Rome" in hers
         assert "French" not in hers
-        for told in ("Entry 1 is forgotten.", "Entry 1 was forgotten before."):
-            await browser.submit("/admin/memory", "/admin/memory/1/forget")
-            assert told in (await browser.get("/admin/memory")).text
-        assert await said(running, "memory_removed") == [BY_WEB_OWNER]
+        for which in ("1", "telegram:u2"):
+            for told in (f"{which}: 1 note erased", f"{which} was forgotten before."):
+                await browser.submit(
+                    "/admin/memory?whose=telegram:u2", "/admin/memory/forget", which=which
+                )
+                assert told in (await browser.get("/admin/memory")).text
+        assert await said(running, "memory_removed") == [BY_WEB_OWNER] * 2

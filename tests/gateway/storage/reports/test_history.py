@@ -306,14 +306,12 @@ def test_segments_are_listed_with_their_compactions(store: Store) -> None:
         ({"from_seq": 2, "limit": 1}, [2]),
         ({"from_seq": 1, "limit": 9}, [1, 2, 3]),
         ({"from_seq": 4, "limit": 9}, []),
-        ({"from_seq": None, "limit": 9, "session_id": 1}, [1, 2]),
-        ({"from_seq": 1, "limit": 9, "session_id": 2}, [3]),
     ],
 )
 def test_the_transcript_is_read_in_order(
     store: Store, wanted: dict[str, Any], expected: list[int]
 ) -> None:
-    """The newest ones or those from a position on, of all segments or of one."""
+    """The newest ones or those from a position on."""
     current = compacted(store)
     store.run(turn_journal.record_message, current, assistant_message("three"), model_call(USAGE))
     found = store.run(history.recorded, current.lease.conversation, **wanted)

@@ -1,65 +1,29 @@
-"""What others add to Parley: `parley plugins` shows which are active, `parley engines` chooses one.
-
-Both only look at what was found; no code of a plugin runs here.
-"""
+"""`parley engines`: list the context engines, choose one; no code of an engine runs here."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import typer
 
-from agent.plugins import engines, finding
-from agent.plugins.finding import PLUGINS, Found
+from agent.plugins import engines
+from agent.plugins.finding import Found
 from agent.plugins.registry import DEFAULT
 from gateway.cli.common import AsJson, loaded, settings_of
-from gateway.cli.output import out, say, show_json, show_table, table, warn
+from gateway.cli.output import out, say, show_json, table, warn
 from gateway.errors import NotFound
 from gateway.settings.editing import set_values
 from gateway.settings.loading import CONFIG_NAME
 
 KEY = "context.engine"
 
-plugins_app = typer.Typer(
-    help="Plugins: third-party tools, hooks and memory providers.", no_args_is_help=True
-)
 engines_app = typer.Typer(
     help="The context engines: who decides what the model sees.", no_args_is_help=True
 )
 
 
-@plugins_app.command("list")
-def plugins_list(context: typer.Context, *, json: AsJson = False) -> None:
-    """List the plugins that were found (* is active), without running any of their code."""
-    settings = settings_of(context)
-    found = finding.available(settings.home)
-    enabled = settings.plugins.enabled
-    missing = _missing(found, enabled)
-    if json:
-        plugins = [_as_data(info) | {"enabled": info.name in enabled} for info in found]
-        show_json({"plugins": plugins, "missing": missing})
-        return
-    nothing = f"there is no plugin, neither in {settings.home / PLUGINS} nor installed"
-    rows = [_plugin_row(info, enabled) for info in found]
-    show_table(("", "name", "source", "offers", "description"), rows, nothing)
-    _show_problems(found)
-    for name in missing:
-        say(f"! plugins.enabled names {name}, which is not there", "yellow")
-
-
 def _as_data(info: Found) -> dict[str, Any]:
     shown = ("name", "source", "description", "offers", "problem")
     return {name: getattr(info, name) for name in shown}
-
-
-def _plugin_row(info: Found, enabled: Sequence[str]) -> tuple[str, ...]:
-    mark = "!" if info.problem else "*" if info.name in enabled else ""
-    offers = "; ".join(info.offers) or "(does not say)"
-    return (mark, info.name, info.source, offers, info.description)
-
-
-def _missing(found: Sequence[Found], enabled: Sequence[str]) -> list[str]:
-    known = {info.name for info in found}
-    return [name for name in dict.fromkeys(enabled) if name not in known]
 
 
 @engines_app.command("list")
