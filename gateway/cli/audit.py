@@ -4,7 +4,6 @@
 reads the audit log from the database itself, whether a gateway runs or not.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+import aiosqlite
 from filelock import FileLock, Timeout
 from sqlalchemy import (
     URL,
@@ -34,14 +35,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+# At the top: statements that other threads build while the ORM is being imported fail.
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
 from agent.processes.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage.database import Job, JobResult, Search, report, retrieve
 from gateway.storage.identity import FileWatch
 from gateway.storage.scrubbing import Scrubber, empty_log
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -408,12 +409,8 @@ def connect(path: Path) -> Connection:
     return connection
 
 
-def _searchers(path: Path) -> "AsyncEngine":
+def _searchers(path: Path) -> AsyncEngine:
     """Return a pool of connections that can be interrupted."""
-    # With the first search: SQLAlchemy's asyncio layer takes 7 MB.
-    import aiosqlite  # noqa: PLC0415
-    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
-
     engine = create_async_engine(
         "sqlite+aiosqlite://",
         async_creator=partial(aiosqlite.connect, **_how(path)),

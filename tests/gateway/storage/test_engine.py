@@ -654,3 +654,12 @@ async def test_nobody_complains_of_a_failure_whose_caller_was_cancelled(
     del callers
     gc.collect()
     assert complaints == []
+
+
+def test_nothing_of_sqlalchemy_is_imported_once_threads_read() -> None:
+    """A statement that is built while the ORM is half imported raises AttributeError."""
+    program = "import sys, gateway.storage.engine; print('sqlalchemy.orm' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
