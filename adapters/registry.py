@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
@@ -33,7 +33,10 @@ CHECK_WITHIN_S = 5.0
 
 
 class PlatformSection(BaseModel):
-    """Base of every platform block: frozen, unknown keys are errors."""
+    """Base of every platform block: frozen, unknown keys are errors.
+
+    A word in an annotation says when a change takes effect (`Mark` in gateway/settings/tree.py).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +50,8 @@ class AccountSettings(PlatformSection):
 
     switch: ClassVar[str] = "token"
 
-    name: str = DEFAULT_ACCOUNT
+    # A name is a part of the stored conversations of its account.
+    name: Annotated[str, "restart"] = DEFAULT_ACCOUNT
     reactions: bool = True
     allow_bots: tuple[str, ...] = ()
 

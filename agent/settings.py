@@ -197,7 +197,8 @@ class AuxiliarySettings(Section):
     """
 
     compression: AuxiliaryModelSettings = AuxiliaryModelSettings()
-    memory: AuxiliaryModelSettings = AuxiliaryModelSettings()
+    # Who reads for the memory is built at the start.
+    memory: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
 
 
 class RoundsSettings(Section):
@@ -248,7 +249,8 @@ class WorkspaceSettings(Section):
     `root` null: PARLEY_HOME/workspaces. `max_bytes`: of one directory.
     """
 
-    root: Path | None = None
+    # Confined programs that run hold directories below it.
+    root: Annotated[Path | None, "restart"] = None
     max_bytes: int = Field(default=200_000_000, ge=0)
 
 
@@ -491,12 +493,13 @@ class ToolSettings(Section):
     )
     approval: Literal["side_effects", "always", "never"] = "side_effects"
     approval_by: Literal["sender", "owners"] = "sender"
-    approval_valid_s: float = Field(default=86_400, gt=0)
+    approval_valid_s: Annotated[float, "live"] = Field(default=86_400, gt=0)
     policy: PolicySettings = PolicySettings()
     output: OutputSettings = OutputSettings()
-    mcp: dict[McpServerName, McpServerSettings] = {}
-    approval_timeout_s: float = Field(default=3_600, gt=0)
-    clarify_timeout_s: float = Field(default=86_400, gt=0)
+    # Programs that were started.
+    mcp: Annotated[dict[McpServerName, McpServerSettings], "restart"] = {}
+    approval_timeout_s: Annotated[float, "live"] = Field(default=3_600, gt=0)
+    clarify_timeout_s: Annotated[float, "live"] = Field(default=86_400, gt=0)
     workspace: WorkspaceSettings = WorkspaceSettings()
     sandbox: SandboxSettings = SandboxSettings()
     terminal: TerminalSettings = TerminalSettings()

@@ -1,5 +1,7 @@
 """Discord as the register sees it: the settings of a bot, its ids, what the model is told."""
 
+from typing import Annotated
+
 from pydantic import Field, SecretStr
 
 from adapters.registry import AccountSettings, Credential, Platform
@@ -17,11 +19,12 @@ class DiscordSettings(AccountSettings):
     """
 
     token: SecretStr | None = None
-    api_url: str | None = None
-    gateway_url: str | None = None
+    # The SDK has one of each for the whole process; each shard has a lease.
+    api_url: Annotated[str | None, "restart"] = None
+    gateway_url: Annotated[str | None, "restart"] = None
     message_content: bool = True
     threads: bool = True
-    shards: int = Field(default=1, ge=1, le=MOST_SHARDS)
+    shards: Annotated[int, "restart"] = Field(default=1, ge=1, le=MOST_SHARDS)
 
 
 PLATFORM = Platform(

@@ -1,6 +1,6 @@
 """Slack as the register sees it: the settings of an app, its ids, what the model is told."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import SecretStr
 
@@ -16,7 +16,8 @@ class SlackSettings(AccountSettings):
     app_token: SecretStr | None = None
     signing_secret: SecretStr | None = None
     base_url: str | None = None
-    mode: Literal["socket", "http"] = "socket"
+    # Paths of the HTTP server, which knows all of them when it begins to listen.
+    mode: Annotated[Literal["socket", "http"], "restart"] = "socket"
     command: str = "/parley"
 
 

@@ -1,7 +1,7 @@
 """Telegram as the register sees it: the settings of a bot, its ids, what the model is told."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import SecretStr
 from typing_extensions import override
@@ -15,7 +15,8 @@ class TelegramSettings(AccountSettings):
     token: SecretStr | None = None
     base_url: str | None = None
     base_file_url: str | None = None
-    mode: Literal["polling", "webhook"] = "polling"
+    # Paths of the HTTP server, which knows all of them when it begins to listen.
+    mode: Annotated[Literal["polling", "webhook"], "restart"] = "polling"
     webhook_url: str | None = None
     webhook_secret: SecretStr | None = None
     preview: Literal["edit", "draft"] = "edit"

@@ -36,11 +36,10 @@ from gateway.settings.loading import (
     load_settings,
     read_foreign,
 )
-from gateway.settings.marks import mark_of
 from gateway.settings.references import refers
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
-from gateway.settings.tree import Settings
+from gateway.settings.tree import Settings, mark_of
 from gateway.wiring import refuse_unusable, tried
 
 _redactor = Redactor()

@@ -2,7 +2,7 @@
 
 It happens on SIGHUP, when the file is another one, and when it is asked for. Secrets that the
 settings refer to are read again with them. What is wrong changes nothing. `_take` is the list of
-who goes by what; what it does not name is marked `restart` (gateway/settings/marks.py).
+who goes by what; what it does not name is marked `restart` (gateway/settings/tree.py).
 """
 
 import asyncio
@@ -36,9 +36,8 @@ from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_t
 from gateway.settings.changes import SettingChange, changes, effective, located, named
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import CONFIG_NAME, Loaded, keep_last_used, secret_values
-from gateway.settings.marks import mark_of
 from gateway.settings.references import references_in
-from gateway.settings.tree import KeyPath, Settings
+from gateway.settings.tree import KeyPath, Settings, mark_of
 from gateway.storage import audit_log
 from gateway.storage.people import mcp
 from gateway.supervision import start_checks

@@ -17,8 +17,7 @@ from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import secret_values
-from gateway.settings.marks import Mark, mark_of
-from gateway.settings.tree import KeyPath, Settings, all_keys, dotted, flatten
+from gateway.settings.tree import KeyPath, Mark, Settings, all_keys, dotted, flatten, mark_of
 
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 """What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""

@@ -87,8 +87,9 @@ class QueueSettings(Section):
     debounce_ms: int = Field(default=400, ge=0, le=60_000)
     max_pending: int = Field(default=100, ge=1, le=100_000)
     max_concurrent_turns: int = Field(default=64, ge=1, le=10_000)
-    max_attempts: int = Field(default=3, ge=1, le=100)
-    give_up_after_s: float = Field(default=3600, ge=0)
+    max_attempts: Annotated[int, "next-turn"] = Field(default=3, ge=1, le=100)
+    # What an earlier process has left is judged by it once, at the start.
+    give_up_after_s: Annotated[float, "restart"] = Field(default=3600, ge=0)
     grace_s: float = Field(default=30, ge=0, le=3600)
 
 
@@ -105,7 +106,8 @@ class SessionSettings(Section):
     timezone: str = "UTC"
     at_hour: int = Field(default=4, ge=0, le=23)
     idle_minutes: int = Field(default=1440, ge=1)
-    groups: Literal["per_user", "shared"] = "per_user"
+    # It names the conversation that a message belongs to, as the message comes in.
+    groups: Annotated[Literal["per_user", "shared"], "live"] = "per_user"
 
     @field_validator("timezone")
     @classmethod
@@ -160,7 +162,8 @@ class AccessSettings(PeopleSettings):
 class AttachmentSettings(Section):
     """Files that come with messages; `text_chars`: as much of a text file is shown to the model."""
 
-    max_bytes: int = Field(default=20_000_000, ge=0, le=50_000_000)
+    # The page tells it to browsers that are open.
+    max_bytes: Annotated[int, "restart"] = Field(default=20_000_000, ge=0, le=50_000_000)
     text_chars: int = Field(default=50_000, ge=0, le=1_000_000)
 
 
@@ -214,7 +217,7 @@ class StorageSettings(Section):
     pooled: bool = False
     connections: int = Field(default=6, ge=2, le=64)
     migrate: Literal["run", "wait"] = "run"
-    raw_days: Days = 30
+    raw_days: Annotated[Days, "live"] = 30
 
     @property
     def on_server(self) -> bool:
@@ -295,9 +298,10 @@ class AlertSettings(Section):
     its requests are signed. `disk_free_bytes`: less room than that is a trouble.
     """
 
-    enabled: bool = True
+    # What posts runs beside the gateway, or does not.
+    enabled: Annotated[bool, "restart"] = True
     to: tuple[str, ...] = ()
-    webhook: SecretStr | None = None
+    webhook: Annotated[SecretStr | None, "restart"] = None
     webhook_secret: SecretStr | None = None
     webhook_when: Literal["unheard", "always"] = "unheard"
     disk_free_bytes: int = Field(default=500_000_000, ge=0, le=10**15)
@@ -306,7 +310,7 @@ class AlertSettings(Section):
 class LoggingSettings(Section):
     """What is logged, and where to; `file` null: PARLEY_HOME/logs/parley.jsonl, false: none."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], "live"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
     file: Path | Literal[False] | None = None
 
@@ -358,39 +362,52 @@ LEAST_TOKEN_CHARS = 16
 """Of a secret that anybody may try who reaches the port."""
 
 
+Mark = Literal["live", "next-turn", "restart"]
+"""When a changed setting takes effect in a running gateway; in the annotation of its field.
+
+live: what comes next uses it, within a second or so of the reload. next-turn: turns that begin
+after the reload use it, one that is under way keeps its settings. restart: it waits for the next
+start of the gateway. Stories prove the first two kinds key by key (tests/stories).
+"""
+
+
 class Settings(Section):
-    """The whole tree. `home` is PARLEY_HOME: absolute, not necessarily there yet."""
+    """The whole tree. `home` is PARLEY_HOME: absolute, not necessarily there yet.
+
+    Each section has a `Mark`, which its keys share but for those that have one of their own.
+    """
 
     # Values may be secrets: pydantic's own text of an error must not hold them.
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    home: Path
-    model: ModelSettings = ModelSettings()
-    fallbacks: tuple[ModelSettings, ...] = ()
-    agent: AgentSettings = AgentSettings()
-    compression: CompressionSettings = CompressionSettings()
-    auxiliary: AuxiliarySettings = AuxiliarySettings()
-    context: ContextSettings = ContextSettings()
-    prompt_caching: CachingSettings = CachingSettings()
-    budget: BudgetSettings = BudgetSettings()
-    quotas: QuotaSettings = QuotaSettings()
-    queue: QueueSettings = QueueSettings()
-    delivery: DeliverySettings = DeliverySettings()
-    sessions: SessionSettings = SessionSettings()
-    access: AccessSettings = AccessSettings()
-    attachments: AttachmentSettings = AttachmentSettings()
-    tools: ToolSettings = ToolSettings()
-    plugins: PluginSettings = PluginSettings()
-    platforms: PlatformSettings = PlatformSettings()
-    web: WebSettings = WebSettings()
-    storage: StorageSettings = StorageSettings()
-    retention: RetentionSettings = RetentionSettings()
-    backup: BackupSettings = BackupSettings()
-    search: SearchSettings = SearchSettings()
-    alerts: AlertSettings = AlertSettings()
-    logging: LoggingSettings = LoggingSettings()
-    metrics: MetricsSettings = MetricsSettings()
-    telemetry: TelemetrySettings = TelemetrySettings()
+    home: Annotated[Path, "restart"]
+    model: Annotated[ModelSettings, "next-turn"] = ModelSettings()
+    fallbacks: Annotated[tuple[ModelSettings, ...], "next-turn"] = ()
+    agent: Annotated[AgentSettings, "next-turn"] = AgentSettings()
+    compression: Annotated[CompressionSettings, "next-turn"] = CompressionSettings()
+    auxiliary: Annotated[AuxiliarySettings, "next-turn"] = AuxiliarySettings()
+    context: Annotated[ContextSettings, "next-turn"] = ContextSettings()
+    prompt_caching: Annotated[CachingSettings, "next-turn"] = CachingSettings()
+    budget: Annotated[BudgetSettings, "live"] = BudgetSettings()
+    quotas: Annotated[QuotaSettings, "live"] = QuotaSettings()
+    queue: Annotated[QueueSettings, "live"] = QueueSettings()
+    delivery: Annotated[DeliverySettings, "live"] = DeliverySettings()
+    sessions: Annotated[SessionSettings, "next-turn"] = SessionSettings()
+    access: Annotated[AccessSettings, "live"] = AccessSettings()
+    attachments: Annotated[AttachmentSettings, "next-turn"] = AttachmentSettings()
+    tools: Annotated[ToolSettings, "next-turn"] = ToolSettings()
+    # Their code is loaded, and what it does at its start is done.
+    plugins: Annotated[PluginSettings, "restart"] = PluginSettings()
+    platforms: Annotated[PlatformSettings, "live"] = PlatformSettings()
+    web: Annotated[WebSettings, "restart"] = WebSettings()
+    storage: Annotated[StorageSettings, "restart"] = StorageSettings()
+    retention: Annotated[RetentionSettings, "live"] = RetentionSettings()
+    backup: Annotated[BackupSettings, "restart"] = BackupSettings()
+    search: Annotated[SearchSettings, "restart"] = SearchSettings()
+    alerts: Annotated[AlertSettings, "live"] = AlertSettings()
+    logging: Annotated[LoggingSettings, "restart"] = LoggingSettings()
+    metrics: Annotated[MetricsSettings, "restart"] = MetricsSettings()
+    telemetry: Annotated[TelemetrySettings, "restart"] = TelemetrySettings()
 
 
 KeyPath = tuple[str | int, ...]
@@ -407,6 +424,7 @@ class Key:
         kind: section (has keys), blocks (a list of sections), json (a list or map), value.
         secret: The value must not be shown.
         default: None for a section.
+        mark: When a change takes effect.
         block: What the values of a map are, where they are sections.
     """
 
@@ -414,6 +432,7 @@ class Key:
     kind: Kind
     secret: bool
     default: Any
+    mark: Mark
     block: type[BaseModel] | None = None
 
     @property
@@ -426,7 +445,7 @@ class Keys:
     """All keys below a settings model."""
 
     def __init__(self, root: type[BaseModel]) -> None:
-        self._keys = {key.pattern: key for key in _walk(root, ())}
+        self._keys = {key.pattern: key for key in _walk(root, (), None)}
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._keys.values())
@@ -458,6 +477,20 @@ def all_keys() -> Keys:
     return Keys(Settings)
 
 
+def mark_of(path: KeyPath) -> Mark:
+    """Return when a change of a key takes effect; what is inside a map has the mark of the map.
+
+    Raises:
+        KeyError: Nothing around the path is a key.
+    """
+    path, _ = all_keys().complete(path)
+    around = (all_keys().find(path[:end]) for end in range(len(path), 0, -1))
+    key = next(filter(None, around), None)
+    if key is None:
+        raise KeyError(dotted(path))
+    return key.mark
+
+
 def dotted(path: tuple[str | int, ...]) -> str:
     """Join a path with dots; positions that stand for any are left out."""
     return ".".join(str(step) for step in path if step != INDEX)
@@ -476,22 +509,26 @@ def flatten(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any
             yield (*path, name), value
 
 
-def _walk(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Key]:
+def _walk(model: type[BaseModel], path: tuple[str, ...], around: Mark | None) -> Iterator[Key]:
+    """Yield the keys of a section; `around` is the mark of those that have none of their own."""
     for name, field in model.model_fields.items():
         here = (*path, name)
+        mark = next((each for each in field.metadata if each in get_args(Mark)), around)
+        if mark is None:
+            raise KeyError(f"{name} has no mark")
         kind, inner = _classify(field.annotation)
         block = _block(field.annotation)
         secret = SecretStr in {inner, *get_args(field.annotation)}
         secret = secret or (block is not None and has_secrets(block))
         if kind == "section":
-            yield Key(here, "section", secret=False, default=None)
+            yield Key(here, "section", secret=False, default=None, mark=mark)
         else:
-            yield Key(here, kind, secret, field.get_default(), block)
+            yield Key(here, kind, secret, field.get_default(), mark, block)
         if kind == "blocks":
             here = (*here, INDEX)
-            yield Key(here, "section", secret=False, default=None)
+            yield Key(here, "section", secret=False, default=None, mark=mark)
         if inner and issubclass(inner, BaseModel):
-            yield from _walk(inner, here)
+            yield from _walk(inner, here, mark)
 
 
 def _block(annotation: Any) -> type[BaseModel] | None:

@@ -25,7 +25,6 @@ from agent.safety.redaction import Redactor
 from gateway.app import Gateway, assembled
 from gateway.reload.reloading import AgentOrigin, Known, Reloading, Source
 from gateway.settings.loading import Loaded, load_settings
-from gateway.settings.marks import SECTIONS, mark_of
 from gateway.settings.tree import INDEX, Key, Keys, Settings, dotted
 from gateway.storage.migrations import open_database
 from gateway.supervision import start_checks
@@ -137,7 +136,7 @@ def keys_of(section: str) -> list[Key]:
         for key in Keys(Settings)
         if key.pattern[0] == section
         and key.kind != "section"
-        and mark_of(key.pattern) != "restart"
+        and key.mark != "restart"
         and dotted(key.pattern) not in {*NOT_THERE, *ELSEWHERE, *accounts}
     ]
 
@@ -350,7 +349,7 @@ def trees_of(section: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("section", [name for name in SECTIONS if keys_of(name)])
+@pytest.mark.parametrize("section", [name for name in Settings.model_fields if keys_of(name)])
 async def test_what_is_reloaded_is_as_if_it_was_started(section: str, tmp_path: Path) -> None:
     """Key by key: all parts hold what those of a start hold, and it is not what they held.
 
