@@ -320,7 +320,7 @@ class ContextEngine(ABC):
         """Take the limits of the model, and the engine's options.
 
         Those of a built-in engine are its block under `context:`, a plugin's are
-        `context.options`. An engine of lists, which Hermes makes without any, is told later.
+        `plugins.options`. An engine of lists, which Hermes makes without any, is told later.
         """
         self.limits = limits or Limits(0)
         self.options = options

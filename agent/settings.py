@@ -88,8 +88,6 @@ class FactsSettings(Section):
     input_usd: float | None = Field(default=None, ge=0)
     output_usd: float | None = Field(default=None, ge=0)
     cache_read_usd: float | None = Field(default=None, ge=0)
-    cache_write_5m_usd: float | None = Field(default=None, ge=0)
-    cache_write_1h_usd: float | None = Field(default=None, ge=0)
     min_cache_tokens: int | None = Field(default=None, ge=0)
     vision: bool | None = None
 
@@ -99,7 +97,7 @@ class ModelSettings(Section):
 
     `api`: of servers that speak OpenAI's; `auto`: Responses for OpenAI's own reasoning models, Chat
     Completions for all others.
-    `idle_timeout_s` is for the silence of a stream, `request_timeout_s` for one call as a whole.
+    `idle_timeout_s` is for the silence of a stream.
     `max_answer_chars`: most that one call may bring, thoughts and arguments included; null for 32
     times `max_output_tokens`, at least 100,000.
     """
@@ -113,7 +111,6 @@ class ModelSettings(Section):
     context_length: int | None = Field(default=None, ge=1024)
     max_output_tokens: int = Field(default=8192, ge=16)
     idle_timeout_s: float = Field(default=60, gt=0)
-    request_timeout_s: float = Field(default=1800, gt=0)
     max_answer_chars: int | None = Field(default=None, ge=1_000)
     retry_for_s: float = Field(default=120, ge=0)
     facts: FactsSettings = FactsSettings()
@@ -133,8 +130,7 @@ class AgentSettings(Section):
     `max_turn_tokens` counts what all its calls read and write; `max_turn_s` begins anew with each
     attempt, so that no time counts in which a person was waited for. `ephemeral` is told with each
     question, outside of the cached prefix; `workspace` is the directory whose context files
-    (AGENTS.md, …) are read, null for PARLEY_HOME. `progress`: whether the preview of an answer
-    tells which tools run.
+    (AGENTS.md, …) are read, null for PARLEY_HOME.
     """
 
     max_iterations: int = Field(default=90, ge=1)
@@ -144,13 +140,6 @@ class AgentSettings(Section):
     ephemeral: str | None = None
     prefill: tuple[PrefillMessage, ...] = ()
     workspace: Path | None = None
-    progress: Literal["status", "off"] = "status"
-
-    @field_validator("progress", mode="before")
-    @classmethod
-    def _yaml_words(cls, value: Any) -> Any:
-        """YAML reads a bare `off` as false."""
-        return {False: "off", True: "status"}[value] if isinstance(value, bool) else value
 
 
 class CompressionSettings(Section):
@@ -163,11 +152,7 @@ class CompressionSettings(Section):
 
 
 class AuxiliaryModelSettings(Section):
-    """The model of a side task; provider `main` means the one that answers.
-
-    `timeout_s` is for all calls of one piece of work together. `fallbacks` are asked before the
-    models that answer.
-    """
+    """The model of a side task; provider `main` means the one that answers."""
 
     model: str | None = None
     provider: Literal[Provider, "main"] = "auto"
@@ -175,9 +160,7 @@ class AuxiliaryModelSettings(Section):
     api_key: SecretStr | None = None
     api_keys: tuple[SecretStr, ...] = ()
     context_length: int | None = Field(default=None, ge=1024)
-    fallbacks: tuple[ModelSettings, ...] = ()
     facts: FactsSettings = FactsSettings()
-    timeout_s: float = Field(default=60, gt=0, le=3600)
 
     @property
     def has_key(self) -> bool:
@@ -193,12 +176,15 @@ class AuxiliaryModelSettings(Section):
 class AuxiliarySettings(Section):
     """One block for each side task.
 
-    `memory` reads for the memory what rules do not find; nobody does where it names no model.
+    `memory` reads for the memory what rules do not find; nobody does if its block sets no model.
+    `embeddings` compares the meanings of messages for `session_search`, on a server that has
+    OpenAI's `/embeddings`; off if its block names no model.
     """
 
     compression: AuxiliaryModelSettings = AuxiliaryModelSettings()
     # Who reads for the memory is built at the start.
     memory: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
+    embeddings: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
 
 
 class RoundsSettings(Section):
@@ -209,28 +195,19 @@ class RoundsSettings(Section):
     summary: Literal["simple", "llm"] = "simple"
 
 
-class LcmSettings(Section):
-    """The context engine `lcm`."""
-
-    leaf_tokens: int = Field(default=20_000, ge=1_000)
-    fan_out: int = Field(default=8, ge=2)
-    higher_fan_out: int = Field(default=4, ge=2)
-    large_tokens: int = Field(default=25_000, ge=1_000)
-
-
 class ContextSettings(Section):
-    """Which engine decides what the model sees; a plugin's name is allowed."""
+    """Which engine decides what the model sees; a plugin's name is allowed.
+
+    The options of a plugin's engine are those of the plugin.
+    """
 
     engine: str = Field(default="compressor", min_length=1)
-    options: dict[str, Any] = {}
     rounds: RoundsSettings = RoundsSettings()
-    lcm: LcmSettings = LcmSettings()
 
 
 class CachingSettings(Section):
     """Prompt caching; on where the model takes breakpoints."""
 
-    enabled: bool = True
     cache_ttl: Literal["5m", "1h"] = "5m"
     strategy: Literal["system_and_3", "anchored"] = "system_and_3"
 
@@ -246,12 +223,11 @@ class OutputSettings(Section):
 class WorkspaceSettings(Section):
     """The directories in which tools work, one for each conversation.
 
-    `root` null: PARLEY_HOME/workspaces. `max_bytes`: of one directory.
+    `root` null: PARLEY_HOME/workspaces.
     """
 
     # Confined programs that run hold directories below it.
     root: Annotated[Path | None, "restart"] = None
-    max_bytes: int = Field(default=200_000_000, ge=0)
 
 
 class SandboxSettings(Section):
@@ -287,24 +263,16 @@ def web_address(url: str | None) -> str | None:
     return url
 
 
-def _role_or_group(name: str) -> str:
-    if name not in {"owner", "member", "guest"} and ":" not in name:
-        raise ValueError("must be owner, member, guest, platform:chat or platform:*")
-    return name
-
-
 class PolicySettings(Section):
     """Who may have which tool called, and about which calls a person is asked.
 
-    `rules`: rows of your own. `without`: default rows that do not hold. `lists`: by role or group
-    the only tools that may be called. `own_records`: tools that act on nothing but the record of
-    whoever asks.
+    `rules`: rows of your own. `without`: default rows that do not hold. `own_records`: tools that
+    act on nothing but the record of whoever asks.
     """
 
     rules: tuple[PolicyRule, ...] = ()
     own_records: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    lists: dict[Annotated[str, AfterValidator(_role_or_group)], tuple[str, ...]] = {}
 
     @field_validator("without")
     @classmethod
@@ -316,18 +284,15 @@ class PolicySettings(Section):
 
 
 class TerminalSettings(Section):
-    """The tool `terminal`; limits of one command.
+    """The tool `terminal`; `timeout_s` is for one command.
 
-    `max_processes` counts threads too. `confine`: only with what keeps a command to its directory;
+    `confine`: only with what keeps a command to its directory;
     `network` (the machine's, all of it or none) and `readable` (more directories to read and run
     programs from) are for confined ones.
     `allow_root`: also where Parley runs as root.
     """
 
     timeout_s: float = Field(default=120, gt=0, le=3600)
-    max_output_bytes: int = Field(default=1_000_000, ge=1_000)
-    max_processes: int = Field(default=256, ge=2)
-    max_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     allow_root: bool = False
     confine: bool = True
     network: bool = False
@@ -340,25 +305,8 @@ class FetchSettings(Section):
     `hosts`: where a tainted turn may lead without a question; `*.` in front: all below.
     """
 
-    timeout_s: float = Field(default=20, gt=0, le=300)
-    max_bytes: int = Field(default=2_000_000, ge=1_000)
     allow_hosts: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-
-
-class DelegationSettings(Section):
-    """Limits of one child agent of `delegate_task`."""
-
-    max_iterations: int = Field(default=30, ge=1)
-    max_tokens: int = Field(default=400_000, ge=1)
-    max_s: float = Field(default=600, gt=0)
-
-
-class MemorySettings(Section):
-    """Limits of the notes of a sender, or of a shared conversation."""
-
-    max_chars: int = Field(default=2_200, ge=0)
-    profile_max_chars: int = Field(default=4_000, ge=0)
 
 
 class PluginSettings(Section):
@@ -498,11 +446,7 @@ class ToolSettings(Section):
     output: OutputSettings = OutputSettings()
     # Programs that were started.
     mcp: Annotated[dict[McpServerName, McpServerSettings], "restart"] = {}
-    approval_timeout_s: Annotated[float, "live"] = Field(default=3_600, gt=0)
-    clarify_timeout_s: Annotated[float, "live"] = Field(default=86_400, gt=0)
     workspace: WorkspaceSettings = WorkspaceSettings()
     sandbox: SandboxSettings = SandboxSettings()
     terminal: TerminalSettings = TerminalSettings()
     fetch: FetchSettings = FetchSettings()
-    delegation: DelegationSettings = DelegationSettings()
-    memory: MemorySettings = MemorySettings()

@@ -31,7 +31,6 @@ from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.embeddings import Embedder
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
@@ -83,6 +82,7 @@ from gateway.wiring import (
     build_accounts,
     build_agent,
     build_alerts,
+    build_embedder,
     build_line,
     build_memory_reader,
     caching_text,
@@ -429,12 +429,12 @@ async def assembled(
     await _tell_at_the_start(database, adapters, intake)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
-    embedder = None if settings.search.embeddings == "off" else Embedder(database, settings)
+    embedder = build_embedder(settings, database)
     reader = build_memory_reader(settings, mind.agent, mind.readers, budgets, owners, wakeups)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
-        Inquiries(database, adapters, settings.tools, wakeups, access),
+        Inquiries(database, adapters, settings.tools.approval_valid_s, wakeups, access),
         Indexer(database, embedder),
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, origin.plugins, access, reader),
@@ -447,7 +447,7 @@ async def assembled(
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, kit, list(adapters))
-    burials = Burials(owners, settings.delivery.retry_for_s)
+    burials = Burials(owners)
     delivery = Delivery(database, replica, adapters, traffic, burials, links)
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
@@ -500,8 +500,7 @@ def _beginning(
     settings: Settings, death: Death | None, receiving: AccountLeases, share: Share
 ) -> Beginning:
     place = f"{socket.gethostname()} {settings.home}"
-    budget_s = settings.queue.give_up_after_s
-    return Beginning(place, death or Death(), budget_s, receiving, share)
+    return Beginning(place, death or Death(), receiving, share)
 
 
 def _listen(
@@ -584,8 +583,7 @@ def _server(
         (chat_page if adapter.platform == BUILT_IN else webhooks).extend(routes)
     apart = on.webhook_port is not None
     guard, health = Guard(door, on), inside.health
-    console = Console(inside, guard).routes() if on.admin else []
-    page = [*chat_page, *console] if on.enabled else []
+    page = [*chat_page, *Console(inside, guard).routes()] if on.enabled else []
     own = [*health.routes(guard), *instruments.page.routes()]
     public = [*own, *([] if apart else webhooks), *page]
     # `parley chat` reaches the web chat through the socket also where the page is not served.
@@ -595,7 +593,7 @@ def _server(
         settings.home / control.SOCKET,
         private=[*private, *hidden],
         webhooks=_webhook_port(settings, [*health.routes(None), *webhooks]),
-        connections=Connections(on.max_connections, on.max_connections_per_address, on.trusted),
+        connections=Connections(on.max_connections, on.connections_per_address, on.trusted),
     )
 
 

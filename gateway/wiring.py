@@ -26,8 +26,8 @@ from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError
 from agent.models.api import ApiModel
-from agent.models.base import ChatModel
-from agent.models.factory import build_models
+from agent.models.base import ChatModel, can_be_key
+from agent.models.factory import build_models, resolve_provider
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.network import UnusableEnvironment
@@ -35,7 +35,6 @@ from agent.plugins.active import Plugins
 from agent.plugins.engines import EngineFactory, resolve
 from agent.plugins.loading import load_plugins
 from agent.prompt.skills import SkillShelf
-from agent.safety.redaction import Redactor
 from agent.settings import (
     AuxiliaryModelSettings,
     CachingSettings,
@@ -52,7 +51,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.access.oidc import provider_of
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.embeddings import server_of
+from gateway.agent_ports.embeddings import SPEAK_OPENAI, Embedder
 from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
 from gateway.alerts.watch import AlertSources, AlertWatch
@@ -81,6 +80,8 @@ from gateway.supervision.start_checks import Finding
 
 log = structlog.get_logger()
 
+SIDE_TASK_S = 60.0
+"""For all calls of one summary or one reading for the memory; the extractor stands in after it."""
 LOOK_UP_S = 2.0
 """Longest wait for a provider's model information; a start waits for no more."""
 INSIDE = frozenset({"offline", "recorded"})
@@ -108,11 +109,7 @@ def build_line(settings: Settings) -> list[Configured]:
     """
     named = {"model": settings.model}
     named |= {f"fallbacks.{number}": block for number, block in enumerate(settings.fallbacks)}
-    line = [_configured(place, block) for place, block in named.items()]
-    if not settings.prompt_caching.enabled:
-        for model in (model for block in line for model in block.models):
-            model.cache_layout = None
-    return line
+    return [_configured(place, block) for place, block in named.items()]
 
 
 def models_of(line: Sequence[Configured]) -> list[ChatModel]:
@@ -200,8 +197,6 @@ def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:
     """Return what the start-up tells about the caching of a model's prompts."""
-    if not caching.enabled:
-        return "💾 Prompt caching: DISABLED (prompt_caching.enabled is false)"
     if model.cache_layout is not None:
         via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
         return f"💾 Prompt caching: ENABLED (Claude via {via}, {caching.cache_ttl} TTL)"
@@ -306,22 +301,20 @@ def choose_engine(settings: Settings) -> EngineFactory:
     """Load the context engine of the settings, or the built-in one if it cannot be loaded."""
     name = settings.context.engine
     own = settings.context.model_dump(include={name}).get(name)
-    return resolve(name, settings.home, own if isinstance(own, dict) else settings.context.options)
+    return resolve(name, settings.home, own or settings.plugins.options_of(name))
 
 
 def build_writers(settings: Settings) -> list[Configured]:
-    """Return the models that write summaries and answer nobody, in order; no network call is made.
+    """Return the model that only writes summaries, if one is named; no network call is made.
 
     Raises:
-        SettingsError: One of them lacks its key, or a block cannot be used.
+        SettingsError: It lacks its key, or the block cannot be used.
     """
     return _auxiliaries(settings, settings.auxiliary.compression, "auxiliary.compression")
 
 
 def _auxiliaries(settings: Settings, block: AuxiliaryModelSettings, name: str) -> list[Configured]:
-    named = {name: _auxiliary(block, settings)} if block.is_set else {}
-    named |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
-    return [_configured(place, each) for place, each in named.items()]
+    return [_configured(name, _auxiliary(block, settings))] if block.is_set else []
 
 
 async def with_told_windows(settings: Settings) -> tuple[Settings, list[Finding]]:
@@ -341,40 +334,35 @@ async def with_told_windows(settings: Settings) -> tuple[Settings, list[Finding]
             await model.close()
     found = {each.place: each.models[0].context_length for each in line}
     block, name = settings.auxiliary.compression, "auxiliary.compression"
-    fallbacks = tuple(
-        each.model_copy(update={"context_length": found[f"{name}.fallbacks.{number}"]})
-        for number, each in enumerate(block.fallbacks)
-    )
-    told = {"context_length": found.get(name, block.context_length), "fallbacks": fallbacks}
+    told = {"context_length": found.get(name, block.context_length)}
     own = settings.auxiliary.model_copy(update={"compression": block.model_copy(update=told)})
     return settings.model_copy(update={"auxiliary": own}), findings
 
 
 def build_summariser(settings: Settings, agent: Agent) -> Summariser | None:
-    """Return who writes summaries: the auxiliary models first, then those that answer.
+    """Return who writes summaries: the auxiliary model first, then those that answer.
 
     Returns:
         None where all only play a part (offline, replay): the extractor is used alone.
 
     Raises:
-        SettingsError: An auxiliary model lacks its key.
+        SettingsError: The auxiliary model lacks its key.
     """
     writers = models_of(build_writers(settings))
     models = [*writers, *(model for model in agent.models if model.provider not in INSIDE)]
     if not models:
         return None
-    limit_s, redact = settings.auxiliary.compression.timeout_s, redactor_of(settings).text
-    return Summariser(models, limit_s, redact, rests=agent.recovery.rests)
+    redact = redactor_of(settings).text
+    return Summariser(models, SIDE_TASK_S, redact, rests=agent.recovery.rests)
 
 
 def build_readers(settings: Settings) -> list[Configured]:
-    """Return the models that read for the memory, in order; none where none is named.
+    """Return the model that reads for the memory, if one is named.
 
     Raises:
-        SettingsError: One of them lacks its key, or the block cannot be used.
+        SettingsError: It lacks its key, or the block cannot be used.
     """
-    block = settings.auxiliary.memory
-    return _auxiliaries(settings, block, "auxiliary.memory") if block.is_set else []
+    return _auxiliaries(settings, settings.auxiliary.memory, "auxiliary.memory")
 
 
 def build_memory_reader(
@@ -395,9 +383,36 @@ def build_memory_reader(
     if not models:
         return None
     redact, rests = redactor_of(settings).text, agent.recovery.rests
-    asked = Summariser(models, settings.auxiliary.memory.timeout_s, redact, rests=rests)
-    most_chars = settings.tools.memory.profile_max_chars
-    return MemoryReader(budgets.database, budgets, asked, owners, wakeups, most_chars)
+    asked = Summariser(models, SIDE_TASK_S, redact, rests=rests)
+    return MemoryReader(budgets.database, budgets, asked, owners, wakeups)
+
+
+def build_embedder(settings: Settings, database: Database) -> Embedder | None:
+    """Return what compares meanings for searches, or None if no model is named for it.
+
+    Raises:
+        SettingsError: As for `embedding_model`.
+    """
+    model = embedding_model(settings)
+    return None if model is None else Embedder(database, model, redactor_of(settings))
+
+
+def embedding_model(settings: Settings) -> ModelSettings | None:
+    """Return the model of embeddings with its server and key; None if none is named.
+
+    Raises:
+        SettingsError: It has no server with `/embeddings`, or its key cannot be used.
+    """
+    if settings.auxiliary.embeddings.model is None:
+        return None
+    model = _auxiliary(settings.auxiliary.embeddings, settings)
+    if resolve_provider(model) not in SPEAK_OPENAI:
+        text = "the server of `model` has no /embeddings, name one"
+        raise SettingsError(f"auxiliary.embeddings.base_url: {text}")
+    if model.api_key is not None and not can_be_key(model.api_key.get_secret_value().strip()):
+        text = "it holds characters that no key can have"
+        raise SettingsError(f"auxiliary.embeddings.api_key: {text}")
+    return model
 
 
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:
@@ -432,11 +447,6 @@ def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
         settings.sessions.timezone,
         external=plugins.external,
     )
-
-
-def build_redactor(settings: Settings) -> Redactor | None:
-    """Return what takes secrets out of the lines that tell which tools run; None for no lines."""
-    return None if settings.agent.progress == "off" else redactor_of(settings)
 
 
 def build_alerts(
@@ -609,8 +619,7 @@ async def _build(settings: Settings, plugins: Plugins) -> None:
     try:
         refuse_unpriced(settings.budget, models)
         build_agent(settings, line, plugins)
-        if settings.search.embeddings != "off":
-            server_of(settings)
+        embedding_model(settings)
     finally:
         for model in models:
             await model.close()
@@ -666,8 +675,6 @@ async def registered(database: Database, beginning: Beginning) -> Replica:
 
         return await SharedReplica.join(database, database.server, beginning)
     replica_id = await database.write(leases.register, f"pid {os.getpid()}")
-    inherited = await database.write(
-        blame.take_over, replica_id, beginning.death, beginning.give_up_after_s
-    )
+    inherited = await database.write(blame.take_over, replica_id, beginning.death)
     tell_of(inherited)
     return Replica(database, replica_id, inherited.trials)

@@ -6,25 +6,21 @@ from pydantic import Field, SecretStr
 
 from adapters.registry import AccountSettings, Credential, Platform
 
-MOST_SHARDS = 64
-"""For more servers Discord has terms of its own: this many are enough for 160,000."""
-
 
 class DiscordSettings(AccountSettings):
     """One bot. `api_url` and `gateway_url` hold for the whole process: the SDK's are class-wide.
 
-    `message_content`: whether the bot has that privileged intent; without it only direct chats,
-    mentions and commands can be read. `threads`: whether a mention in a channel opens a thread.
-    `shards`: over how many connections it receives, from 2,500 servers on more than one.
+    Without the privileged intent `message_content` only direct chats, mentions and commands can be
+    read. `threads`: whether a mention in a channel opens one. `shards`: one for 2,500 servers.
     """
 
     token: SecretStr | None = None
-    # The SDK has one of each for the whole process; each shard has a lease.
     api_url: Annotated[str | None, "restart"] = None
     gateway_url: Annotated[str | None, "restart"] = None
     message_content: bool = True
     threads: bool = True
-    shards: Annotated[int, "restart"] = Field(default=1, ge=1, le=MOST_SHARDS)
+    # For more servers, 160,000, Discord has terms of its own.
+    shards: Annotated[int, "restart"] = Field(default=1, ge=1, le=64)
 
 
 PLATFORM = Platform(

@@ -16,7 +16,6 @@ class SlackSettings(AccountSettings):
     app_token: SecretStr | None = None
     signing_secret: SecretStr | None = None
     base_url: str | None = None
-    # Paths of the HTTP server, which knows all of them when it begins to listen.
     mode: Annotated[Literal["socket", "http"], "restart"] = "socket"
     command: str = "/parley"
 

@@ -83,7 +83,6 @@ class WebAdapter:
         self._elsewhere = host.elsewhere
         self._hub = Hub(host.elsewhere)
         self._guard = Guard(host.door, settings)
-        self._has_console = settings.admin
         self._has_provider = host.door.provider is not None
         self._limits = host.door.limits
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard, self._limits)
@@ -131,7 +130,7 @@ class WebAdapter:
             "name": visitor.name,
             "role": visitor.role,
             "has_session": visitor.has_session,
-            "console": self._has_console and visitor.role == OWNER.role,
+            "console": visitor.role == OWNER.role,
         }
 
     async def _list_chats(self, request: web.Request) -> web.Response:

@@ -45,8 +45,7 @@ class OidcSettings(PlatformSection):
 
     `issuer`: its address, as it names itself. `client_secret`: null for a public client. `allowed`:
     who may come in, and as what: `email:…`, `subject:…` or `group:…`; of several that fit the first
-    one counts. `redirect_url`: where browsers come back to, as the provider knows it; null: below
-    `web.public_url`. `session_hours`: how long a session holds that it has begun; then it is asked
+    one counts. `session_hours`: how long a session holds that it has begun; then it is asked
     again who that is, and in which groups.
     """
 
@@ -55,7 +54,6 @@ class OidcSettings(PlatformSection):
     client_secret: SecretStr | None = None
     scopes: tuple[str, ...] = ("openid", "email", "profile")
     allowed: Mapping[str, Literal["owner", "member", "guest"]] = Field(default={})
-    redirect_url: str | None = None
     session_hours: int = Field(default=24, ge=1, le=720)
 
     @property
@@ -68,22 +66,18 @@ class WebSettings(PlatformSection):
     """The built-in web chat.
 
     `token`: for programs, and to sign in; null: one that is made at the first start.
-    `max_connections`: to the port, webhooks and health pages included; of one address (one /64 of
-    IPv6) `max_connections_per_address`.
+    `max_connections`: to the port, webhooks and health pages included.
     `webhook_host`, `webhook_port`: webhooks and health pages alone; null: on the port of the page.
     `trusted_proxies`: addresses and networks whose forwarding headers are believed. `public_url`:
     what links to the chat begin with; null: host and port.
     `auth`: "oidc": who has no session can get one from the identity provider `oidc`.
-    `admin`: owners find the console below /admin.
     """
 
     enabled: bool = True
-    admin: bool = True
     host: str = "127.0.0.1"
     port: int = Field(default=8765, ge=0, le=65535)
     token: SecretStr | None = None
     max_connections: int = Field(default=1000, ge=10, le=50_000)
-    max_connections_per_address: int = Field(default=100, ge=10, le=50_000)
     webhook_host: str | None = None
     webhook_port: int | None = Field(default=None, ge=0, le=65535)
     trusted_proxies: tuple[str, ...] = ()
@@ -99,6 +93,11 @@ class WebSettings(PlatformSection):
         except ValueError as exc:
             raise ValueError("must be addresses or networks, such as 10.0.0.0/8") from exc
         return named
+
+    @property
+    def connections_per_address(self) -> int:
+        """Most connections of one address (one /64 of IPv6): a tenth of all."""
+        return max(10, self.max_connections // 10)
 
     @property
     def trusted(self) -> Networks:
@@ -128,8 +127,8 @@ class WebSettings(PlatformSection):
     @property
     def callback_url(self) -> str | None:
         """Where the identity provider sends browsers back to; None where nothing says so."""
-        if self.oidc.redirect_url or self.public_url is None:
-            return self.oidc.redirect_url
+        if self.public_url is None:
+            return None
         return self.page(self.port).rstrip("/") + CALLBACK
 
     @property

@@ -42,6 +42,8 @@ from agent.settings import ModelSettings, ReferencedSecret
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import CacheLayout, Usage
 
+WHOLE_CALL_S = 1_800.0
+"""One call as a whole: 8,192 tokens at 5 a second fit. Silence is found by `idle_timeout_s`."""
 CONNECT_TIMEOUT_S = 10.0
 LEAST_WINDOW_TOKENS = 1_024
 """A smaller number in a refusal is not that of a window."""
@@ -388,7 +390,7 @@ class StreamClock:
         self._tell = tell
         self._noted = 0
         self._step_s = settings.idle_timeout_s
-        self._whole_s = settings.request_timeout_s
+        self._whole_s = WHOLE_CALL_S
         self._deadline = asyncio.timeout(None)
         self._end_at = 0.0
 

@@ -182,11 +182,12 @@ def _plain(name: str) -> str:
 def _overridden(known: Prices | None, wanted: FactsSettings) -> Prices | None:
     given = {
         "input": wanted.input_usd,
-        "cache_write_5m": wanted.cache_write_5m_usd,
-        "cache_write_1h": wanted.cache_write_1h_usd,
         "cache_read": wanted.cache_read_usd,
         "output": wanted.output_usd,
     }
+    if wanted.input_usd is not None:
+        given["cache_write_5m"] = wanted.input_usd * WRITE_5M_RATIO
+        given["cache_write_1h"] = wanted.input_usd * WRITE_1H_RATIO
     if known is None:
         if wanted.input_usd is None or wanted.output_usd is None:
             return None

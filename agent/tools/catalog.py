@@ -28,13 +28,13 @@ _FIXED = {
         DELEGATE_TASK,
         CLARIFY,
         files.READ_FILE,
+        files.WRITE_FILE,
         files.LIST_FILES,
         files.SEARCH_FILES,
     )
 }
 """Tools that are the same whatever is set."""
 _MAKERS: dict[str, Maker] = {
-    "write_file": files.make_write_file,
     "terminal": terminal.make_terminal,
     "fetch_url": fetch.make_fetch_url,
 }

@@ -163,9 +163,6 @@ def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
         Rule(name=f"tools.policy.rules[{n}]", **row.model_dump())
         for n, row in enumerate(tools.policy.rules)
     ]
-    for key, names in tools.policy.lists.items():
-        row = Rule(name=f"tools.policy.lists.{key}", then="deny", tool=f"!{','.join(names)}")
-        own.append(row.model_copy(update={"group" if ":" in key else "role": key}))
     by_owners = tools.approval_by == "owners"
     return table(tools.approval, own, tools.policy.without, by_owners=by_owners)
 

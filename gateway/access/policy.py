@@ -285,11 +285,7 @@ class Quotas:
         hour.
         """
         whose = f"{message.address.platform}:{message.sender}"
-        told = (
-            self._tokens_used_up(conn, whose)
-            or self._messages_used_up(conn, message)
-            or self._files_used_up(conn, message)
-        )
+        told = self._tokens_used_up(conn, whose) or self._messages_used_up(conn, message)
         if told is None:
             return None
         return told if self._told.count(whose, arrivals.key_of(message)) else ""
@@ -297,14 +293,17 @@ class Quotas:
     def _messages_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
         if (limit := self._settings.messages_per_day) is None:
             return None
-        return _no_room(limit, "message", arrivals.ages_s(conn, message, DAY_S, limit), 1)
-
-    def _files_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
-        limit, files = self._settings.files_per_day, len(message.attachments)
-        if limit is None or not files:
+        ages_s = arrivals.ages_s(conn, message, DAY_S, limit)
+        if len(ages_s) < limit:
             return None
-        ages_s = arrivals.ages_s(conn, message, DAY_S, limit, files=True)
-        return _no_room(limit, "file", ages_s, files)
+        wait_s = max(1.0, DAY_S - ages_s[-1])
+        hours, minutes = divmod(math.ceil(wait_s / MINUTE_S), 60)
+        span = f"{hours} h {minutes} min" if hours else f"{minutes} min"
+        return (
+            f"I did not accept this message: I accept at most {limit}"
+            f" message{'s' if limit > 1 else ''} in 24 hours from you."
+            f" You can write again in {span}."
+        )
 
     def _tokens_used_up(self, conn: Connection, whose: str) -> str | None:
         if (limit := self._settings.tokens_per_day) is None:
@@ -319,26 +318,3 @@ class Quotas:
             f"I did not accept this message: you have used up your {limit:,} tokens for today."
             f" They reset at {anew:%H:%M} {self._zone}."
         )
-
-
-def _no_room(limit: int, what: str, ages_s: Sequence[float], more: int) -> str | None:
-    """Return why so many more are too many; None where there is room.
-
-    Args:
-        limit: How many there may be in 24 hours.
-        ages_s: Of those that there were, the newest first.
-        more: How many come now.
-    """
-    too_many = len(ages_s) + more - limit
-    if too_many <= 0:
-        return None
-    most = f"{limit} {what}{'s' if limit > 1 else ''}"
-    if more > limit:
-        return f"I did not accept this message: I accept at most {most} a day from you."
-    wait_s = max(1.0, DAY_S - ages_s[-too_many])
-    hours, minutes = divmod(math.ceil(wait_s / MINUTE_S), 60)
-    span = f"{hours} h {minutes} min" if hours else f"{minutes} min"
-    return (
-        f"I did not accept this message: I accept at most {most} in 24 hours from you."
-        f" You can write again in {span}."
-    )

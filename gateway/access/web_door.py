@@ -178,7 +178,7 @@ class WebDoor:
         provider: Provider | None = None,
     ) -> None:
         web = access.web
-        most = web.max_connections // 2, web.max_connections_per_address // 2
+        most = web.max_connections // 2, web.connections_per_address // 2
         self.limits = VisitorLimits(*most, clock)
         self._provider = provider
         self._database = database

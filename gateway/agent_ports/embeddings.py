@@ -17,16 +17,14 @@ import orjson
 import structlog
 
 from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, ModelUnreachable
-from agent.models.base import can_be_key
 from agent.models.draft import field_in, tokens_in
-from agent.models.factory import resolve_provider
 from agent.models.openai.client import base_url_of, openai_errors
 from agent.models.openai.transport import JsonServer
 from agent.ports import ModelCall
+from agent.safety.redaction import Redactor
+from agent.settings import ModelSettings
 from agent.usage import Usage
-from gateway.errors import SettingsError, StorageError
-from gateway.settings.loading import redactor_of
-from gateway.settings.tree import Settings
+from gateway.errors import StorageError
 from gateway.storage.database import Database
 from gateway.storage.reports import health, ledger
 from gateway.storage.search import index, vectors
@@ -42,23 +40,23 @@ TEXT_BYTES = 8_000
 """Of a text; no tokenizer makes more than a token of a byte, so it has at most 8,192."""
 PRICES = {"text-embedding-3-small": 0.02, "text-embedding-3-large": 0.13}
 """US dollars for a million tokens. Source: https://openai.com/api/pricing"""
+SHORTENED, DIMENSIONS = "text-embedding-3-", 256
+"""Models whose vectors can be shortened, and to how many numbers: a byte each is stored."""
 SPEAK_OPENAI = frozenset({"openai", "openrouter", "nous"})
 
 
 class Embedder:
     """Keeps vectors up with the search index, and compares them with questions."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        """Ask nothing yet.
-
-        Raises:
-            SettingsError: There is no server, or the key cannot be used.
-        """
+    def __init__(self, database: Database, model: ModelSettings, redactor: Redactor) -> None:
+        """Ask nothing yet; `redactor` masks what must not leave."""
         self._database = database
-        self._chosen = chosen = settings.search
-        self._redactor = redactor_of(settings)
-        self._base_url, self._key = server_of(settings)
-        self._space = f"{self._base_url} {chosen.model} {chosen.dimensions or ''}".rstrip()
+        self._model, self._name = model, model.name or ""
+        self._redactor = redactor
+        self._base_url = base_url_of(model)
+        is_short = self._name.rpartition("/")[2].startswith(SHORTENED)
+        self._dimensions = DIMENSIONS if is_short else None
+        self._space = f"{self._base_url} {self._name} {self._dimensions or ''}".rstrip()
 
     async def run(self, replica_id: Callable[[], int]) -> None:
         """Make what is missing until cancelled, while this is the oldest replica.
@@ -124,25 +122,28 @@ class Embedder:
         Raises:
             ModelError: The provider cannot be asked now, or refuses.
         """
-        chosen, inputs = self._chosen, [shortened(self._redactor.text(each)) for each in texts]
-        asked: dict[str, object] = {"model": chosen.model, "input": inputs}
-        if chosen.dimensions is not None:
-            asked["dimensions"] = chosen.dimensions
+        inputs = [shortened(self._redactor.text(each)) for each in texts]
+        asked: dict[str, object] = {"model": self._name, "input": inputs}
+        if self._dimensions is not None:
+            asked["dimensions"] = self._dimensions
+        # As it is now: what it refers to may have been read again.
+        key = self._model.api_key.get_secret_value().strip() if self._model.api_key else ""
         # Requests are too far apart to keep a connection.
-        server = JsonServer(self._base_url, self._key, 30.0)
+        server = JsonServer(self._base_url, key, 30.0)
         try:
-            with openai_errors(self._key):
+            with openai_errors(key):
                 said = await server.post("/embeddings", orjson.dumps(asked))
         finally:
             await server.close()
         # A usage that the server does not report is unknown.
         tokens = tokens_in(field_in(said, "usage"), "prompt_tokens")
-        price = PRICES.get(chosen.model) if chosen.input_usd is None else chosen.input_usd
+        told = self._model.facts.input_usd
+        price = PRICES.get(self._name) if told is None else told
         cost = tokens * price / 1e6 if tokens and price is not None else None
         usage = Usage(input_tokens=tokens) if tokens else None
-        call = ModelCall("embeddings", chosen.model, usage, cost, purpose="embedding")
+        call = ModelCall("embeddings", self._name, usage, cost, purpose="embedding")
         await self._database.write(ledger.book, conversation, None, "", [call])
-        return _vectors_in(said, len(texts), chosen.dimensions)
+        return _vectors_in(said, len(texts), self._dimensions)
 
 
 def shortened(text: str) -> str:
@@ -158,7 +159,7 @@ def _vectors_in(said: Any, count: int, length: int | None) -> list[bytes]:
     except (LookupError, TypeError, ValueError, ArithmeticError) as exc:
         raise ModelUnreachable("OpenAI API: the answer lacks vectors") from exc
     if {*map(len, bodies)} != {length or len(bodies[0])}:
-        raise ModelUnreachable("OpenAI API: other vectors came: check search.dimensions")
+        raise ModelUnreachable("OpenAI API: vectors of another length came")
     return bodies
 
 
@@ -166,20 +167,3 @@ def _packed(numbers: Sequence[float]) -> bytes:
     """Return a vector by its direction, which zeros have none of: eight bits for each number."""
     largest = max(map(abs, numbers))
     return array("b", [round(each / largest * 127) for each in numbers]).tobytes()
-
-
-def server_of(settings: Settings) -> tuple[str, str]:
-    """Return the address and the key, which is empty for a server that needs none.
-
-    Raises:
-        SettingsError: There is no server, or the key cannot be used.
-    """
-    chosen, main = settings.search, settings.model
-    if chosen.base_url is None and resolve_provider(main) not in SPEAK_OPENAI:
-        raise SettingsError("search.base_url: the server of `model` has no /embeddings, name one")
-    # A key goes to no other address than the one that it was given for.
-    key = chosen.api_key or (main.api_key if chosen.base_url is None else None)
-    text = key.get_secret_value().strip() if key else ""
-    if not can_be_key(text):
-        raise SettingsError("search.api_key: it holds characters that no key can have")
-    return chosen.base_url or base_url_of(main), text

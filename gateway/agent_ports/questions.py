@@ -16,7 +16,6 @@ from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
 from agent.ports import Decision, Inquiry, InquiryKind, InquiryReply
-from agent.settings import ToolSettings
 from gateway.access.pairing import shown_name
 from gateway.access.policy import Access, Answerer, Owners, answer_refusal
 from gateway.errors import StorageError
@@ -32,6 +31,9 @@ from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
 
+APPROVAL_S = 3_600.0
+CLARIFY_S = 86_400.0
+"""How long people have for an answer to each kind of inquiry. Then the turn goes on without it."""
 SWEEP_S = 5.0
 """How long after its time an inquiry may still stand as unanswered; no answer is taken then."""
 
@@ -51,19 +53,19 @@ class Inquiries:
     """Asks the people of conversations, and gives up on them when their time is over.
 
     Attributes:
-        settings: How long people have, and how long what they said for a conversation counts.
+        approval_valid_s: For how long what they allowed for a conversation counts.
     """
 
     def __init__(
         self,
         database: Database,
         adapters: Mapping[tuple[str, str], Adapter],
-        settings: ToolSettings,
+        approval_valid_s: float,
         wakeups: Wakeups,
         access: Access,
     ) -> None:
         self.database = database
-        self.settings = settings
+        self.approval_valid_s = approval_valid_s
         self.wakeups = wakeups
         self._adapters = adapters
         self._access = access
@@ -75,8 +77,7 @@ class Inquiries:
 
     def timeout_s(self, kind: InquiryKind) -> float:
         """Return the time limit of one kind of inquiry, in seconds."""
-        settings = self.settings
-        return settings.approval_timeout_s if kind == "approval" else settings.clarify_timeout_s
+        return APPROVAL_S if kind == "approval" else CLARIFY_S
 
     async def run(self) -> None:
         """Give up on what nobody has answered in time, until cancelled."""
@@ -238,7 +239,7 @@ class TurnPeople:
         # A child has no chat: its parent's people are asked, where the parent's chat is.
         place = (lease.parent or lease.conversation, self.turn.id, call)
         if inquiry.kind == "approval":
-            valid_s = self.inquiries.settings.approval_valid_s
+            valid_s = self.inquiries.approval_valid_s
             by = questions.approver(conn, place[0], inquiry, valid_s)
             if by is not None and self.inquiries.still_may_approve(conn, by, inquiry):
                 return questions.enter_approved(conn, *place, inquiry, by), set()

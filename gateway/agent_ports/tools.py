@@ -24,7 +24,7 @@ from agent.ports import MemoryTarget, Origin, Past, TodoItem
 from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
-from agent.settings import MemorySettings, WorkspaceSettings
+from agent.settings import WorkspaceSettings
 from agent.tools.addresses import FETCH_URL, RECALLING, Trail, named_in
 from agent.tools.context import Hooks, MakesTools, Provenance, ToolContext, ToolServices, TurnRights
 from agent.tools.gate import reads_elsewhere
@@ -58,7 +58,6 @@ class TurnNotebook:
 
     database: Database
     turn: Turn
-    settings: MemorySettings
     scope: str
     may_act: bool
     render: Renderer
@@ -88,8 +87,7 @@ class TurnNotebook:
         if not self.may_act:
             raise ToolError("the notes cannot be changed: a sender here may only talk")
         self._require_harmless(add or "")
-        limits = {"memory": self.settings.max_chars, "user": self.settings.profile_max_chars}
-        change = Change(self.scope, target, remove, add, limits[target])
+        change = Change(self.scope, target, remove, add, notebook.MOST_CHARS[target])
         notes = await self.database.write(self._change, change)
         log.info("notes_changed", target=target, notes=len(notes), chars=sum(map(len, notes)))
         return notes
@@ -272,7 +270,6 @@ class Toolkit:
     """Makes the tool context of each turn; each part of it is bound to the turn.
 
     Attributes:
-        memory: How much is noted.
         hooks: Returns what plugins do around the calls of a turn that begins.
     """
 
@@ -281,7 +278,6 @@ class Toolkit:
     files: Attachments
     inquiries: Inquiries
     indexer: Indexer
-    memory: MemorySettings = field(default_factory=MemorySettings)
     hooks: Callable[[], Hooks | None] = lambda: None
     folders: ToolFolders = field(default_factory=ToolFolders)
 
@@ -293,7 +289,7 @@ class Toolkit:
         rights = await self.database.read(self._rights, turn, leads_out=leads_out)
         rights.read.past = ConversationPast(self.database, self.access, conversation)
         render = self.inquiries.renderer(turn)
-        book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act, render)
+        book = TurnNotebook(self.database, turn, rights.scope, rights.may_act, render)
         return ToolContext(
             conversation=str(conversation),
             reader=Reader(self.database, conversation),

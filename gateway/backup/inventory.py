@@ -26,7 +26,7 @@ MOST_NAMED = 20
 """Names in one line; further ones are only counted."""
 _ADDRESS_KEYS = ("url", "endpoint", "issuer", "webhook")
 """Endings of the names of settings that contain an address."""
-_OWN_ADDRESSES = frozenset({"public_url", "redirect_url", "webhook_url"})
+_OWN_ADDRESSES = frozenset({"public_url", "webhook_url"})
 """Where others find Parley."""
 
 

@@ -22,7 +22,7 @@ from gateway.storage.retention import Pruned
 
 log = structlog.get_logger()
 
-CLASSES = ("raw", "transcript", "journal", "audit", "outbox", "ledger", "search", "files")
+CLASSES = ("raw", "transcript", "audit", "ledger", "files")
 DAY_S = 86_400.0
 PRUNE_EVERY_S = 3600.0
 PAUSE_S = 0.005
@@ -45,8 +45,6 @@ def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> d
     if settings.transcript_days is not None:
         for each in _counted_transcripts(conn, settings.transcript_days * DAY_S):
             counted["transcript"] = counted["transcript"].plus(each)
-    if isinstance(settings.search, int):
-        counted["search"] = retention.count_words(conn, settings.search * DAY_S)
     if settings.limits_files:
         due = retention.files_due(conn, age_s(settings.files_days), settings.files_max_bytes)
         counted["files"] = Pruned(len(due), sum(file.size_bytes for file in due))
@@ -114,8 +112,6 @@ class Pruner:
         if settings.transcript_days is not None:
             messages = await self._summed(self._transcripts(settings.transcript_days))
             gone["transcript"] = gone["transcript"].plus(messages)
-        if isinstance(settings.search, int):
-            gone["search"] = await self._summed(self._words(settings.search))
         if settings.limits_files:
             gone["files"] = await self._summed(self._files())
         self._tell(gone)
@@ -167,12 +163,6 @@ class Pruner:
             if await self._database.read(retention.may_take_out, conversation, old_s):
                 async for gone in self._repeated(retention.take_out, conversation, old_s):
                     yield gone
-
-    async def _words(self, days: int) -> AsyncIterator[Pruned]:
-        old_s = days * DAY_S
-        async for conversation in self._each(retention.conversations_with_old_words, old_s):
-            async for gone in self._repeated(retention.take_words, conversation, old_s):
-                yield gone
 
     async def _repeated(self, fn: Callable[..., Pruned], *args: Any) -> AsyncIterator[Pruned]:
         while (gone := await self._step(fn, *args)).rows:

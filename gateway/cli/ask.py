@@ -33,7 +33,6 @@ from gateway.session_keys import FOR_ONE_QUESTION
 from gateway.settings.tree import (
     AlertSettings,
     BackupSettings,
-    MetricsSettings,
     PlatformSettings,
     Settings,
     TelemetrySettings,
@@ -256,7 +255,6 @@ def alone(settings: Settings) -> Settings:
             "web": web,
             "backup": BackupSettings(),
             "alerts": AlertSettings(enabled=False),
-            "metrics": MetricsSettings(enabled=False),
             "telemetry": TelemetrySettings(),
         }
     )

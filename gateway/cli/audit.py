@@ -135,9 +135,7 @@ def _classes(name: str, tools: ToolSettings) -> frozenset[str]:
 def _origin(row: Rule, origins: dict[str, str]) -> str:
     """Return where a row comes from: the default, or the file, variable or option that set it."""
     key = row.name.replace("[", ".").replace("]", "")
-    if key.startswith("tools.policy.lists"):
-        key = "tools.policy.lists"
-    elif key.startswith("tools.approval"):
+    if key.startswith("tools.approval"):
         key = "tools.approval"
     said = (origin for name, origin in origins.items() if name == key or name.startswith(f"{key}."))
     return next((origin for origin in said if origin != "default"), "default")

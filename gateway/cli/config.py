@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 import yaml
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 from rich.console import Console
 from rich.text import Text
 
@@ -39,7 +39,7 @@ from gateway.settings.loading import (
 from gateway.settings.references import refers
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
-from gateway.settings.tree import Settings, mark_of
+from gateway.settings.tree import Settings, mark_of, plain
 from gateway.wiring import refuse_unusable, tried
 
 _redactor = Redactor()
@@ -363,17 +363,5 @@ def show(loaded: Loaded, console: Console) -> None:
 
 
 def _masked(value: Any) -> Any:
-    match value:
-        case SecretStr():
-            return value.reference if isinstance(value, ReferencedSecret) else MASK
-        case Path():
-            return str(value)
-        case BaseModel():
-            return _masked(value.model_dump())
-        case tuple() | list():
-            return [_masked(item) for item in value]
-        case dict():
-            return {str(name): _masked(item) for name, item in value.items()}
-        case _:
-            # A plain text may hold a key as well, as the address of a server does.
-            return _redactor.value(value)
+    # A plain text may hold a key as well, as the address of a server does.
+    return plain(value, lambda secret: getattr(secret, "reference", MASK), _redactor.text)

@@ -75,7 +75,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
         lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
     if provider == "offline":
         lines += [f"  a real model:          {sys.argv[0]} setup"]
-        if settings.web.enabled and settings.web.admin:
+        if settings.web.enabled:
             lines += [f"                         or {page}admin/setup in the browser"]
         lines += ["                         or set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
         lines += [f"                         or `model:` in {file}"]

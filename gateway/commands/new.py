@@ -20,6 +20,6 @@ def begin_anew(context: QueuedContext) -> AskedQuestion | str:
     # What was said before it belongs to the old conversation.
     overheard.take_noted(conn, lease.conversation, entry.seq)
     turns.begin_anew(conn, lease, "new", entry.argument)
-    asked = content_of(conn, lease.conversation, [entry], entry.argument, context.file_chars)
+    asked = content_of(conn, lease.conversation, [entry], entry.argument)
     origins = origins_of(conn, lease.conversation, [entry])
     return AskedQuestion(asked, origins=origins) if asked else NEW_TEXT

@@ -104,16 +104,11 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class QueuedContext:
-    """A queued command, in the transaction that looks for the conversation's next turn.
-
-    Attributes:
-        file_chars: As much of the text of a file is read with its message.
-    """
+    """A queued command, in the transaction that looks for the conversation's next turn."""
 
     conn: Connection
     held: Held
     entry: InboxEntry
-    file_chars: int
 
 
 @dataclass(frozen=True, slots=True)

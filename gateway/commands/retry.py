@@ -23,7 +23,7 @@ def ask_again(context: QueuedContext) -> AskedQuestion | str:
     if edited := _edited(context):
         others = turns.senders_of(lease, [edited])
         here, text = lease.conversation, edited.text
-        asked = content_of(conn, here, [edited], text, context.file_chars)
+        asked = content_of(conn, here, [edited], text)
         origins = origins_of(conn, here, [edited])
         return AskedQuestion(asked, others, origins=origins) if asked else NOTHING_TO_RETRY
     # Both are read before the turn is hidden: afterwards it is not the newest any more.

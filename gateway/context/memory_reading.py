@@ -176,7 +176,6 @@ class MemoryReader:
 
     Attributes:
         owners: Renders the notes for a chat.
-        max_chars: Limit of all notes about a person together.
         waiting: What was said and is not read yet, by conversation; a restart forgets it.
         unbooked: What was paid and is not on record yet: where, for whom, the calls.
     """
@@ -186,7 +185,6 @@ class MemoryReader:
     models: Summariser
     owners: Owners
     wakeups: Wakeups
-    max_chars: int
     waiting: dict[int, list[OwnWords]] = field(default_factory=dict)
     unbooked: list[tuple[int, str, list[ModelCall]]] = field(default_factory=list)
 
@@ -289,7 +287,7 @@ class MemoryReader:
         render = self.owners.renderers.get(place.account_key)
         if render is None:
             return ()
-        kept = notebook.keep_found(conn, conversation, found, self.max_chars)
+        kept = notebook.keep_found(conn, conversation, found, notebook.MOST_CHARS["user"])
         outbox.append(conn, conversation, lines_of(render, kept), inbox_seq=place.inbox_head)
         return kept
 

@@ -162,7 +162,7 @@ def _server(examined: Examined) -> Iterator[Sight]:
     "database-connections",
     "The server has connections for all replicas",
     why="A replica that gets none cannot start.",
-    remedy="Raise the server's `max_connections`, or use PgBouncer (`storage.pooled`).",
+    remedy="Raise the server's `max_connections`, or use PgBouncer (`storage.direct_url`).",
     needs="database",
 )
 def _connections(examined: Examined) -> Iterator[Sight]:

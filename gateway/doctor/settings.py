@@ -123,17 +123,6 @@ def _order(examined: Examined) -> Iterator[Sight]:
 
 
 @check(
-    "caching-on",
-    "Prompts are cached",
-    why="Without the cache, each turn pays for the whole conversation again: about ten times more.",
-    remedy="Set `prompt_caching.enabled: true`.",
-)
-def _caching(examined: Examined) -> Iterator[Sight]:
-    if not examined.settings.prompt_caching.enabled:
-        yield Sight("warning", "prompt_caching.enabled is false")
-
-
-@check(
     "log-kept",
     "A log is kept",
     why="Otherwise you cannot find out in the morning what happened at night.",

@@ -49,13 +49,8 @@ class Instruments:
         seed = seed_of(settings)
         traces = _traces(settings)
         before = spans.RECORDER.get()
-        ends = []
-        if settings.metrics.enabled:
-            ends = [
-                TAPS.listen([name], partial(self.counts.event, name)) for name in self.counts.heard
-            ]
-        counts = self.counts if settings.metrics.enabled else None
-        spans.RECORDER.set(CountsAndTraces(seed, counts, traces))
+        ends = [TAPS.listen([name], partial(self.counts.event, name)) for name in self.counts.heard]
+        spans.RECORDER.set(CountsAndTraces(seed, self.counts, traces))
         self._lag.begin()
         try:
             yield

@@ -42,8 +42,8 @@ class MetricsPage:
         self._state = state
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route; none where `metrics.enabled` is false."""
-        return [web.get(PATH, self._metrics)] if self._settings.enabled else []
+        """Return the route."""
+        return [web.get(PATH, self._metrics)]
 
     async def _metrics(self, request: web.Request) -> web.Response:
         if not self._may_read(request):

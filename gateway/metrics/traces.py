@@ -14,7 +14,6 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -50,16 +49,12 @@ class Traces:
     def __init__(self, settings: TelemetrySettings) -> None:
         """Send to the collector of the settings, from now until `close`."""
         address = address_of(settings.otlp_endpoint or "")
-        headers = {name: value.get_secret_value() for name, value in settings.otlp_headers.items()}
-        exporter = OTLPSpanExporter(
-            address, headers=headers, timeout=TIMEOUT_S, session=_session(address)
-        )
+        exporter = OTLPSpanExporter(address, timeout=TIMEOUT_S, session=_session(address))
         self._ids = _Ids()
         self._starting = Lock()
         self._provider = TracerProvider(
-            # By the id of the trace: all processes that add to it decide alike.
-            sampler=TraceIdRatioBased(settings.sampling_ratio),
-            resource=Resource.create({SERVICE_NAME: settings.service_name}),
+            # The sampler is that of OTEL_TRACES_SAMPLER; without it all messages are traced.
+            resource=Resource.create({SERVICE_NAME: "parley"}),
             id_generator=self._ids,
             shutdown_on_exit=False,
         )

@@ -18,7 +18,6 @@ import structlog
 from agent.errors import ModelError, ModelRefused, SpendLimitReached, TurnSuspended
 from agent.messages import ChatMessage
 from agent.ports import Delegated, ModelCall
-from agent.settings import DelegationSettings
 from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn, wrap_up
 from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
@@ -50,6 +49,11 @@ NOT_FOR_CHILDREN = frozenset({
     "todo",
 })
 """A child asks nobody, has no children, keeps no notes and shows nothing."""
+MAX_ITERATIONS = 30
+MAX_TOKENS = 400_000
+MAX_S = 600.0
+"""Limits of one child, in calls, tokens and seconds; its parent waits for it. Budgets limit money.
+"""
 WORK_SHARE = 0.85
 """Of a child's time; what is left is for saying what was done."""
 MOST_ATTEMPTS = 2
@@ -73,20 +77,19 @@ class Delegation:
     database: Database
     parts: ContextParts
     budgets: Budgets
-    limits: DelegationSettings
     toolkit: Toolkit
     timeout: Callable[[float | None], asyncio.Timeout] = asyncio.timeout
 
     def of(self, turn: Turn, agent: Agent, context: ToolContext) -> "TurnDelegates":
         """Return who runs the children of a turn."""
-        return TurnDelegates(self, turn, _child_agent(agent, self.limits), context)
+        return TurnDelegates(self, turn, _child_agent(agent), context)
 
 
-def _child_agent(agent: Agent, limits: DelegationSettings) -> Agent:
+def _child_agent(agent: Agent) -> Agent:
     """Return the agent as it is in a child; its time is watched from outside."""
     changes = {
-        "max_iterations": limits.max_iterations,
-        "max_turn_tokens": limits.max_tokens,
+        "max_iterations": MAX_ITERATIONS,
+        "max_turn_tokens": MAX_TOKENS,
         "max_turn_s": None,
     }
     settings = agent.settings.model_copy(update=changes)
@@ -199,8 +202,7 @@ class _Child:
         Returns:
             None where it did not even say that in time.
         """
-        limit_s = self.delegation.limits.max_s
-        result = await self._within(WORK_SHARE * limit_s, run_turn)
+        result = await self._within(WORK_SHARE * MAX_S, run_turn)
         if result is not None:
             return result
         lost = await self._cut_off()
@@ -208,7 +210,7 @@ class _Child:
         await self.journal.book([lost] if lost else [])
         write = self.delegation.database.write
         self.journal.turn = await write(delegates.cut_short, self.journal.turn)
-        return await self._within((1 - WORK_SHARE) * limit_s, partial(wrap_up, limit=OUT_OF_TIME))
+        return await self._within((1 - WORK_SHARE) * MAX_S, partial(wrap_up, limit=OUT_OF_TIME))
 
     async def _within(self, seconds: float, work: Work) -> TurnResult | None:
         """Work on the turn as its records have it; None where that takes longer."""

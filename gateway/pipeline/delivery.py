@@ -1,7 +1,7 @@
 """Delivery: sends the rows of the outbox to their platform, in order, until they are shown.
 
 A conversation has a task only while it has unsent rows. One chat that cannot be reached delays no
-other; turns do not wait for sends. What cannot be shown is tried for `delivery.retry_for_s`, also
+other; turns do not wait for sends. What cannot be shown is tried for `RETRY_FOR_S`, also
 where nobody knows whether it was shown. Then it is given up (`Burials`): the row becomes a dead
 letter (`parley dead-letters`), and in the same transaction its chat and the owners get a row of
 their own, one for each trouble and not one for each row. A notice that cannot be delivered is
@@ -43,8 +43,10 @@ from gateway.supervision.silence import Traffic
 
 log = structlog.get_logger()
 
+RETRY_FOR_S = 86_400.0
+"""An answer that cannot be delivered is tried for a day; then it is a dead letter."""
 LEAST_WAITED = 0.5
-"""Part of `delivery.retry_for_s` for which a message is tried at least, whatever the clock says."""
+"""Part of `RETRY_FOR_S` for which a message is tried at least, whatever the clock says."""
 NOTICE_PATIENCE = 7
 """What tells of dead letters is tried so many times as long as other messages."""
 SWEEP_S = 30.0
@@ -66,7 +68,7 @@ MOST_FAILURES = 5
 """Attempts at a row whose sending raises what no adapter should raise."""
 
 Cause = Literal["expired", "failed", "refused"]
-"""expired: not delivered within `delivery.retry_for_s`. failed: the adapter failed at each try.
+"""expired: not delivered within `RETRY_FOR_S`. failed: the adapter failed at each try.
 refused: the platform will never take it (blocked, removed, deleted, malformed)."""
 DAY_S = 86_400.0
 
@@ -85,11 +87,9 @@ class Burials:
 
     Args:
         owners: Who is told, beside the chat.
-        retry_for_s: Seconds after which what waits behind an expired row has expired as well.
     """
 
     owners: Owners
-    retry_for_s: float
 
     def bury_message(
         self, conn: Connection, due: Due, reason: str, cause: Cause, by: int | None = None
@@ -117,7 +117,7 @@ class Burials:
         return Burial(letters, told)
 
     def _bury_behind(self, conn: Connection, due: Due, reason: str) -> int:
-        return sending.bury_older(conn, due.message, self.retry_for_s, due.failures, reason)
+        return sending.bury_older(conn, due.message, RETRY_FOR_S, due.failures, reason)
 
     def _tell(
         self, conn: Connection, due: Due, reason: str, cause: Cause, *, is_first: bool
@@ -203,18 +203,12 @@ class Delivery:
         self._traffic = traffic
         self._burials = burials
         self._links = links
-        self._least_failures = least_failures(burials.retry_for_s)
         self._waiting: asyncio.Queue[int] = asyncio.Queue()
         self._lines: dict[int, _Line] = {}
         self._idle = asyncio.Event()
         self._swept = False
         self._looks = asyncio.Event()
         replica.on_news(self._looks.set)
-
-    def take(self, retry_for_s: float) -> None:
-        """Try for another time from the next attempt on."""
-        self._burials = replace(self._burials, retry_for_s=retry_for_s)
-        self._least_failures = least_failures(retry_for_s)
 
     def notify(self, conversation_id: int) -> None:
         """Hint that a conversation has something to be sent."""
@@ -491,11 +485,11 @@ class Delivery:
         Its age is what counts, by the database's clock. A clock that is set forward makes all rows
         old at once, so there is a least number of tries beside it.
         """
-        if due.failures < self._least_failures:
+        if due.failures < LEAST_FAILURES:
             return False
-        reason = f"not delivered within delivery.retry_for_s: {reason}"
+        reason = f"not delivered within a day: {reason}"
         patience = NOTICE_PATIENCE if due.is_notice else 1
-        if due.message.age_s > patience * self._burials.retry_for_s:
+        if due.message.age_s > patience * RETRY_FOR_S:
             await self._bury(due, reason, "expired")
             return True
         if due.is_notice:
@@ -561,3 +555,6 @@ def least_failures(retry_for_s: float) -> int:
         waited_s += min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
         failures += 1
     return failures
+
+
+LEAST_FAILURES = least_failures(RETRY_FOR_S)

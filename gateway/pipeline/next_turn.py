@@ -161,14 +161,12 @@ class NextTurn:
     """Decides what a leased conversation does next; part of the caller's transaction.
 
     Attributes:
-        file_chars: As much of the text of a file is read with its message.
         base: Returns what requests begin with, by the model that was chosen for the conversation.
         renderers: How the platform of each account shows text.
     """
 
     queue: QueueSettings
     sessions: SessionSettings
-    file_chars: int
     base: Callable[[str | None], PromptBase]
     renderers: Mapping[tuple[str, str], Renderer]
 
@@ -262,7 +260,7 @@ class NextTurn:
     ) -> Content:
         """Return what the model reads of these messages."""
         text = with_notes(merged_text(entries, named=lease.shared), notes)
-        return content_of(conn, lease.conversation, [*notes, *entries], text, self.file_chars)
+        return content_of(conn, lease.conversation, [*notes, *entries], text)
 
     def _carry_out(
         self, conn: Connection, held: Held, entry: InboxEntry, base: PromptBase
@@ -274,7 +272,7 @@ class NextTurn:
         # A version that does not have the command may have been started since.
         asked: AskedQuestion | str = unknown_text(entry.command or "")
         if command is not None and command.route.when == "queued":
-            asked = command.run(QueuedContext(conn, held, entry, self.file_chars))
+            asked = command.run(QueuedContext(conn, held, entry))
         if isinstance(asked, AskedQuestion):
             return turns.begin(conn, held, [entry], asked, base)
         self._reply(conn, held.lease, entry, asked)

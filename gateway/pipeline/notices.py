@@ -95,13 +95,13 @@ class TurnChats:
     """Makes the chat of each turn.
 
     Attributes:
-        redactor: Takes what is secret out of the lines of tools; None: no tools are shown.
+        redactor: Takes what is secret out of the lines that tell which tools run.
     """
 
     database: Database
     adapters: Mapping[tuple[str, str], Adapter]
     wakeups: Wakeups
-    redactor: Redactor | None = None
+    redactor: Redactor
 
     def of(self, turn: Turn) -> "TurnChat":
         """Return the chat of a turn, with the preview that an earlier attempt has left."""
@@ -113,7 +113,7 @@ class TurnChats:
             ref=turn.preview_ref,
             nonce=turn.preview_nonce,
         )
-        lines = ToolLines(self.redactor.text) if self.redactor else None
+        lines = ToolLines(self.redactor.text)
         live = LiveAnswer(adapter, turn.question, message, lines=lines)
         return TurnChat(turn, adapter, self.database, self.wakeups, live)
 

@@ -32,6 +32,7 @@ from gateway.pipeline.notices import TurnChats
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.turn import TurnRunner, TurnWork
 from gateway.pipeline.worker import TurnKit
+from gateway.settings.loading import redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage.database import Database
@@ -41,7 +42,6 @@ from gateway.wiring import (
     build_money,
     build_prompts,
     build_readers,
-    build_redactor,
     models_of,
 )
 
@@ -147,17 +147,15 @@ def build_turn_kit(settings: Settings, mind: Mind, shared: TurnParts) -> TurnKit
         shared.beside.files,
         shared.beside.inquiries,
         shared.beside.indexer,
-        memory=settings.tools.memory,
         hooks=lambda: TurnHooks(plugins, agent.tools.restricted) if has_hooks else None,
         folders=ToolFolders(
             prompts.files.shelf, Workspaces(settings.tools.workspace, settings.home)
         ),
     )
-    limits = settings.tools.delegation
-    delegation = Delegation(shared.database, context, shared.budgets, limits, toolkit)
+    delegation = Delegation(shared.database, context, shared.budgets, toolkit)
     runner = TurnRunner(
         shared.database,
-        TurnChats(shared.database, shared.adapters, shared.wakeups, build_redactor(settings)),
+        TurnChats(shared.database, shared.adapters, shared.wakeups, redactor_of(settings)),
         TurnWork(shared.database, agent, context, toolkit, delegation, shared.access),
         shared.stops,
         shared.budgets,
@@ -168,7 +166,6 @@ def build_turn_kit(settings: Settings, mind: Mind, shared: TurnParts) -> TurnKit
     next_turn = NextTurn(
         settings.queue,
         settings.sessions,
-        settings.attachments.text_chars,
         prompts.bases(agent),
         {account: each.render for account, each in shared.adapters.items()},
     )

@@ -392,11 +392,10 @@ class Reloading:
         shared.access.settings = new.access
         shared.budgets.take(new.budget, new.sessions.timezone)
         shared.beside.files.take(new.attachments)
-        shared.beside.inquiries.settings = new.tools
+        shared.beside.inquiries.approval_valid_s = new.tools.approval_valid_s
         shared.beside.pruner.take(new.retention, new.storage.raw_days)
         shared.beside.preparations.take(mind.agent, mind.context)
         parts.rotation.take(new, mind.models)
-        parts.delivery.take(new.delivery.retry_for_s)
         parts.intake.take(build_rules(new, shared.access, mind))
         parts.worker.take(kit)
 

@@ -17,7 +17,7 @@ from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import secret_values
-from gateway.settings.tree import KeyPath, Mark, Settings, all_keys, dotted, flatten, mark_of
+from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of
 
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 """What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""
@@ -62,18 +62,6 @@ def effective(running: Settings, found: Settings) -> Settings:
 def named(settings: Settings) -> dict[str, tuple[KeyPath, Any]]:
     """Return the place and value of each key by the name that people write."""
     return {name_of(path, settings): (path, value) for path, value in flatten(settings)}
-
-
-def name_of(path: KeyPath, settings: Settings) -> str:
-    """Return a path as people write it: without the position of a lone block."""
-    steps: list[str | int] = []
-    value: Any = settings
-    for end, step in enumerate(path):
-        key = all_keys().find(path[:end])
-        if not (isinstance(step, int) and key and key.lone_block and len(value) == 1):
-            steps.append(step)
-        value = value[step] if isinstance(step, int) else getattr(value, step)
-    return dotted(tuple(steps))
 
 
 def _in_order_of(running: Settings, found: Settings) -> Settings:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
 from gateway.settings.loading import replace_closed, secret_values
-from gateway.settings.tree import Settings, flatten
+from gateway.settings.tree import Settings, flatten, plain
 
 KEY_FILE = "fingerprint.key"
 """In PARLEY_HOME, readable by its owner only. An existing key is never replaced."""
@@ -45,23 +45,12 @@ class Fingerprints:
     def of(self, value: Any, redactor: Redactor) -> str:
         """Return a value of the tree as JSON."""
         # A value may contain a secret though its setting is not one: a password in an address.
-        return redactor.text(orjson.dumps(self._written(value), default=str).decode())
+        return redactor.text(orjson.dumps(plain(value, self._written), default=str).decode())
 
-    def _written(self, value: Any) -> Any:
-        match value:
-            case SecretStr():
-                text = value.get_secret_value().encode()
-                digest = hmac.new(self._key, text, hashlib.sha256).hexdigest()
-                return f"hmac-{self._name}:{digest[:SHOWN_CHARS]}"
-            case BaseModel():
-                inside = flatten(value)
-                return {".".join(map(str, path)): self._written(inner) for path, inner in inside}
-            case dict():
-                return {str(key): self._written(inner) for key, inner in value.items()}
-            case tuple() | list():
-                return [self._written(inner) for inner in value]
-            case _:
-                return value
+    def _written(self, secret: SecretStr) -> str:
+        text = secret.get_secret_value().encode()
+        digest = hmac.new(self._key, text, hashlib.sha256).hexdigest()
+        return f"hmac-{self._name}:{digest[:SHOWN_CHARS]}"
 
 
 def fingerprints_of(home: Path) -> Fingerprints:

@@ -4,7 +4,7 @@ A model block without a provider is completed from the usual provider variables.
 """
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 import platformdirs
 import structlog
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import SecretStr, ValidationError
 
 from agent.safety.redaction import MASK, Redactor, is_telling
 from agent.settings import (
@@ -27,7 +27,16 @@ from gateway.settings.former import taken_out
 from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets
 from gateway.settings.sources import Sources, complaint
-from gateway.settings.tree import KeyPath, Keys, Settings, all_keys, flatten
+from gateway.settings.tree import (
+    KeyPath,
+    Keys,
+    Settings,
+    all_keys,
+    flatten,
+    in_map,
+    plain,
+    secrets_in,
+)
 
 log = structlog.get_logger()
 
@@ -38,6 +47,8 @@ LAST_USED = "settings.last.json"
 MIN_MAPPED_CHARS = 8
 """Shorter values of the environment or the headers of an MCP server are words such as `true`."""
 
+OTLP_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+"""The variable from which OpenTelemetry's exporter takes its headers: `NAME=VALUE,…`."""
 PASSWORDS = ("password", "sslpassword")
 """Parameters of a server's address that are secret. Source: libpq, Parameter Key Words."""
 
@@ -129,9 +140,11 @@ def keep_last_used(settings: Settings) -> None:
     Where that fails, those kept before stay.
     """
     tree = settings.model_dump(exclude={"home"}, exclude_defaults=True)
-    kept = _without_secrets(tree, redactor_of(settings))
+    kept = plain(
+        tree, lambda secret: getattr(secret, "reference", None), redactor_of(settings).text
+    )
     for name, value in settings.storage:
-        if _is_plain_secret(value):
+        if isinstance(value, SecretStr) and not isinstance(value, ReferencedSecret):
             # Whoever reads this must find the value elsewhere, and open no other database.
             kept["storage"][name] = MASK
     text = orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=str)
@@ -139,26 +152,6 @@ def keep_last_used(settings: Settings) -> None:
         replace_closed(settings.home / LAST_USED, text)
     except OSError as exc:
         log.warning("settings_not_noted", error=str(exc))
-
-
-def _is_plain_secret(value: Any) -> bool:
-    return isinstance(value, SecretStr) and not isinstance(value, ReferencedSecret)
-
-
-def _without_secrets(value: Any, redactor: Redactor) -> Any:
-    match value:
-        case ReferencedSecret():
-            return value.reference
-        case str():
-            return redactor.text(value)
-        case dict():
-            kept = {key: each for key, each in value.items() if not _is_plain_secret(each)}
-            return {key: _without_secrets(each, redactor) for key, each in kept.items()}
-        case tuple() | list():
-            items = (each for each in value if not _is_plain_secret(each))
-            return [_without_secrets(each, redactor) for each in items]
-        case _:
-            return value
 
 
 def replace_closed(file: Path, content: bytes) -> None:
@@ -185,7 +178,7 @@ def last_used(home: Path, file: Path) -> Loaded | None:
     with suppress(SettingsError):
         sources.add_file(file, file.name)
     sources.add_environment(os.environ)
-    told = sources.tree().get("storage")
+    told = sources.tree.get("storage")
     given = told if isinstance(told, dict) else {}
     try:
         settings = read_foreign(home / LAST_USED, home)
@@ -228,11 +221,22 @@ def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) 
     """
     environ = os.environ if environ is None else environ
     keys = (environ[name].strip() for name in KEY_VARIABLES.values() if _given(environ, name))
-    values = (secret for _, value in flatten(settings) for secret in _secrets_in(value))
+    values = (
+        secret.get_secret_value()
+        for path, secret in secrets_in(settings)
+        # What stands in a map may also be a plain word.
+        if len(secret) >= MIN_MAPPED_CHARS or not in_map(path)
+    )
     urls = (settings.storage.url, settings.storage.direct_url)
     told = (url.get_secret_value() for url in urls if url is not None)
     passwords = (password for url in told for password in passwords_in(url))
-    return (*values, *keys, *passwords)
+    headers = (each.partition("=")[2] for each in environ.get(OTLP_HEADERS, "").split(","))
+    return (
+        *values,
+        *keys,
+        *passwords,
+        *(each for each in headers if len(each) >= MIN_MAPPED_CHARS),
+    )
 
 
 def passwords_in(url: str) -> list[str]:
@@ -259,22 +263,6 @@ def redactor_of(settings: Settings) -> Redactor:
     for _, secret in references_in(settings):
         secret.tell(redactor)
     return redactor
-
-
-def _secrets_in(value: Any) -> Iterator[str]:
-    """Yield the secrets of a value; what stands in a map may also be a plain word."""
-    match value:
-        case SecretStr():
-            yield value.get_secret_value()
-        case tuple() | list():
-            for item in value:
-                yield from _secrets_in(item)
-        case BaseModel():
-            for _, inner in flatten(value):
-                yield from _secrets_in(inner)
-        case dict():
-            for item in value.values():
-                yield from (text for text in _secrets_in(item) if len(text) >= MIN_MAPPED_CHARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +348,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
-    tree, problems = sources.tree(), list(sources.problems)
+    tree, problems = sources.tree, list(sources.problems)
     sources.warnings += [
         f"{sources.name(path)} in {sources.origin(path)} is no longer a setting: {instead}"
         for path, instead in taken_out(tree, keys)
@@ -398,8 +386,7 @@ def _with_providers(
         # Without a provider, server or key of its own a side task uses what `model` uses.
         if own.provider != "main" and (own.provider != "auto" or own.base_url or own.has_key):
             own = completed(own, name)
-        more = (completed(b, f"{name}.fallbacks.{at}") for at, b in enumerate(own.fallbacks))
-        done[task] = own.model_copy(update={"fallbacks": tuple(more)})
+        done[task] = own
     update["auxiliary"] = given.model_copy(update=done)
     return settings.model_copy(update=update), origins
 

@@ -28,7 +28,7 @@ from agent.network import in_words
 from agent.processes.descent import kill_group
 from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
-from gateway.settings.tree import KeyPath
+from gateway.settings.tree import KeyPath, secrets_in
 
 COMMAND_TIMEOUT_S = 10.0
 MOST_BYTES = 65_536
@@ -128,7 +128,7 @@ def refers(value: Any) -> bool:
 
 def unresolved(value: Any) -> Iterator[tuple[KeyPath, str]]:
     """Yield each unresolved reference with its place."""
-    for path, secret in _secrets_in(value, ()):
+    for path, secret in secrets_in(value):
         text = secret.get_secret_value()
         if not isinstance(secret, ReferencedSecret) and is_reference(text):
             yield path, text
@@ -172,24 +172,9 @@ def read_secret(reference: str, environ: Mapping[str, str]) -> str:
 
 def references_in(value: Any) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
     """Yield every secret of the settings that is referred to, with its place."""
-    for path, secret in _secrets_in(value, ()):
+    for path, secret in secrets_in(value):
         if isinstance(secret, ReferencedSecret):
             yield path, secret
-
-
-def _secrets_in(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, SecretStr]]:
-    match value:
-        case SecretStr():
-            yield path, value
-        case BaseModel():
-            for name in type(value).model_fields:
-                yield from _secrets_in(getattr(value, name), (*path, name))
-        case tuple() | list():
-            for n, item in enumerate(value):
-                yield from _secrets_in(item, (*path, n))
-        case dict():
-            for name, item in value.items():
-                yield from _secrets_in(item, (*path, name))
 
 
 def _of_file(path: str, _environ: Mapping[str, str]) -> str:

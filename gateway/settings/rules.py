@@ -79,8 +79,11 @@ def _telemetry(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _embeddings(settings: Settings) -> Iterator[Contradiction]:
-    if settings.search.embeddings != "off" and find_spec("numpy") is None:
-        yield "search.embeddings", "needs the extra: pip install 'parley[embeddings]'"
+    block = settings.auxiliary.embeddings
+    if block.is_set and block.model is None:
+        yield "auxiliary.embeddings.model", "is required: no model is the default"
+    elif block.model is not None and find_spec("numpy") is None:
+        yield "auxiliary.embeddings.model", "needs the extra: pip install 'parley[embeddings]'"
 
 
 def doubts(settings: Settings) -> Iterator[str]:
@@ -105,21 +108,25 @@ def weak_secrets(values: Mapping[str, Any]) -> Iterator[str]:
 
     What stands in a map may be such a word: those are left out.
     """
+    for name, secret in _secrets(values):
+        if not is_telling(secret):
+            yield (
+                f"{name} is too short or too plain to be masked in answers and in results of"
+                f" tools; a secret has {LEAST_CHARS} characters or more, not letters alone"
+            )
+
+
+def _secrets(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         for secret in value if isinstance(value, tuple) else (value,):
-            if isinstance(secret, SecretStr) and not is_telling(secret.get_secret_value()):
-                yield (
-                    f"{name} is too short or too plain to be masked in answers and in results of"
-                    f" tools; a secret has {LEAST_CHARS} characters or more, not letters alone"
-                )
+            if isinstance(secret, SecretStr):
+                yield name, secret.get_secret_value()
 
 
 def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:
-    for name, value in values.items():
-        for secret in value if isinstance(value, tuple) else (value,):
-            if isinstance(secret, SecretStr) and len(secret) < MIN_SECRET_CHARS:
-                text = f"is shorter than {MIN_SECRET_CHARS} characters; write null for none"
-                yield name, text
+    for name, secret in _secrets(values):
+        if len(secret) < MIN_SECRET_CHARS:
+            yield name, f"is shorter than {MIN_SECRET_CHARS} characters; write null for none"
 
 
 def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -168,7 +175,7 @@ def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
     if "openid" not in oidc.scopes:
         yield "web.oidc.scopes", "must have openid among them"
     if settings.web.callback_url is None:
-        yield "web.public_url", "is required by web.auth: oidc, or web.oidc.redirect_url"
+        yield "web.public_url", "is required by web.auth: oidc"
 
 
 def is_weak_token(token: str) -> bool:
@@ -241,7 +248,6 @@ def _storage(settings: Settings) -> Iterator[Contradiction]:
         yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"
     of_a_server = {
         "direct_url": storage.direct_url,
-        "pooled": storage.pooled,
         "migrate": storage.migrate == "wait",
     }
     for key, is_set in of_a_server.items():
@@ -260,9 +266,6 @@ def _server(storage: StorageSettings) -> Iterator[Contradiction]:
                 " characters of the password as %XX (`@` is %40)"
             )
             yield f"storage.{key}", text
-    if storage.pooled and storage.direct_url is None:
-        text = "is required by storage.pooled: a pooler passes on no notices and no locks"
-        yield "storage.direct_url", text
 
 
 def _is_readable(url: str) -> bool:

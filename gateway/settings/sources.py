@@ -19,7 +19,7 @@ from agent.safety.redaction import MASK, Redactor
 from gateway.errors import SettingsError
 from gateway.settings.foreign import counterpart, hint
 from gateway.settings.former import former_key, is_former
-from gateway.settings.tree import Key, KeyPath, Keys, dotted, has_secrets
+from gateway.settings.tree import Key, KeyPath, Keys, dotted, has_secrets, name_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -48,11 +48,18 @@ _redactor = Redactor()
 
 
 class Sources:
-    """The layers read so far; `problems` are lines for the operator, all reported at once."""
+    """The layers read so far, laid over each other.
+
+    Attributes:
+        tree: What was given as nested maps and lists.
+        problems: Lines for the operator, all reported at once.
+        warnings: Likewise of what stops nothing.
+    """
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._entries: dict[KeyPath, tuple[Any, str]] = {}
+        self._origins: dict[KeyPath, str] = {}
+        self.tree: dict[str, Any] = {}
         self.problems: list[str] = []
         self.warnings: list[str] = []
 
@@ -70,7 +77,7 @@ class Sources:
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
         """Lay `PARLEY_SECTION__KEY` and `…_FILE` on top; an empty variable counts as not set."""
-        for variable in sorted(environ):
+        for variable in sorted(environ, key=_numbered):
             ours = variable.startswith(PREFIX) and variable not in OTHER_VARIABLES
             if ours and environ[variable] and not variable.startswith(TEST_PREFIX):
                 self._add_variable(variable, environ)
@@ -83,30 +90,20 @@ class Sources:
                 origin = "--" + name.rpartition(".")[2].replace("_", "-")
                 self._add_all(_leaves(self._keys, path, value), origin)
 
-    def tree(self) -> dict[str, Any]:
-        """Return what was given as nested maps and lists."""
-        root: dict[str, Any] = {}
-        for path in sorted(self._entries, key=_list_order):
-            self._place(root, path)
-        return root
-
     def origin(self, path: KeyPath) -> str:
         """Return where the value at (or around, or below) a path comes from."""
         for end in range(len(path), 0, -1):
-            value, origin = self._entries.get(path[:end], (None, ""))
-            if origin and (end == len(path) or not _is_frame(self._keys.find(path[:end]), value)):
-                return origin
-        below = (entry[1] for at, entry in self._entries.items() if at[: len(path)] == path)
+            key = self._keys.find(path[:end])
+            # A list of blocks or a block around it only holds it.
+            holds = end < len(path) and key is not None and key.kind in {"section", "blocks"}
+            if not holds and path[:end] in self._origins:
+                return self._origins[path[:end]]
+        below = (origin for at, origin in self._origins.items() if at[: len(path)] == path)
         return next(below, "default")
 
     def name(self, path: KeyPath) -> str:
-        """Return a path as people write it: without the position of a lone block."""
-        steps: list[str | int] = []
-        for end, step in enumerate(path):
-            key = self._keys.find(path[:end])
-            if not (key and key.lone_block and self._count(path[:end]) <= 1):
-                steps.append(step)
-        return dotted(tuple(steps))
+        """Return a path as people write it."""
+        return name_of(path, self.tree)
 
     def _add_all(self, leaves: Iterator[tuple[KeyPath, Any]], origin: str) -> None:
         # Old spellings first, so that the new one wins where a layer has both.
@@ -118,11 +115,36 @@ class Sources:
             self._put(new, value, origin)
 
     def _put(self, path: KeyPath, value: Any, origin: str) -> None:
-        # A list replaces the list below it, also where the lower one had more blocks.
-        covered = [at for at in self._entries if at[: len(path)] == path]
-        for at in covered:
-            del self._entries[at]
-        self._entries[path] = value, origin
+        """Set a value in place of all that lower layers have there and below."""
+        around = self._around(path, origin)
+        if around is None:
+            return
+        if isinstance(around, list) and path[-1] == len(around):
+            around.append(None)
+        around[path[-1]] = copy(value)
+        self._origins = {at: of for at, of in self._origins.items() if at[: len(path)] != path}
+        self._origins[path] = origin
+
+    def _around(self, path: KeyPath, origin: str) -> Any:
+        """Return the map or list for a path's last step, made if need be.
+
+        Returns:
+            None where there cannot be one: a number is too high, or another value is there.
+        """
+        node: Any = self.tree
+        for end, step in enumerate(path):
+            if isinstance(node, list) and int(step) > len(node):
+                problem = f"has {len(node)} blocks, so there is no number {step} (they start at 0)"
+                self.problems.append(f"{dotted(path[:end])}: {problem}; given by {origin}")
+                return None
+            if not isinstance(node, dict | list):
+                return None
+            if end + 1 < len(path):
+                if isinstance(node, list) and step == len(node):
+                    node.append({})
+                frame: Any = [] if isinstance(path[end + 1], int) else {}
+                node = node[int(step)] if isinstance(node, list) else node.setdefault(step, frame)
+        return node
 
     def _add_variable(self, variable: str, environ: Mapping[str, str]) -> None:
         spelled = path_of(variable.removeprefix(PREFIX).lower(), "__")
@@ -141,6 +163,8 @@ class Sources:
         elif is_former(path):
             value = _json_or_text(environ[variable])
             self._add_all(_leaves(self._keys, path, value), variable)
+        elif is_former(named := _without_file(path)):
+            self._put(named, f"file:{environ[variable]}", variable)
         else:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
 
@@ -167,8 +191,7 @@ class Sources:
         self._add_all(_leaves(self._keys, path, value), variable)
 
     def _secret_of_file(self, path: KeyPath) -> KeyPath | None:
-        last = str(path[-1])
-        named = (*path[:-1], last.removesuffix("_file"))
+        named = _without_file(path)
         key = self._keys.find(named)
         return named if key and key.secret and key.kind == "value" and named != path else None
 
@@ -182,23 +205,10 @@ class Sources:
 
     def _count(self, path: KeyPath) -> int:
         """Return how many blocks a list has so far."""
-        size = len(path)
-        return len({at[size] for at in self._entries if len(at) > size and at[:size] == path})
-
-    def _place(self, root: dict[str, Any], path: KeyPath) -> None:
-        value, origin = self._entries[path]
-        node: Any = root
-        for end, step in enumerate(path):
-            if isinstance(node, list) and isinstance(step, int) and step > len(node):
-                problem = f"has {len(node)} blocks, so there is no number {step} (they start at 0)"
-                self.problems.append(f"{dotted(path[:end])}: {problem}; given by {origin}")
-                return
-            if not isinstance(node, dict | list):
-                return
-            inner = path[end + 1 : end + 2]
-            frame: Any = [] if inner and isinstance(inner[0], int) else {}
-            # A copy: keys are put into it, and the entry of a frame must stay empty (`_is_frame`).
-            node = _enter(node, step, frame if inner else copy(value))
+        node: Any = self.tree
+        for step in path:
+            node = node.get(step) if isinstance(node, dict) else None
+        return len(node) if isinstance(node, list) else 0
 
 
 MOST_BYTES = 500_000
@@ -310,6 +320,11 @@ def _leaves(keys: Keys, path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, An
         yield path, value
 
 
+def _without_file(path: KeyPath) -> KeyPath:
+    """Return the key whose secret is in the file that a variable names."""
+    return (*path[:-1], str(path[-1]).removesuffix("_file"))
+
+
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
@@ -322,27 +337,13 @@ def path_of(name: str, separator: str = ".") -> KeyPath:
     return tuple(int(step) if step.isdecimal() else step for step in name.split(separator))
 
 
+def _numbered(variable: str) -> list[tuple[bool, str | int]]:
+    """Sort blocks by their numbers: the tenth comes after the second."""
+    return [(isinstance(step, str), step) for step in path_of(variable, "__")]
+
+
 def _variable(path: KeyPath) -> str:
     return PREFIX + "__".join(str(step).upper() for step in path)
-
-
-def _list_order(path: KeyPath) -> tuple[int, list[int]]:
-    """Sort outer keys before inner ones, and blocks by position."""
-    return len(path), [step for step in path if isinstance(step, int)]
-
-
-def _is_frame(key: Key | None, value: Any) -> bool:
-    """Tell whether an entry only opens a list of blocks or a block."""
-    return bool(key) and value in ([], {})
-
-
-def _enter(node: Any, step: str | int, child: Any) -> Any:
-    """Return what stands at a step, after putting `child` there if nothing did."""
-    if isinstance(node, list):
-        if step == len(node):
-            node.append(child)
-        return node[int(step)]
-    return node.setdefault(step, child)
 
 
 def complaint(error: "ErrorDetails", keys: Keys, name: str, origin: str) -> str:

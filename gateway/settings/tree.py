@@ -5,7 +5,7 @@ show` and the check of docs/configuration.md cannot disagree with the tree. `loa
 the values.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,8 +18,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
     create_model,
     field_validator,
 )
@@ -71,12 +69,11 @@ class BudgetSettings(Section):
 class QuotaSettings(Section):
     """What one sender may have in a day; null: any amount. Owners are exempt.
 
-    `messages_per_day` and `files_per_day`: within 24 hours. `tokens_per_day`: of all calls of
+    `messages_per_day`: within 24 hours. `tokens_per_day`: of all calls of
     models for the sender since midnight; a message that comes after them is not taken.
     """
 
     messages_per_day: int | None = Field(default=None, ge=1)
-    files_per_day: int | None = Field(default=None, ge=1)
     tokens_per_day: int | None = Field(default=None, ge=1)
 
 
@@ -88,15 +85,7 @@ class QueueSettings(Section):
     max_pending: int = Field(default=100, ge=1, le=100_000)
     max_concurrent_turns: int = Field(default=64, ge=1, le=10_000)
     max_attempts: Annotated[int, "next-turn"] = Field(default=3, ge=1, le=100)
-    # What an earlier process has left is judged by it once, at the start.
-    give_up_after_s: Annotated[float, "restart"] = Field(default=3600, ge=0)
     grace_s: float = Field(default=30, ge=0, le=3600)
-
-
-class DeliverySettings(Section):
-    """How long an answer is tried for that cannot be delivered; then it is a dead letter."""
-
-    retry_for_s: float = Field(default=86_400, gt=0, le=30 * 86_400)
 
 
 class SessionSettings(Section):
@@ -160,11 +149,10 @@ class AccessSettings(PeopleSettings):
 
 
 class AttachmentSettings(Section):
-    """Files that come with messages; `text_chars`: as much of a text file is shown to the model."""
+    """Files that come with messages."""
 
     # The page tells it to browsers that are open.
     max_bytes: Annotated[int, "restart"] = Field(default=20_000_000, ge=0, le=50_000_000)
-    text_chars: int = Field(default=50_000, ge=0, le=1_000_000)
 
 
 @accounts_for_each_platform
@@ -207,14 +195,13 @@ def is_server(url: str) -> bool:
 class StorageSettings(Section):
     """Where the data lies; `url` null: SQLite in PARLEY_HOME.
 
-    Of a server alone: `direct_url`: past a pooler. `pooled`: `url` is that of a pooler which lends
-    a session for one transaction. `connections`: for transactions and reads. `migrate`: "run" at
-    the start, or "wait" until `parley db migrate` has done it.
+    Of a server alone: `direct_url`: past a pooler which lends a session for one transaction, and
+    whose address is `url`. `connections`: for transactions and reads. `migrate`: "run" at the
+    start, or "wait" until `parley db migrate` has done it.
     """
 
     url: SecretStr | None = None
     direct_url: SecretStr | None = None
-    pooled: bool = False
     connections: int = Field(default=6, ge=2, le=64)
     migrate: Literal["run", "wait"] = "run"
     raw_days: Annotated[Days, "live"] = 30
@@ -228,28 +215,17 @@ class StorageSettings(Section):
 class RetentionSettings(Section):
     """How long what is stored is kept, in days; null: until `parley forget`.
 
-    `transcript_days`: messages out of view, and conversations that rest for so long. `audit_days`:
-    what the console's *Tool calls* shows. `search`: "transcript" for as long as the messages, or
-    days.
+    `transcript_days`: messages out of view, and conversations that rest for so long, with their
+    words in the search index, the steps of their turns and the answers as they were sent.
+    `audit_days`: what the console's *Tool calls* shows.
     """
 
     transcript_days: Days | None = None
     files_days: Days | None = None
     files_max_bytes: int | None = Field(default=None, ge=0, le=MOST_BYTES)
-    journal_days: Days | None = None
-    outbox_days: Days | None = None
     # Budgets sum up the current day, which is two by the clock of another place.
     ledger_days: int | None = Field(default=None, ge=2, le=MOST_DAYS)
     audit_days: Days | None = None
-    search: Literal["transcript"] | Days = "transcript"
-
-    @field_validator("search", mode="wrap")
-    @classmethod
-    def _transcript_or_days(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return read(value)
-        except ValidationError as exc:
-            raise ValueError(f"must be 'transcript' or an integer from 1 to {MOST_DAYS}") from exc
 
     @property
     def limits_files(self) -> bool:
@@ -266,28 +242,6 @@ class BackupSettings(Section):
     to: Path | None = None
     every_h: int = Field(default=24, ge=1, le=8_784)
     keep: int = Field(default=7, ge=1, le=10_000)
-
-
-class SearchSettings(Section):
-    """Whether `session_search` compares meanings too, by a model of embeddings.
-
-    `provider` asks `/embeddings` of a server that speaks OpenAI's API: the main model's, with its
-    key, where `base_url` is null. `dimensions`: how many numbers a vector has; null for a model
-    that has one length only. `input_usd`: US dollars for a million tokens, null for what is known.
-    """
-
-    embeddings: Literal["off", "provider"] = "off"
-    model: str = Field(default="text-embedding-3-small", min_length=1)
-    base_url: str | None = None
-    api_key: SecretStr | None = None
-    dimensions: int | None = Field(default=256, ge=16, le=4096)
-    input_usd: float | None = Field(default=None, ge=0)
-
-    @field_validator("embeddings", mode="before")
-    @classmethod
-    def _yaml_off(cls, value: Any) -> Any:
-        """YAML reads a bare `off` as false."""
-        return "off" if value is False else value
 
 
 class AlertSettings(Section):
@@ -332,7 +286,6 @@ class LoggingSettings(Section):
 class MetricsSettings(Section):
     """`/metrics` on the web port; `token`: for who does not come from this machine directly."""
 
-    enabled: bool = True
     token: SecretStr | None = None
 
     @field_validator("token")
@@ -346,14 +299,11 @@ class MetricsSettings(Section):
 class TelemetrySettings(Section):
     """Traces for an OpenTelemetry collector; `otlp_endpoint` null: none.
 
-    `otlp_endpoint`: of OTLP over HTTP, with or without its path `/v1/traces`. `otlp_headers`: sent
-    with each export; they are secrets. `sampling_ratio`: part of the messages that are traced.
+    `otlp_endpoint`: of OTLP over HTTP, with or without its path `/v1/traces`. OpenTelemetry's own
+    variables say which headers are sent, and which part of the messages is traced.
     """
 
     otlp_endpoint: str | None = None
-    otlp_headers: dict[str, SecretStr] = Field(default={})
-    sampling_ratio: float = Field(default=1.0, ge=0, le=1)
-    service_name: str = Field(default="parley", min_length=1, max_length=100)
 
     _otlp_endpoint = field_validator("otlp_endpoint")(web_address)
 
@@ -391,7 +341,6 @@ class Settings(Section):
     budget: Annotated[BudgetSettings, "live"] = BudgetSettings()
     quotas: Annotated[QuotaSettings, "live"] = QuotaSettings()
     queue: Annotated[QueueSettings, "live"] = QueueSettings()
-    delivery: Annotated[DeliverySettings, "live"] = DeliverySettings()
     sessions: Annotated[SessionSettings, "next-turn"] = SessionSettings()
     access: Annotated[AccessSettings, "live"] = AccessSettings()
     attachments: Annotated[AttachmentSettings, "next-turn"] = AttachmentSettings()
@@ -403,7 +352,6 @@ class Settings(Section):
     storage: Annotated[StorageSettings, "restart"] = StorageSettings()
     retention: Annotated[RetentionSettings, "live"] = RetentionSettings()
     backup: Annotated[BackupSettings, "restart"] = BackupSettings()
-    search: Annotated[SearchSettings, "restart"] = SearchSettings()
     alerts: Annotated[AlertSettings, "live"] = AlertSettings()
     logging: Annotated[LoggingSettings, "restart"] = LoggingSettings()
     metrics: Annotated[MetricsSettings, "restart"] = MetricsSettings()
@@ -411,6 +359,7 @@ class Settings(Section):
 
 
 KeyPath = tuple[str | int, ...]
+Writer = Callable[[Any], Any]
 Kind = Literal["section", "blocks", "json", "value"]
 INDEX = "*"
 
@@ -507,6 +456,79 @@ def flatten(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any
                 yield from flatten(block, (*path, name, index))
         else:
             yield (*path, name), value
+
+
+def secrets_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, SecretStr]]:
+    """Yield every secret of a value of the tree, with its place."""
+    match value:
+        case SecretStr():
+            yield path, value
+        case BaseModel():
+            for name in type(value).model_fields:
+                yield from secrets_in(getattr(value, name), (*path, name))
+        case tuple() | list():
+            for n, item in enumerate(value):
+                yield from secrets_in(item, (*path, n))
+        case dict():
+            for name, item in value.items():
+                yield from secrets_in(item, (*path, name))
+
+
+def in_map(path: KeyPath) -> bool:
+    """Whether a secret is in a map, where it may also be a plain word."""
+    return all_keys().find(path[:-1] if isinstance(path[-1], int) else path) is None
+
+
+def plain(value: Any, secret: Writer, text: Writer = str) -> Any:
+    """Return a value of the tree as JSON data.
+
+    Args:
+        secret: Writes a secret; None leaves it out.
+        text: Writes a text, and a path as one.
+    """
+    match value:
+        case SecretStr():
+            return secret(value)
+        case str() | Path():
+            return text(str(value))
+        case BaseModel():
+            return plain(dict(value), secret, text)
+        case dict():
+            return {
+                str(key): new
+                for key, old in value.items()
+                if (new := plain(old, secret, text)) is not None or old is None
+            }
+        case tuple() | list():
+            found = ((old, plain(old, secret, text)) for old in value)
+            return [new for old, new in found if new is not None or old is None]
+        case _:
+            return value
+
+
+def name_of(path: KeyPath, root: Any) -> str:
+    """Return a path as people write it: without the position of a lone block.
+
+    Args:
+        root: The settings, or maps and lists of the same shape, which may lack the path.
+    """
+    steps: list[str | int] = []
+    for end, step in enumerate(path):
+        key = all_keys().find(path[:end])
+        if not (isinstance(step, int) and key and key.lone_block and len(root or ()) <= 1):
+            steps.append(step)
+        root = _inner(root, step)
+    return dotted(tuple(steps))
+
+
+def _inner(value: Any, step: str | int) -> Any:
+    """Return what a value has at a step; None if it has nothing there."""
+    if isinstance(value, BaseModel):
+        return getattr(value, str(step), None)
+    if isinstance(value, dict):
+        return value.get(step)
+    is_there = isinstance(value, tuple | list) and isinstance(step, int) and step < len(value)
+    return value[step] if is_there else None
 
 
 def _walk(model: type[BaseModel], path: tuple[str, ...], around: Mark | None) -> Iterator[Key]:

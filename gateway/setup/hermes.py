@@ -134,8 +134,7 @@ def _unless_there(line: Line, files: dict[Path, bytes]) -> tuple[Line, dict[Path
 
 async def _notes(task: Import, into: Database | None) -> list[Line]:
     """Enter the notes of the memory files; what would instruct a prompt is refused, as ever."""
-    lines, person, memory = [], ":".join(task.owner), task.settings.tools.memory
-    limits = {"memory": memory.max_chars, "user": memory.profile_max_chars}
+    lines, person = [], ":".join(task.owner)
     notes = [(name, note) for name in NOTES for note in task.home.notes(name)]
     for name, note in notes:
         target, shown = NOTES[name], Redactor().text(note)
@@ -143,9 +142,11 @@ async def _notes(task: Import, into: Database | None) -> list[Line]:
         if kinds := sorted(scan(note).counts):
             line = line.but("left out", f"it holds: {', '.join(kinds)}")
         elif into is not None:
-            is_new = await into.write(notebook.take_note, person, target, note, limits[target])
+            is_new = await into.write(
+                notebook.take_note, person, target, note, notebook.MOST_CHARS[target]
+            )
             if is_new is None:
-                line = line.but("left out", f"no room: {limits[target]:,} characters")
+                line = line.but("left out", f"no room: {notebook.MOST_CHARS[target]:,} characters")
             elif not is_new:
                 line = line.but("known", "it is there already")
         lines.append(line)

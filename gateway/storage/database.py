@@ -113,7 +113,7 @@ def location_of(settings: Settings) -> Location:
     # As they are now: with a secret that is read again half of the connections would go elsewhere.
     direct = storage.direct_url and SecretStr(storage.direct_url.get_secret_value())
     return DatabaseServer(
-        SecretStr(url), direct, storage.pooled, storage.connections, storage.migrate == "run"
+        SecretStr(url), direct, direct is not None, storage.connections, storage.migrate == "run"
     )
 
 

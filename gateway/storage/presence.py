@@ -66,7 +66,6 @@ class Presence:
         server: DatabaseServer,
         name: str,
         death: Death,
-        give_up_after_s: float,
         former: int | None = None,
     ) -> tuple["Presence", Inheritance]:
         """Enter a new replica, or the same process as a new one; see `replicas.enter`.
@@ -74,9 +73,7 @@ class Presence:
         Raises:
             StorageUnavailable: The server cannot be reached, or the database is being copied.
         """
-        enter = partial(
-            replicas.enter, name=name, death=death, give_up_after_s=give_up_after_s, former=former
-        )
+        enter = partial(replicas.enter, name=name, death=death, former=former)
         conn, (replica_id, inherited) = await asyncio.to_thread(_entered, server, enter)
         return cls(conn, replica_id), inherited
 

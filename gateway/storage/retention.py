@@ -52,7 +52,6 @@ from gateway.storage.schema import (
     octets,
     outbox,
     quarantine,
-    search_row,
     session,
     step,
     turn,
@@ -152,13 +151,6 @@ _last_settings = func.coalesce(
     select(func.max(_settings.c.id)).where(_settings.c.kind == SETTINGS).scalar_subquery(), 0
 )
 SWEEPS: dict[str, tuple[Sweep, ...]] = {
-    "journal": (
-        Sweep(
-            step,
-            and_(step.c.kind == "model", ~_turn_runs(step.c.turn_id)),
-            _bytes_of(step.c.name, step.c.result),
-        ),
-    ),
     # What stands approved for a conversation is an answered inquiry: it holds until it is erased.
     "audit": (
         Sweep(
@@ -176,14 +168,6 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
             _bytes_of(inquiry.c.question, inquiry.c.answer),
         ),
         Sweep(audit_rows, audit_rows.c.id != _last_settings, _bytes_of(audit_rows.c.said)),
-    ),
-    # While anything is under way its keys tell what was said before, and buttons wait to go.
-    "outbox": (
-        Sweep(
-            outbox,
-            and_(outbox.c.state.in_(("sent", "dropped")), ~_is_working(outbox.c.conversation)),
-            _bytes_of(outbox.c.payload, outbox.c.markdown),
-        ),
     ),
     "ledger": (
         Sweep(
@@ -203,6 +187,18 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
                 or_(inbox.c.turn_id.is_(None), inbox.c.kind == "command", _is_unrecorded),
             ),
             _bytes_of(inbox.c.text),
+        ),
+        # Copies of what was said: in the steps of a model, and in answers as they were sent.
+        Sweep(
+            step,
+            and_(step.c.kind == "model", ~_turn_runs(step.c.turn_id)),
+            _bytes_of(step.c.name, step.c.result),
+        ),
+        # While anything is under way its keys tell what was said before, and buttons wait to go.
+        Sweep(
+            outbox,
+            and_(outbox.c.state.in_(("sent", "dropped")), ~_is_working(outbox.c.conversation)),
+            _bytes_of(outbox.c.payload, outbox.c.markdown),
         ),
     ),
 }
@@ -246,19 +242,10 @@ def count_raw(conn: Connection, age_s: float) -> Pruned:
 
 def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
     """Return the next conversations behind `after` that begin with an old message, in order."""
-    return _with_old(conn, message, age_s, after)
-
-
-def conversations_with_old_words(conn: Connection, age_s: float, after: int) -> list[int]:
-    """Return the next conversations that begin with an old message in the search index, by id."""
-    return _with_old(conn, search_row, age_s, after)
-
-
-def _with_old(conn: Connection, table: Table, age_s: float, after: int) -> list[int]:
     first_at = (
-        select(table.c.at)
-        .where(table.c.conversation == conversation.c.id)
-        .order_by(table.c.seq)
+        select(message.c.at)
+        .where(message.c.conversation == conversation.c.id)
+        .order_by(message.c.seq)
         .limit(1)
         .scalar_subquery()
     )
@@ -402,19 +389,6 @@ def _old_messages(
 _OLD = select(message.c.seq, message.c.turn_id, message.c.body).order_by(message.c.seq)
 
 
-def take_words(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
-    """Take the next old messages of a conversation out of the search index; they stay."""
-    known = and_(
-        search_row.c.conversation == message.c.conversation, search_row.c.seq == message.c.seq
-    )
-    found = _OLD.join(search_row, known).where(
-        message.c.conversation == conversation_id, _old(search_row, age_s)
-    )
-    rows = conn.execute(found.limit(STEP_MESSAGES)).all()
-    is_done = bool(rows) and _forget_words(conn, conversation_id, rows)
-    return Pruned(len(rows)) if is_done else Pruned()
-
-
 def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Any]) -> bool:
     """Take messages out of the search index; False if it cannot tell which words they have."""
     is_fed = conversations.search_progress(conn, conversation_id)[0] >= rows[-1].seq
@@ -442,11 +416,6 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
     left = sessions.active(conn, conversation_id).plan.first_seq
     over = (node.c.conversation == conversation_id, node.c.last_seq < left)
     conn.execute(delete(node).where(*over, or_(_old(node, age_s), is_last)))
-
-
-def count_words(conn: Connection, age_s: float) -> Pruned:
-    """Return how many messages would leave the search index."""
-    return _counted(conn, literal_column("0"), _old(search_row, age_s))
 
 
 class DueFile(NamedTuple):

@@ -233,14 +233,12 @@ class Beginning:
     Attributes:
         name: Of the place where it runs: at most one process has it at a time.
         death: How the process before ended that had it.
-        give_up_after_s: For how long turns that were running then may be tried in all.
         accounts: For which accounts it is to receive, where there may be others.
         share: What it may send, where there may be others.
     """
 
     name: str
     death: Death
-    give_up_after_s: float
     accounts: AccountLeases
     share: Share
 

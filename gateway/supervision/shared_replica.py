@@ -69,7 +69,6 @@ class SharedReplica(Replica):
         self.accounts: AccountLeases = beginning.accounts
         self._server = server
         self._share = beginning.share
-        self._give_up_after_s = beginning.give_up_after_s
         self._name = beginning.name
         self._troubled_at = float("-inf")
         self._living: deque[int] = deque(maxlen=SHARE_LOOKS)
@@ -92,9 +91,7 @@ class SharedReplica(Replica):
             StorageUnavailable: The server does not work now.
         """
         name = beginning.name
-        presence, inherited = await Presence.enter(
-            server, name, beginning.death, beginning.give_up_after_s
-        )
+        presence, inherited = await Presence.enter(server, name, beginning.death)
         log.info("replica_joined", replica=presence.replica_id)
         tell_of(inherited)
         joined = cls(database, server, presence, beginning)
@@ -192,9 +189,7 @@ class SharedReplica(Replica):
         """Take over from one that is dead; what cannot be taken now is at a later look."""
         reap = replicas.reap
         try:
-            inherited = await self._presence.run(
-                reap, dead, self._give_up_after_s, unlocked=unlocked
-            )
+            inherited = await self._presence.run(reap, dead, unlocked=unlocked)
         except StorageError as exc:
             log.warning("reap_failed", replica=dead, error=str(exc))
             return
@@ -250,9 +245,7 @@ class SharedReplica(Replica):
         pause_s = TRY_AGAIN_S
         while True:
             try:
-                presence, _ = await Presence.enter(
-                    self._server, self._name, replicas.LEFT, self._give_up_after_s, former
-                )
+                presence, _ = await Presence.enter(self._server, self._name, replicas.LEFT, former)
             except StorageError as exc:
                 log.warning("join_failed", former=former, error=str(exc))
             else:
@@ -268,7 +261,7 @@ class SharedReplica(Replica):
     async def leave(self) -> None:
         """Give everything back, so that others go on with it at once; nothing works after that."""
         try:
-            await self._presence.run(replicas.leave, self.id, self._give_up_after_s)
+            await self._presence.run(replicas.leave, self.id)
             log.info("replica_left", replica=self.id)
         except StorageError as exc:
             # The others find it gone.

@@ -125,10 +125,10 @@ async def _pruning(database: Database) -> list[Figure]:
     oldest = await database.read(lambda conn: conn.scalar(select(func.min(ledger.c.at))) or 0.0)
     days = int((time.time() - oldest) / DAY_S) - PRUNED_DAYS
     await _long_conversation(database, oldest)
-    limited = ("transcript", "journal", "outbox", "ledger", "audit")
+    limited = ("transcript", "ledger", "audit")
     limits = {f"{name}_days": days for name in limited}
     steps = _Steps(database)
-    settings = RetentionSettings(**limits, search=days)
+    settings = RetentionSettings(**limits)
     pruner = Pruner(cast("Database", steps), settings, days)
     alone = await _writes(database, asyncio.sleep(ALONE_S))
     during, took_s = await _timed(database, pruner.prune())

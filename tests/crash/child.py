@@ -70,7 +70,6 @@ from agent.settings import (
     AgentSettings,
     CompressionSettings,
     ContextSettings,
-    DelegationSettings,
     OutputSettings,
     TerminalSettings,
     ToolSettings,
@@ -90,7 +89,7 @@ from gateway.alerts.telling import AlertsTold
 from gateway.alerts.watch import AlertWatch
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.http.server import ChatHistory
-from gateway.pipeline import next_turn, worker
+from gateway.pipeline import delegation, next_turn, worker
 from gateway.pipeline.next_turn import burst
 from gateway.settings.tree import (
     AccessSettings,
@@ -223,7 +222,7 @@ def look_for_alerts(spec: Spec) -> None:
 def _storage(spec: Spec) -> StorageSettings:
     ways = {"url": spec.url, "direct_url": spec.direct_url}
     known = {key: SecretStr(url) for key, url in ways.items() if url is not None}
-    return StorageSettings(pooled=spec.direct_url is not None, **known)
+    return StorageSettings(**known)
 
 
 def burst_or_fail(entries: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:
@@ -296,6 +295,7 @@ class Life:
         if spec.url is None:
             replace_in(migrations, connected=self._connected)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
+        replace_in(delegation, MAX_S=spec.child_s)
         replace_in(next_turn, burst=burst_or_fail)
         replace_in(blame, QUIET_S=spec.quiet_s, TRIAL_SHARE=spec.trial_share)
         if spec.lease_s is not None:
@@ -315,7 +315,6 @@ class Life:
                 grace_s=spec.grace_s,
                 max_concurrent_turns=spec.slots,
                 max_attempts=spec.attempts,
-                give_up_after_s=spec.give_up_after_s,
             ),
             access=AccessSettings(mode="open", rate_per_min=0),
             alerts=AlertSettings(to=(spec.alerts_to,), disk_free_bytes=spec.disk_free_bytes),
@@ -324,7 +323,6 @@ class Life:
             compression=CompressionSettings(protect_last_n=2),
             context=ContextSettings(engine=spec.engine),
             tools=ToolSettings(
-                delegation=DelegationSettings(max_s=spec.child_s),
                 mcp=spec.mcp,
             ),
         )

@@ -144,7 +144,7 @@ def test_a_server_without_tools_is_told_of_at_the_start(tmp_path: Path) -> None:
     assert toolless_warnings(again) == (warning,)
 
 
-def test_the_summary_model_has_keys_a_window_and_fallbacks_of_its_own(tmp_path: Path) -> None:
+def test_the_summary_model_has_keys_and_a_window_of_its_own(tmp_path: Path) -> None:
     """Then come the models that answer, each with its keys; the offline one writes nothing."""
     block = {
         "model": "tiny",
@@ -152,21 +152,15 @@ def test_the_summary_model_has_keys_a_window_and_fallbacks_of_its_own(tmp_path: 
         "base_url": "http://127.0.0.1:2/v1",
         "api_keys": ["key-one", "key-two"],
         "context_length": 8_192,
-        "fallbacks": [
-            {"provider": "anthropic", "name": "claude-haiku-4-5", "api_key": "key-three"}
-        ],
     }
     settings = settings_of(tmp_path, model=LOCAL, auxiliary={"compression": block})
     line = build_writers(settings)
-    assert [each.place for each in line] == [
-        "auxiliary.compression",
-        "auxiliary.compression.fallbacks.0",
-    ]
+    assert [each.place for each in line] == ["auxiliary.compression"]
     assert [model.context_length for model in line[0].models] == [8_192, 8_192]
     summariser = build_summariser(settings, made(settings))
     assert summariser is not None
     names = [model.name for model in summariser.models]
-    assert names == ["tiny", "tiny", "claude-haiku-4-5", "big"]
+    assert names == ["tiny", "tiny", "big"]
 
 
 def history_of(chat: Running) -> ChatHistory:
@@ -301,14 +295,6 @@ def test_a_block_that_cannot_be_used_stops_the_start(
         line_of(tmp_path, *blocks)
 
 
-@pytest.mark.parametrize(("enabled", "layout"), [(True, "native"), (False, None)])
-def test_caching_can_be_switched_off(tmp_path: Path, enabled: bool, layout: str | None) -> None:
-    """For every key and every fallback: no request is marked, whoever makes it."""
-    keys = CLAUDE | {"api_keys": ["key-two"]}
-    line = line_of(tmp_path, keys, CLAUDE, prompt_caching={"enabled": enabled})
-    assert [model.cache_layout for model in models_of(line)] == [layout] * 3
-
-
 # learn_windows
 
 
@@ -432,8 +418,6 @@ async def test_a_provider_that_tells_nothing_changes_nothing(
     [
         (CLAUDE, {}, "ENABLED (Claude via Anthropic, 5m TTL)"),
         (CLAUDE, {"cache_ttl": "1h"}, "ENABLED (Claude via Anthropic, 1h TTL)"),
-        (CLAUDE, {"enabled": False}, "DISABLED (prompt_caching.enabled is false)"),
-        (LOCAL_BLOCK, {"enabled": False}, "DISABLED (prompt_caching.enabled is false)"),
         (LOCAL_BLOCK, {}, "left to the provider (local takes no breakpoints)"),
     ],
 )

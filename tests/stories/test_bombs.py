@@ -14,10 +14,10 @@ from aiohttp.test_utils import TestServer
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.settings import FetchSettings, TerminalSettings, ToolSettings, WorkspaceSettings
+from agent.settings import FetchSettings, TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
-from agent.tools.sandbox import files
+from agent.tools.sandbox import fetch, files, terminal
 from agent.tools.sandbox.fetch import make_fetch_url
 from agent.tools.sandbox.files import READ_FILE, SEARCH_FILES
 from agent.tools.sandbox.terminal import make_terminal
@@ -96,6 +96,11 @@ def at_home(tool: Tool, home: Path) -> Tool:
 async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     """A gateway with tight limits, and a server that it may fetch from."""
     monkeypatch.setattr(files, "TIME_LIMIT_S", 0.5)
+    monkeypatch.setattr(terminal, "MAX_PROCESSES", 40)
+    monkeypatch.setattr(terminal, "MEMORY_BYTES", 100_000_000)
+    monkeypatch.setattr(terminal, "OUTPUT_BYTES", 2_000)
+    monkeypatch.setattr(terminal, "WORKSPACE_BYTES", 200_000)
+    monkeypatch.setattr(fetch, "MAX_BYTES", 5_000)
     app = web.Application()
     app.router.add_get("/", pack)
     async with AsyncExitStack() as stack:
@@ -103,13 +108,9 @@ async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         settings = ToolSettings(
             terminal=TerminalSettings(
                 timeout_s=60,
-                max_processes=40,
-                max_memory_bytes=100_000_000,
-                max_output_bytes=2_000,
                 allow_root=True,
             ),
-            fetch=FetchSettings(allow_hosts=(f"127.0.0.1:{server.port}",), max_bytes=5_000),
-            workspace=WorkspaceSettings(max_bytes=200_000),
+            fetch=FetchSettings(allow_hosts=(f"127.0.0.1:{server.port}",)),
         )
         made = make_terminal(settings), SEARCH_FILES, READ_FILE, make_fetch_url(settings)
         tools = [at_home(tool, tmp_path) for tool in made]

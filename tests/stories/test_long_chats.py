@@ -19,6 +19,7 @@ from agent.tools.builtin.history import READ_CONVERSATION
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.view.view import NOTE, load_plan
+from gateway import wiring
 from gateway.commands.compress import NOTHING_TO_COMPRESS
 from gateway.commands.new import NEW_TEXT
 from gateway.pipeline import notices
@@ -321,10 +322,13 @@ async def test_a_prepared_summary_is_used_without_a_call(tmp_path: Path) -> None
 
 
 @pytest.mark.thorough
-async def test_a_summary_that_is_not_ready_is_not_waited_for_forever(tmp_path: Path) -> None:
+async def test_a_summary_that_is_not_ready_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The compaction asks for its own; what comes later belongs to an ended segment."""
+    monkeypatch.setattr(wiring, "SIDE_TASK_S", 1.0)
     model = LongChatModel()
-    async with running(tmp_path, model, auxiliary={"compression": {"timeout_s": 1}}) as chat:
+    async with running(tmp_path, model) as chat:
         model.writing.clear()
         await until_compacted(chat, count=4)
         model.writing.set()

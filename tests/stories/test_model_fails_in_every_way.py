@@ -22,6 +22,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.errors import ModelUnreachable as Unreachable
+from agent.models import api
 from gateway.alerts.troubles import FAILING_S, TROUBLES
 from gateway.pipeline import notices
 from tests.support.faulty_models import (
@@ -411,10 +412,13 @@ async def test_a_stream_that_falls_silent_is_left(
 
 @pytest.mark.thorough
 @every_provider
-async def test_a_stream_without_an_end_is_left(opened: Open, provider: ProviderName) -> None:
+async def test_a_stream_without_an_end_is_left(
+    opened: Open, provider: ProviderName, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once the time for one call is over it is made again; what it wrote is booked as lost."""
     # Long enough for a busy machine to see the beginning.
-    async with opened(provider, main={"request_timeout_s": 5}) as at:
+    monkeypatch.setattr(api, "WHOLE_CALL_S", 5.0)
+    async with opened(provider) as at:
         at.main.script(Reply(text="word " * 4000, piece=5, pause_s=0.02))
         assert await at.ask() == [ANSWER]
         assert (at.actions, at.clock.waits) == (["retry"], [1])

@@ -27,7 +27,7 @@ pytestmark = TAKES_PGBOUNCER
 def storage(pooler: PgBouncer, postgres_url: str) -> dict[str, Any]:
     """What the settings of both replicas say."""
     url = pooler.url(name_of(postgres_url))
-    return {"url": url, "direct_url": postgres_url, "pooled": True}
+    return {"url": url, "direct_url": postgres_url}
 
 
 @asynccontextmanager

@@ -75,7 +75,7 @@ async def chatting(
     home: Path, server: OpenAIServer, main: LongChatModel, **block: Any
 ) -> AsyncIterator[Running]:
     """Run a gateway whose summaries the server writes."""
-    own = {"provider": "openai", "model": "local", "base_url": server.url, "timeout_s": 20}
+    own = {"provider": "openai", "model": "local", "base_url": server.url}
     auxiliary = {"compression": own | block}
     async with running(home, main, compression=FEW, auxiliary=auxiliary) as chat:
         yield chat

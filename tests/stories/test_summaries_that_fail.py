@@ -22,6 +22,7 @@ from agent.errors import (
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.view.view import Summary, load_plan
+from gateway import wiring
 from gateway.agent_ports.journal import Reader
 from gateway.storage import schema
 from tests.support.anthropic_server import AnthropicServer
@@ -94,14 +95,15 @@ FAILURES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "time_"), products([*FAILURES], [1, 2]))
-async def test_a_failing_summary_model_loses_nothing(tmp_path: Path, name: str, time_: int) -> None:
+async def test_a_failing_summary_model_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, time_: int
+) -> None:
     """The extractor writes the summary: every fact is in view, every original can be read."""
     failure = FAILURES[name]
     model = LongChatModel(context_length=WINDOW_TOKENS, summary=faithful)
-    block = {"timeout_s": TIMEOUT_S if failure.hangs else 60}
-    async with running(
-        tmp_path, model, compression={"protect_last_n": 4}, auxiliary={"compression": block}
-    ) as chat:
+    if failure.hangs:
+        monkeypatch.setattr(wiring, "SIDE_TASK_S", TIMEOUT_S)
+    async with running(tmp_path, model, compression={"protect_last_n": 4}) as chat:
         before = await until_compacted(chat, count=time_ - 1)
         await chat.ask(f"{question(before)}{INJECTION}")
         earlier = (await summaries(chat))[-1] if time_ > 1 else None
@@ -189,10 +191,10 @@ async def server() -> AsyncIterator[AnthropicServer]:
         yield running_
 
 
-def auxiliary(server: AnthropicServer, timeout_s: float = 60) -> dict[str, Any]:
+def auxiliary(server: AnthropicServer) -> dict[str, Any]:
     """Return the settings of a summary model of its own."""
     block = {"provider": "anthropic", "base_url": server.url, "api_key": KEY, "model": "tiny"}
-    return {"compression": {**block, "timeout_s": timeout_s}}
+    return {"compression": block}
 
 
 async def compacted(home: Path, server: AnthropicServer) -> tuple[str | None, str | None, int]:
@@ -263,13 +265,14 @@ async def test_the_extractor_stands_in(
 
 @pytest.mark.thorough
 async def test_a_silent_auxiliary_model_is_given_up(
-    tmp_path: Path, server: AnthropicServer
+    tmp_path: Path, server: AnthropicServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time limit holds for all models together; the connection is closed."""
     server.default = Reply(text="## Goal", trouble="stall")
     model = LongChatModel()
     few = {"protect_last_n": 2}
-    block = auxiliary(server, TIMEOUT_S)
+    monkeypatch.setattr(wiring, "SIDE_TASK_S", TIMEOUT_S)
+    block = auxiliary(server)
     async with running(tmp_path, model, compression=few, auxiliary=block) as chat:
         await until_compacted(chat)
         [row] = await compactions(chat)

@@ -99,7 +99,6 @@ class Spec:
     grace_s: float = 10.0
     slots: int = 64
     attempts: int = 3
-    give_up_after_s: float = 3600.0
     quiet_s: float = 0.3
     trial_share: float = 0.25
     beat_s: float = 0.05

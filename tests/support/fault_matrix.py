@@ -333,7 +333,7 @@ class _Work:
         account = (adapter.platform, adapter.account)
         owners = Owners(Access(AccessSettings()), {account: adapter.render})
         self._owners = owners
-        burials, links = Burials(owners, DAY_S), ChatLinks(None)
+        burials, links = Burials(owners), ChatLinks(None)
         adapters, replica = {account: adapter}, Replica(database, 1)
         traffic = Traffic(virtual_loop().time)
         self.delivery = Delivery(database, replica, adapters, traffic, burials, links)

@@ -132,7 +132,7 @@ def pgbouncer(server: PostgresServer) -> Iterator[PgBouncer]:
 
 
 def behind(pooler: PgBouncer, direct_url: str) -> DatabaseServer:
-    """Return a database as a gateway with `storage.pooled` has it."""
+    """Return a database as a gateway behind a pooler has it."""
     url = pooler.url(name_of(direct_url))
     return server_at(url, pooled=True, direct_url=SecretStr(direct_url))
 

@@ -43,7 +43,7 @@ async def main(url: str, name: str) -> None:
     database = PostgresDatabase(DatabaseServer(SecretStr(url), connections=2))
     accounts = AccountLeases()
     accounts.want(Receiving(*ACCOUNTS[0]))
-    beginning = Beginning(name, Death(), 3600.0, accounts, Share())
+    beginning = Beginning(name, Death(), accounts, Share())
     replica = await registered(database, beginning)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(replica.run())

@@ -28,6 +28,7 @@ from agent.context_engine import (
 )
 from agent.engines.lcm import tools
 from agent.engines.lcm.nodes import (
+    FAN_OUT,
     Frontier,
     NodeText,
     Run,
@@ -42,10 +43,13 @@ from agent.engines.lcm.nodes import (
 )
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ToolSchema
-from agent.settings import LcmSettings
 from agent.view.edits import outlined
 from agent.view.view import Edit, Entry, Summary, ViewPlan
 
+LARGE_TOKENS = 25_000
+"""A message of more tokens is shown as an outline. Source: the design's page on context, 4."""
+LEAF_TOKENS = 20_000
+"""Most tokens of the messages that one leaf is written from; the same source."""
 LEAF_SHARE = 0.2
 """A leaf is written from so much of the threshold at most: several have to fit."""
 TEXT_SHARE = 0.2
@@ -76,9 +80,8 @@ class LcmEngine(ContextEngine):
     prepares_parts: ClassVar[bool] = True
 
     def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-        """Take the limits, and the settings under `context.lcm`."""
+        """Take the limits; it has no options."""
         super().__init__(limits, options)
-        self._settings = LcmSettings.model_validate(options)
         self._archive: Archive | None = None
 
     @override
@@ -95,13 +98,13 @@ class LcmEngine(ContextEngine):
             return None
         sizes = Sizes(request)
         # Outlines first: they make room without a model, and may be enough.
-        request = with_outlines(request, sizes, self._settings.large_tokens)
+        request = with_outlines(request, sizes)
         if request.trigger != "manual" and request.tokens <= target_tokens(request):
             return Compressed(request.plan, "prune", request.tokens)
         if pruned := prune_old_results(request, sizes, protected_tail(request, sizes)):
             return pruned
         known = self._archive.nodes() if self._archive else ()
-        work = LcmCompaction(request, sizes, self._settings, opened(request, known))
+        work = LcmCompaction(request, sizes, opened(request, known))
         work.run()
         return work.result()
 
@@ -109,7 +112,7 @@ class LcmEngine(ContextEngine):
     def prepare(self, request: CompressionRequest) -> Summary | None:
         """Write what the next compaction needs: a level that is full condensed, or leaves."""
         request = replace(request, prepared=None)
-        work = LcmCompaction(request, Sizes(request), self._settings, opened(request, ()))
+        work = LcmCompaction(request, Sizes(request), opened(request, ()))
         written = work.written_ahead()
         if not written and work.scribe.told:
             raise SummaryFailed(work.scribe.failure or "there is nothing to summarise")
@@ -128,14 +131,12 @@ class LcmEngine(ContextEngine):
         return tools.answer(name, arguments, self._archive)
 
 
-def with_outlines(
-    request: CompressionRequest, sizes: Sizes, large_tokens: int
-) -> CompressionRequest:
+def with_outlines(request: CompressionRequest, sizes: Sizes) -> CompressionRequest:
     """Return the request with outlines in place of large contents, the newest question's but."""
     newest = newest_ask(request.entries)
     spared = {newest.seq} if newest else set()
     before = sizes.shown(request.plan)
-    large = {seq for seq, tokens in before.items() if tokens > large_tokens} - spared
+    large = {seq for seq, tokens in before.items() if tokens > LARGE_TOKENS} - spared
     plan = with_edits(request, [Edit(seq, "outline") for seq in large])
     if plan is None:
         return request
@@ -149,7 +150,6 @@ class LcmCompaction:
 
     request: CompressionRequest
     sizes: Sizes
-    settings: LcmSettings
     frontier: Frontier
     scribe: Scribe = field(init=False)
     tokens: int = field(init=False)
@@ -221,7 +221,7 @@ class LcmCompaction:
     def next_run(self, request: CompressionRequest) -> Run | None:
         """Return what the next leaf covers: what was written ahead, if that still fits."""
         limit = protected_tail(request, self.sizes)
-        most = min(self.settings.leaf_tokens, int(request.limits.threshold_tokens * LEAF_SHARE))
+        most = min(LEAF_TOKENS, int(request.limits.threshold_tokens * LEAF_SHARE))
         if self.ahead:
             upto = sum(entry.seq <= self.ahead[0].last_seq for entry in request.entries)
             # No limit of size: the text that is there says where the leaf ends.
@@ -279,7 +279,7 @@ class LcmCompaction:
     def crowded(self) -> slice | None:
         """Return the nodes to condense: those of a full level, or some where room is short."""
         shown = self.frontier.shown
-        if place := due(shown, self.settings):
+        if place := due(shown):
             return place
         return pressed(shown) if self.frontier_tokens() > self.most_frontier_tokens() else None
 
@@ -335,7 +335,7 @@ class LcmCompaction:
         lasting = [entry for entry in entries if not entry.message.get("ephemeral")]
         return [
             Entry(seq, outlined(message, seq))
-            if self.sizes.message(message) > self.settings.large_tokens
+            if self.sizes.message(message) > LARGE_TOKENS
             else Entry(seq, message)
             for seq, message in lasting
         ]
@@ -346,7 +346,7 @@ class LcmCompaction:
 
     def leaf_budget(self, entries: Sequence[Entry]) -> int:
         """Return how long the text of a leaf may be."""
-        most = self.most_frontier_tokens() // self.settings.fan_out
+        most = self.most_frontier_tokens() // FAN_OUT
         return max(LEAST_TEXT_TOKENS, min(int(self.size(entries) * TEXT_SHARE), most))
 
     def most_frontier_tokens(self) -> int:

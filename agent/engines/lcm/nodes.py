@@ -29,9 +29,11 @@ from agent.context.phases.summary import merge_summaries, write_summary
 from agent.context_engine import CompressionRequest, Level, Node, NodeSource, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
-from agent.settings import LcmSettings
 from agent.view.view import Entry, Summary
 
+FAN_OUT = 8
+HIGHER_FAN_OUT = 4
+"""How many leaves, and how many nodes of a higher level, are condensed into one node."""
 MOST_ENDS = 24
 """How many ends of a run are tried before the head gives way."""
 ByModel = Callable[[int, bool], str]
@@ -243,10 +245,10 @@ def _run(
     return Run(run, frontier.last_seq + 1, last, cut, before)
 
 
-def due(shown: Sequence[Summary], settings: LcmSettings) -> slice | None:
+def due(shown: Sequence[Summary]) -> slice | None:
     """Return the oldest run of nodes of one level that are as many as a parent takes."""
     for place, level in _levels(shown):
-        fan_out = settings.higher_fan_out if level else settings.fan_out
+        fan_out = HIGHER_FAN_OUT if level else FAN_OUT
         if place.stop - place.start >= fan_out:
             return slice(place.start, place.start + fan_out)
     return None

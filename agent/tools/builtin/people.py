@@ -105,7 +105,7 @@ SEND_FILE = Tool(
 
 MAX_TASK_CHARS = 70_000
 LONGEST_S = 86_400.0
-"""A child ends by its own limits (`tools.delegation`), of which this tool knows nothing."""
+"""A child ends by limits of its own, of which this tool knows nothing."""
 
 
 class DelegateArguments(Arguments):

@@ -36,6 +36,10 @@ log = structlog.get_logger()
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
+FETCH_S = 20.0
+"""Seconds for one page, redirects included."""
+MAX_BYTES = 2_000_000
+"""Of one page, unpacked."""
 MAX_REDIRECTS = 5
 PAGE_WITHIN_S = 10.0
 """How long it may take to read the text out of a page."""
@@ -155,7 +159,7 @@ def make_fetch_url(settings: ToolSettings, lookup: Lookup = look_up) -> Tool:
         effect="idempotent",
         arguments=FetchArguments,
         run=fetcher.run,
-        timeout_s=settings.fetch.timeout_s + 2 * PAGE_WITHIN_S,
+        timeout_s=FETCH_S + 2 * PAGE_WITHIN_S,
         restricted=True,
     )
 
@@ -179,10 +183,10 @@ class Fetcher:
 
     async def _fetch(self, url: URL, redirects: Redirects) -> WebPage:
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(FETCH_S):
                 return await self._follow(url, redirects)
         except TimeoutError as exc:
-            raise ToolError(f"no answer within {self._options.timeout_s:g} s") from exc
+            raise ToolError(f"no answer within {FETCH_S:g} s") from exc
         except UnusableEnvironment as exc:
             raise ToolError(str(exc)) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
@@ -245,7 +249,7 @@ class Fetcher:
         complete = True
         async for part in response.content.iter_any():
             body += part
-            if len(body) > self._options.max_bytes:
+            if len(body) > MAX_BYTES:
                 complete = False
                 break
         return WebPage(
@@ -253,7 +257,7 @@ class Fetcher:
             response.status,
             _kind(response.content_type),
             response.charset,
-            bytes(body[: self._options.max_bytes]),
+            bytes(body[:MAX_BYTES]),
             complete,
         )
 

@@ -21,10 +21,11 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.processes.helpers import HelperFailed, ask
 from agent.processes.workspace import Workspace, clear, components
-from agent.settings import ToolSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 
+WORKSPACE_BYTES = 200_000_000
+"""Most that one workspace may contain, so that no conversation fills the disk."""
 TIME_LIMIT_S = 10.0
 """How long a search may take."""
 MAX_ANSWER_BYTES = 1_000_000
@@ -90,31 +91,29 @@ READ_FILE = Tool(
 )
 
 
-def make_write_file(settings: ToolSettings) -> Tool:
-    """Return the tool that writes."""
-    max_bytes = settings.workspace.max_bytes
-
-    async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
-        # JSON may hold half of a surrogate pair, which is no UTF-8.
-        content = arguments.content.encode(errors="replace")
-        size = await asyncio.to_thread(
-            of(context).write,
-            arguments.path,
-            content,
-            max_bytes=max_bytes,
-            append=arguments.append,
-        )
-        return f"{arguments.path} is written: {size:,} bytes."
-
-    return Tool(
-        name="write_file",
-        description="Writes a text file of the workspace.",
-        effect="side_effect",
-        arguments=WriteArguments,
-        run=write_file,
-        exclusive=True,
-        restricted=True,
+async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
+    """Write a file, or to its end."""
+    # JSON may hold half of a surrogate pair, which is no UTF-8.
+    content = arguments.content.encode(errors="replace")
+    size = await asyncio.to_thread(
+        of(context).write,
+        arguments.path,
+        content,
+        max_bytes=WORKSPACE_BYTES,
+        append=arguments.append,
     )
+    return f"{arguments.path} is written: {size:,} bytes."
+
+
+WRITE_FILE = Tool(
+    name="write_file",
+    description="Writes a text file of the workspace.",
+    effect="side_effect",
+    arguments=WriteArguments,
+    run=write_file,
+    exclusive=True,
+    restricted=True,
+)
 
 
 async def list_files(context: ToolContext, arguments: ListArguments) -> str:

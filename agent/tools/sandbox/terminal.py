@@ -24,12 +24,18 @@ from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.tools.sandbox.files import of
+from agent.tools.sandbox.files import WORKSPACE_BYTES, of
 
 log = structlog.get_logger()
 
 TEMPORARY = ".tmp"
 """The command's TMPDIR, in its workspace."""
+OUTPUT_BYTES = 1_000_000
+"""As much output of one command is kept, half of it from the end."""
+MAX_PROCESSES = 256
+"""Processes and threads of one command: enough for a build, too few for a fork bomb to hurt."""
+MEMORY_BYTES = 2_000_000_000
+"""Of each process of a command, and of all together."""
 _REPORTS_WITHIN_S = 15.0
 """Beyond the limit of a command its keeper can still tell how it ended."""
 
@@ -52,7 +58,7 @@ def make_terminal(settings: ToolSettings) -> Tool:
     refuse_root(options)
     sandbox = sandbox_of(settings)
     report_confinement(sandbox, options)
-    terminal = Terminal(options, sandbox, settings.workspace.max_bytes)
+    terminal = Terminal(options, sandbox, WORKSPACE_BYTES)
     return Tool(
         name="terminal",
         description=(
@@ -178,10 +184,10 @@ class Terminal:
         options, home = self._options, str(workspace.root)
         limits = CommandLimits(
             timeout_s=timeout_s,
-            output_bytes=options.max_output_bytes,
-            tail_bytes=options.max_output_bytes // 2,
-            max_processes=options.max_processes,
-            memory_bytes=options.max_memory_bytes,
+            output_bytes=OUTPUT_BYTES,
+            tail_bytes=OUTPUT_BYTES // 2,
+            max_processes=MAX_PROCESSES,
+            memory_bytes=MEMORY_BYTES,
             disk_bytes=0 if is_full else self._disk_bytes,
         )
         environment = {

@@ -133,6 +133,9 @@ _LEGACY = "cp1252"
 _FENCES = re.compile("`+")
 _BRACKETS = str.maketrans("[]", "()")
 
+TEXT_CHARS = 50_000
+"""As much of all text files of a message together is shown to the model, which can read on."""
+
 Part = dict[str, Any]
 
 
@@ -141,14 +144,12 @@ def content_of(
     conversation_id: int,
     entries: Sequence[InboxEntry],
     text: str,
-    text_chars: int,
 ) -> str | list[Part]:
     """Return the content of the user message that a turn begins with.
 
     Args:
         entries: All that the turn answers, or is to know.
         text: Theirs, merged.
-        text_chars: As much of all text files together is shown.
 
     Returns:
         A string where there is no picture to be looked at, else parts: one text, then the pictures.
@@ -158,7 +159,7 @@ def content_of(
     several = len({entry.sender for entry in entries}) > 1
     senders = {entry.seq: f", from {entry.sender_name}" for entry in entries if several}
     texts = [each.row for each in files if each.is_text]
-    shares = shares_of([row.stored_bytes for row in texts], text_chars)
+    shares = shares_of([row.stored_bytes for row in texts], TEXT_CHARS)
     chars = {row.id: share for row, share in zip(texts, shares, strict=True)}
     told = [text] if text.strip() else []
     pictures: list[Part] = []

@@ -7,7 +7,7 @@ it was written.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ from gateway.storage.schema import iso_time, memory, message, now_s, step, todo
 
 KEPT: tuple[MemoryTarget, ...] = ("user", "memory")
 OFFER = "offer"
-CONFIRMED_CHARS = 4_000
-"""A yes adds a note only if all notes about the person then have at most so many characters."""
+MOST_CHARS: Mapping[MemoryTarget, int] = {"memory": 2_200, "user": 4_000}
+"""Characters of all notes of one kind together: every prompt contains them."""
 LOOKED_BACK = 400
 """Newest messages that are searched for the same words by the agent or a tool."""
 
@@ -317,7 +317,7 @@ def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
     if note.text in texts:
         conn.execute(delete(memory).where(here))
         return True
-    if _chars([*texts, note.text]) > CONFIRMED_CHARS:
+    if _chars([*texts, note.text]) > MOST_CHARS["user"]:
         return False
     as_note = update(memory).where(here).values(target="user", value=None)
     if not conn.execute(as_note).rowcount:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Connection,
-    and_,
     bindparam,
     case,
     literal_column,
@@ -26,7 +25,6 @@ from gateway.session_keys import address_key
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.schema import (
-    attachment,
     cursor,
     inbox,
     is_running,
@@ -64,9 +62,7 @@ def key_of(message: InboundMessage) -> tuple[str, str]:
     return source_of(message), message.dedupe_key
 
 
-def ages_s(
-    conn: Connection, message: InboundMessage, within_s: float, limit: int, *, files: bool = False
-) -> list[float]:
+def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
     """Return how long ago the sender's messages for the model came, the newest first.
 
     Not those that were refused, nor what was answered at once: no turn has taken that.
@@ -74,11 +70,10 @@ def ages_s(
     Args:
         message: What its sender sends now, on any account of the platform.
         within_s: Older ones are left out.
-        files: Of the files that came with them instead.
     """
     sources = f"{message.address.platform}:%"
     its = {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit}
-    return list(conn.scalars(_FILE_AGES if files else _AGES, its))
+    return list(conn.scalars(_AGES, its))
 
 
 _AGES = (
@@ -92,10 +87,6 @@ _AGES = (
     )
     .order_by(inbox.c.at.desc())
     .limit(bindparam("limit"))
-)
-_FILE_AGES = _AGES.join(
-    attachment,
-    and_(attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq),
 )
 
 

@@ -3,7 +3,7 @@
 Which turns ran is known from their rows: they are running, and were taken up under the lease that
 their conversation still has. So nothing is written on the path of a message for this.
 
-A death whose cause is not known to be a turn costs no attempt while `queue.give_up_after_s` lasts.
+A death whose cause is not known to be a turn costs no attempt while `GIVE_UP_AFTER_S` lasts.
 A turn that ran at two of them without getting further in between is a suspect. It is tried beside
 all others, but only when the process has lived for `quiet_s` without it, and no two trials
 coincide. A trial lasts a quarter of that time. Only a death in that quarter is held against it: one
@@ -52,6 +52,8 @@ DeathCause = Literal[
 """stopped: it ended by itself, as it was asked to. stop_cut_off: it was asked to, and killed before
 it was done. exception: it ended by itself with an exception. killed: SIGKILL from outside, or what
 cannot be told from that."""
+GIVE_UP_AFTER_S = 3_600.0
+"""Deaths whose cause is not known to be a turn cost its attempts nothing for so long."""
 FREE: frozenset[DeathCause] = frozenset({"stopped", "stop_cut_off"})
 """Ends that cost nothing, however often."""
 NOBODYS: frozenset[DeathCause] = frozenset({"machine_restarted", "exception"})
@@ -126,23 +128,19 @@ class Inheritance:
     trials: dict[int, float]
 
 
-def take_over(
-    conn: Connection, replica_id: int, death: Death, give_up_after_s: float
-) -> Inheritance:
+def take_over(conn: Connection, replica_id: int, death: Death) -> Inheritance:
     """Charge the turns that ran when the earlier process ended, and take everything from it."""
     # Before the leases are taken from it: they tell which turns ran (decision 015).
-    ran = _charge(conn, conversation.c.owner != replica_id, death, give_up_after_s)
-    _forgive_files(conn, death, give_up_after_s)
+    ran = _charge(conn, conversation.c.owner != replica_id, death)
+    _forgive_files(conn, death)
     # NOBODYS: | Nothing ran, so what killed the process was no turn.
     if not ran and death.how not in FREE | NOBODYS:
         _clear_suspects(conn)
     count = leases.reap_others(conn, replica_id)
-    return Inheritance(count, len(ran), _hold_suspects(conn, give_up_after_s))
+    return Inheritance(count, len(ran), _hold_suspects(conn))
 
 
-def take_over_from(
-    conn: Connection, dead_id: int, death: Death, give_up_after_s: float
-) -> Inheritance:
+def take_over_from(conn: Connection, dead_id: int, death: Death) -> Inheritance:
     """Charge the turns that ran in one replica when it died, and take everything from it.
 
     Others live, and their turns go on. Suspects that wait are not cleared where nothing ran in it:
@@ -151,13 +149,12 @@ def take_over_from(
     Args:
         dead_id: The replica, whose row the caller has locked (`replicas.dead`).
         death: How it ended, as far as the others can tell.
-        give_up_after_s: As for `take_over`.
     """
     leases.hold_owned(conn, dead_id)
-    ran = _charge(conn, conversation.c.owner == dead_id, death, give_up_after_s)
-    _forgive_files(conn, death, give_up_after_s)
+    ran = _charge(conn, conversation.c.owner == dead_id, death)
+    _forgive_files(conn, death)
     count = leases.reap(conn, dead_id)
-    held = _hold_suspects(conn, give_up_after_s, turn.c.id.in_(ran))
+    held = _hold_suspects(conn, turn.c.id.in_(ran))
     return Inheritance(count, len(ran), held)
 
 
@@ -170,9 +167,7 @@ def trials(conn: Connection) -> dict[int, float]:
     return {row.conversation: TRIAL_SHARE * row.quiet_s for row in suspects}
 
 
-def _charge(
-    conn: Connection, its: ColumnElement[bool], death: Death, give_up_after_s: float
-) -> list[int]:
+def _charge(conn: Connection, its: ColumnElement[bool], death: Death) -> list[int]:
     """Charge the turns that ran in the conversations of whoever died; returns their ids."""
     rows = _ran(conn, its)
     if not rows:
@@ -180,15 +175,13 @@ def _charge(
     at = rows[0].looked_at
     died_at = at if death.died_at is None else min(death.died_at, at)
     before = [_standing(conn, row) for row in rows]
-    after = judged(before, replace(death, died_at=died_at), at, give_up_after_s)
+    after = judged(before, replace(death, died_at=died_at), at)
     for row, standing in zip(rows, after, strict=True):
         _note(conn, row, standing)
     return [row.id for row in rows]
 
 
-def judged(
-    ran: Sequence[TurnDeaths], death: Death, now: float, give_up_after_s: float
-) -> list[TurnDeaths]:
+def judged(ran: Sequence[TurnDeaths], death: Death, now: float) -> list[TurnDeaths]:
     """Return the state of each running turn after a death of the process at a known time."""
     if death.how in FREE:
         return [_forgiven(each) for each in ran]
@@ -198,7 +191,7 @@ def judged(
         troubled_at = now if each.troubled_at is None else each.troubled_at
         standing = replace(each, troubled_at=troubled_at)
         # Within the budget a death costs no attempt: most turns that ran are innocent of it.
-        if now - troubled_at <= give_up_after_s:
+        if now - troubled_at <= GIVE_UP_AFTER_S:
             standing = _forgiven(standing)
         if each is culprit:
             standing = _held_against(standing, death)
@@ -208,7 +201,7 @@ def judged(
     return after
 
 
-def _forgive_files(conn: Connection, death: Death, give_up_after_s: float) -> None:
+def _forgive_files(conn: Connection, death: Death) -> None:
     """Take back an attempt of each awaited file, unless one of them may be what killed the process.
 
     Which of them were on their way is not stored: one that only waited gets another try as well.
@@ -217,7 +210,7 @@ def _forgive_files(conn: Connection, death: Death, give_up_after_s: float) -> No
         return
     tried = [file_is_awaited, attachment.c.failures > 0]
     if death.how not in FREE:
-        tried.append(attachment.c.at >= now_s() - give_up_after_s)
+        tried.append(attachment.c.at >= now_s() - GIVE_UP_AFTER_S)
     conn.execute(update(attachment).where(*tried).values(failures=attachment.c.failures - 1))
 
 
@@ -345,9 +338,7 @@ def _clear_suspects(conn: Connection) -> None:
     conn.execute(update(turn).where(suspects).values(deaths=0, quiet_s=0.0))
 
 
-def _hold_suspects(
-    conn: Connection, give_up_after_s: float, among: ColumnElement[bool] | None = None
-) -> dict[int, float]:
+def _hold_suspects(conn: Connection, among: ColumnElement[bool] | None = None) -> dict[int, float]:
     """Have suspects begin after their quiet time; once the time budget is used up, at once.
 
     Returns:
@@ -357,7 +348,7 @@ def _hold_suspects(
     rows = conn.execute(suspects if among is None else suspects.where(among)).all()
     held = {}
     for row in rows:
-        over = row.troubled_at is not None and row.looked_at - row.troubled_at > give_up_after_s
+        over = row.troubled_at is not None and row.looked_at - row.troubled_at > GIVE_UP_AFTER_S
         held[row.conversation] = TRIAL_SHARE * row.quiet_s
         if not over:
             conversations.hold_until(conn, row.conversation, row.looked_at + row.quiet_s)

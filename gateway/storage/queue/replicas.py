@@ -59,7 +59,7 @@ class Surroundings:
 
 
 def enter(
-    conn: Connection, name: str, death: Death, give_up_after_s: float, former: int | None = None
+    conn: Connection, name: str, death: Death, former: int | None = None
 ) -> tuple[int, Inheritance]:
     """Enter a new replica, and hold its lock for as long as the session of this connection lives.
 
@@ -71,22 +71,21 @@ def enter(
         conn: A session of the replica's own.
         name: Of the place where it runs: at most one process has it at a time.
         death: How the process before ended that had it.
-        give_up_after_s: As for `blame.take_over`.
         former: What this process was, and is not any more: it takes nothing but that, which others
             may have reaped. None for a new process.
     """
     leases.one_at_a_time(conn)
     if former is not None:
         replica_id = _locked(conn, name)
-        leave(conn, former, give_up_after_s)
+        leave(conn, former)
         return replica_id, Inheritance(0, 0, {})
     before = conn.execute(select(replica.c.id, replica.c.name).order_by(replica.c.id)).all()
     replica_id = _locked(conn, name)
     gone = [row.id for row in before if row.name == name and _is_dead(conn, row.id, unlocked=True)]
     if len(gone) == len(before):
         leases.let_go(conn, adapter_lease.c.owner.is_not(None))
-        return replica_id, blame.take_over(conn, replica_id, death, give_up_after_s)
-    taken = [blame.take_over_from(conn, each, death, give_up_after_s) for each in gone]
+        return replica_id, blame.take_over(conn, replica_id, death)
+    taken = [blame.take_over_from(conn, each, death) for each in gone]
     return replica_id, Inheritance(
         sum(each.conversations for each in taken),
         sum(each.ran for each in taken),
@@ -100,12 +99,12 @@ def _locked(conn: Connection, name: str) -> int:
     return replica_id
 
 
-def leave(conn: Connection, replica_id: int, give_up_after_s: float) -> Inheritance | None:
+def leave(conn: Connection, replica_id: int) -> Inheritance | None:
     """Give everything back, as nobody's fault; None where others have taken it by now."""
     mine = select(replica.c.id).where(replica.c.id == replica_id).with_for_update()
     if conn.execute(mine).one_or_none() is None:
         return None
-    return blame.take_over_from(conn, replica_id, LEFT, give_up_after_s)
+    return blame.take_over_from(conn, replica_id, LEFT)
 
 
 def attend(conn: Connection, replica_id: int, *, renews: bool) -> Surroundings | None:
@@ -146,14 +145,11 @@ _ALL = select(
 )
 
 
-def reap(
-    conn: Connection, dead_id: int, give_up_after_s: float, *, unlocked: bool
-) -> Inheritance | None:
+def reap(conn: Connection, dead_id: int, *, unlocked: bool) -> Inheritance | None:
     """Take everything from a replica if it is dead.
 
     Args:
         conn: The writing connection; not the session that holds the lock of `dead_id`.
-        give_up_after_s: As for `blame.take_over`.
         unlocked: Whether a free lock is enough to be so; else its time must be over.
 
     Returns:
@@ -161,7 +157,7 @@ def reap(
     """
     if not _is_dead(conn, dead_id, unlocked=unlocked):
         return None
-    return blame.take_over_from(conn, dead_id, DIED, give_up_after_s)
+    return blame.take_over_from(conn, dead_id, DIED)
 
 
 def _is_dead(conn: Connection, replica_id: int, *, unlocked: bool) -> bool:

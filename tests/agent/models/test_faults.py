@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agent.errors import ContextOverflow, ModelError, ModelUnreachable, RateLimited
+from agent.models import api
 from agent.models.api import answer_chars
 from agent.models.base import ModelRequest
 from agent.settings import ModelSettings
@@ -133,11 +134,14 @@ def test_what_is_slow_or_silent_is_no_trickle(double: Double, reply: Reply) -> N
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("double", BOTH)
-async def test_a_stream_without_an_end_is_left(double: Double) -> None:
+async def test_a_stream_without_an_end_is_left(
+    double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Content does not put off the limit of the whole call; what came by then is billed."""
+    monkeypatch.setattr(api, "WHOLE_CALL_S", 2.0)
     async with double() as server:
         reply = Reply(text="word " * 2000, piece=5, pause_s=0.02)
-        error = await failure(server, reply, request_timeout_s=2)
+        error = await failure(server, reply)
         await asyncio.wait_for(server.left.wait(), 60)
     assert type(error) is ModelUnreachable
     assert str(error) == "no end within 2 s"

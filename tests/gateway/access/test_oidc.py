@@ -31,7 +31,8 @@ from tests.support.door import TOKEN
 from tests.support.oidc_server import CLIENT, PERSON, SECRET, OidcServer
 
 HERE = Requester("192.0.2.1", browser="Firefox")
-BACK = "http://127.0.0.1:8765/sign-in/oidc/callback"
+PUBLIC = "http://127.0.0.1:8765"
+BACK = f"{PUBLIC}/sign-in/oidc/callback"
 ALLOWED = {"email:ann@Example.org": "member"}
 
 
@@ -77,8 +78,8 @@ class At:
 
 def settings(provider: OidcServer, **changes: Any) -> WebSettings:
     named = {"issuer": provider.issuer, "client_id": CLIENT, "client_secret": SECRET}
-    block = named | {"allowed": ALLOWED, "redirect_url": BACK} | changes
-    return WebSettings.model_validate({"auth": "oidc", "oidc": block})
+    block = named | {"allowed": ALLOWED} | changes
+    return WebSettings.model_validate({"auth": "oidc", "oidc": block, "public_url": PUBLIC})
 
 
 async def door_to(database: Database, web: WebSettings, clock: Clock) -> WebDoor:

@@ -14,10 +14,11 @@ from structlog.testing import capture_logs
 from agent.errors import CredentialsRefused, ModelUnreachable, RateLimited
 from agent.messages import text_of
 from agent.models.base import ModelRequest
+from agent.models.openai.client import base_url_of
 from agent.ports import SearchQuery
 from agent.tools.builtin.history import SESSION_SEARCH
 from gateway.agent_ports import embeddings
-from gateway.agent_ports.embeddings import TEXT_BYTES, Embedder, server_of, shortened
+from gateway.agent_ports.embeddings import TEXT_BYTES, Embedder, shortened
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError
 from gateway.settings.loading import load_settings
@@ -28,6 +29,7 @@ from gateway.storage.migrations import open_database
 from gateway.storage.queue import leases
 from gateway.storage.schema import ledger, vector
 from gateway.storage.search import vectors
+from gateway.wiring import build_embedder, embedding_model
 from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
 from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.scripted_model import Step, tool_call
@@ -35,6 +37,7 @@ from tests.support.searching import talk
 from tests.support.storage import Store
 from tests.support.thorough import WAIT_S
 
+SMALL = "text-embedding-3-small"
 NOISE = tuple(f"this is message {word}" for word in ["alpha", "beta", "gamma", "delta", "eta"])
 POISON = "unspeakable"
 
@@ -57,9 +60,13 @@ def embedder(
 
 def embedder_of(database: Database, server: EmbeddingsServer, **chosen: Any) -> Embedder:
     """Return who makes vectors by this server."""
-    known = {"base_url": server.url, "api_key": server.key, "embeddings": "provider"}
-    told = {"home": Path("/nowhere"), "search": known | chosen, "web": {"token": "hunter2hunter2"}}
-    return Embedder(database, Settings.model_validate(told))
+    known = {"base_url": server.url, "api_key": server.key, "model": SMALL}
+    auxiliary = {"embeddings": known | chosen}
+    token = {"token": "hunter2hunter2"}
+    told = {"home": Path("/nowhere"), "auxiliary": auxiliary, "web": token}
+    embedder = build_embedder(Settings.model_validate(told), database)
+    assert embedder is not None
+    return embedder
 
 
 async def found(database: Database, here: int, text: str, embedder: Embedder) -> list[int]:
@@ -188,8 +195,8 @@ async def test_the_agents_search_compares_meanings(
         return [tool_call("session_search", {"query": "hound"})]
 
     agent = agent_of(RecordingModel(script), tools=[SESSION_SEARCH])
-    chosen = {"embeddings": "provider", "base_url": server.url, "api_key": server.key}
-    async with running(tmp_path, agent, search=chosen) as chat:
+    chosen = {"model": SMALL, "base_url": server.url, "api_key": server.key}
+    async with running(tmp_path, agent, auxiliary={"embeddings": chosen}) as chat:
         for text in (*NOISE, "labrador", *NOISE):
             await chat.ask(text)
         indexer = chat.gateway.beside.indexer
@@ -204,8 +211,9 @@ async def test_the_agents_search_compares_meanings(
 CHILD = """
 import asyncio, sys
 from pathlib import Path
+from agent.safety.redaction import Redactor
+from agent.settings import ModelSettings
 from gateway.agent_ports.embeddings import Embedder
-from gateway.settings.tree import SearchSettings, Settings
 from gateway.storage.migrations import open_database
 from gateway.storage.database import DatabaseServer
 from pydantic import SecretStr
@@ -213,9 +221,8 @@ from pydantic import SecretStr
 async def main(place, url, key):
     location = Path(place) if place.startswith("/") else DatabaseServer(SecretStr(place))
     async with open_database(location) as database:
-        chosen = SearchSettings(embeddings="provider", base_url=url, api_key=SecretStr(key))
-        settings = Settings(home=Path("/nowhere"), search=chosen)
-        await Embedder(database, settings).make_all()
+        model = ModelSettings(name="text-embedding-3-small", base_url=url, api_key=SecretStr(key))
+        await Embedder(database, model, Redactor()).make_all()
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -251,13 +258,13 @@ async def test_each_text_has_its_own_vector(
 ) -> None:
     """By its number, in whichever order they come; a byte for each number, the largest 127."""
     talk(store, "a zebra", "a horse", "a zebra")
-    embedder = embedder_of(database, server, dimensions=64)
+    embedder = embedder_of(database, server)
     await embedder.make_all()
     first, second, third = (row.body for row in store.rows(vector))
     assert first == third != second
-    assert len(first) == 64
+    assert len(first) == 256
     assert max(map(abs, memoryview(first).cast("b"))) == 127
-    assert server.requests[0]["dimensions"] == 64
+    assert server.requests[0]["dimensions"] == 256
 
 
 @pytest.mark.parametrize(("input_usd", "cost"), [(None, None), (1.0, 2e-6)])
@@ -270,7 +277,7 @@ async def test_the_price_is_the_operators_or_unknown(
 ) -> None:
     """What no table knows has none."""
     talk(store, "a zebra")
-    embedder = embedder_of(database, server, model="other", input_usd=input_usd)
+    embedder = embedder_of(database, server, model="other", facts={"input_usd": input_usd})
     await embedder.make_all()
     [booked] = store.rows(ledger)
     assert booked.usd == (None if cost is None else pytest.approx(cost))
@@ -365,25 +372,23 @@ async def test_a_server_that_is_gone(
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ("model: {provider: offline}\nsearch: {embeddings: provider}", "search.base_url"),
+        ("model: {provider: offline}\nauxiliary: {embeddings: {model: m}}", "embeddings.base_url"),
         (
-            'search: {embeddings: provider, base_url: "http://a/v1", api_key: "key\\nkey"}',
-            "search.api_key",
+            'auxiliary: {embeddings: {model: m, base_url: "http://a/v1", api_key: "key\\nkey"}}',
+            "auxiliary.embeddings.api_key",
         ),
     ],
 )
-async def test_settings_that_cannot_work_are_told(
-    tmp_path: Path, database: Database, sections: str, told: str
-) -> None:
+def test_settings_that_cannot_work_are_told(tmp_path: Path, sections: str, told: str) -> None:
     """Before anything is asked."""
     (tmp_path / "parley.yaml").write_text(sections)
     settings = load_settings(environ={"PARLEY_HOME": str(tmp_path)}).settings
     with pytest.raises(SettingsError, match=told):
-        Embedder(database, settings)
+        embedding_model(settings)
 
 
 @pytest.mark.parametrize(
-    ("model", "search", "server"),
+    ("model", "block", "server"),
     [
         ({"api_key": "sk-main"}, {}, ("https://api.openai.com/v1", "sk-main")),
         (
@@ -401,8 +406,11 @@ async def test_settings_that_cannot_work_are_told(
     ],
 )
 def test_a_key_goes_to_its_own_server_only(
-    model: dict[str, str], search: dict[str, str], server: tuple[str, str]
+    model: dict[str, str], block: dict[str, str], server: tuple[str, str]
 ) -> None:
-    """The main model's key never goes to the address that `search.base_url` names."""
-    told = {"home": Path("/nowhere"), "model": model, "search": search}
-    assert server_of(Settings.model_validate(told)) == server
+    """The main model's key never goes to the address that `base_url` of the block names."""
+    told = {"model": model, "auxiliary": {"embeddings": {"model": "m"} | block}}
+    found = embedding_model(Settings.model_validate({"home": Path("/nowhere"), **told}))
+    assert found is not None
+    key = found.api_key.get_secret_value() if found.api_key else ""
+    assert (base_url_of(found), key) == server

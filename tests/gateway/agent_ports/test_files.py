@@ -325,7 +325,7 @@ async def test_kills_from_outside_lose_no_file(place: Place) -> None:
     for n in range(2 * TRIES):
         async with place.at_work():
             await place.platform.watch.until(lambda n=n: len(place.platform.fetched) > n)
-        await place.database.write(blame.take_over, 1, Death("killed"), 3600.0)
+        await place.database.write(blame.take_over, 1, Death("killed"))
     place.platform.gate.set()
     assert await place.fetch() == [("stored", None)]
 

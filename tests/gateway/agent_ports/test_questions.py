@@ -17,7 +17,7 @@ from adapters.errors import SendDelayed
 from adapters.messages import Attachment
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
-from agent.settings import AgentSettings, ToolSettings
+from agent.settings import AgentSettings
 from agent.tools import gate, policy
 from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, NOBODY_ANSWERED
 from agent.tools.context import ToolContext
@@ -219,8 +219,8 @@ async def sweeping(chat: Running, *, is_due: bool = True) -> AsyncIterator[None]
     wakeups.ready.listen(gateway.worker.wake)
     wakeups.outbox.listen(gateway.delivery.notify)
     access = Access(AccessSettings())
-    adapters, tools = gateway.platforms.adapters, ToolSettings()
-    waiting = Inquiries(gateway.database, adapters, tools, wakeups, access)
+    adapters = gateway.platforms.adapters
+    waiting = Inquiries(gateway.database, adapters, 86_400.0, wakeups, access)
     async with asyncio.TaskGroup() as tasks:
         sweep = tasks.create_task(waiting.run())
         yield

@@ -13,11 +13,12 @@ from structlog.testing import capture_logs
 
 from agent.errors import ToolError
 from agent.ports import TodoItem
-from agent.settings import MemorySettings, WorkspaceSettings
+from agent.settings import WorkspaceSettings
 from gateway.agent_ports.tools import TurnNotebook, Workspaces, lines_of, removal_of
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.settings.loading import load_settings
 from gateway.storage.database import Database
+from gateway.storage.people import notebook
 from gateway.storage.people.notebook import Note
 from tests.support.storage import turn_of
 
@@ -84,13 +85,11 @@ def test_confined_commands_may_not_be_given_parleys_own_files(
 
 
 @pytest.fixture
-async def book(database: Database) -> TurnNotebook:
-    """That of a direct chat."""
+async def book(database: Database, monkeypatch: pytest.MonkeyPatch) -> TurnNotebook:
+    """That of a direct chat, with little room."""
     turn = await database.write(turn_of, "hello")
-    settings = MemorySettings(max_chars=20, profile_max_chars=10)
-    return TurnNotebook(
-        database, turn, settings, "telegram:42", may_act=True, render=lambda text: [text]
-    )
+    monkeypatch.setattr(notebook, "MOST_CHARS", {"memory": 20, "user": 10})
+    return TurnNotebook(database, turn, "telegram:42", may_act=True, render=lambda text: [text])
 
 
 async def test_what_is_written_is_read_again(book: TurnNotebook) -> None:

@@ -173,12 +173,10 @@ def test_a_gateway_for_one_question_is_alone(tmp_path: Path) -> None:
         telemetry={"otlp_endpoint": "http://127.0.0.1:4318"},
     )
     assert settings.alerts.enabled
-    assert settings.metrics.enabled
     own = alone(settings)
     assert not own.platforms.is_any_on
     assert not own.web.enabled
     assert own.backup.to is None
     assert not own.alerts.enabled
-    assert not own.metrics.enabled
     assert own.telemetry.otlp_endpoint is None
     assert own.storage == settings.storage

@@ -44,9 +44,11 @@ POLICY = """
 tools:
   approval_by: owners
   policy:
-    rules: [{tool: terminal, role: member, then: deny}]
+    rules:
+      - {tool: terminal, role: member, then: deny}
+      - {tool: "!calculate", role: guest, then: deny}
+      - {tool: "!todo", group: "telegram:-1", then: deny}
     without: [tainted-files]
-    lists: {guest: [calculate], "telegram:-1": [todo]}
 """
 
 
@@ -58,11 +60,11 @@ def run(home: Path, parley: Run) -> Run:
 
 
 def test_each_row_says_where_it_comes_from(run: Run) -> None:
-    """Defaults, `tools.approval`, rules and lists of one's own."""
+    """Defaults, `tools.approval` and rules of one's own."""
     rows = {row["name"]: row for row in json.loads(run("policy", "show", "--json").out)}
-    for name in ("tools.policy.rules[0]", "tools.policy.lists.guest"):
+    for name in ("tools.policy.rules[0]", "tools.policy.rules[1]"):
         assert rows[name]["origin"] == "parley.yaml"
-    assert rows["tools.policy.lists.telegram:-1"]["group"] == "telegram:-1"
+    assert rows["tools.policy.rules[2]"]["group"] == "telegram:-1"
     approval = rows["tools.approval"]
     assert (approval["then"], approval["origin"]) == ("ask_owner", "default")
     assert rows["default.talk"]["origin"] == "default"
@@ -78,8 +80,8 @@ def test_each_row_says_where_it_comes_from(run: Run) -> None:
         (["--tool", "terminal", "--role", "owner"], "ask_owner", "tools.approval"),
         (["--tool", "memory"], "allow", "default.talk"),
         (["--tool", "memory", "--tainted"], "ask_owner", "tainted-notes"),
-        (["--tool", "todo", "--role", "guest"], "deny", "tools.policy.lists.guest"),
-        (["--tool", "memory", "--group", "telegram:-1"], "deny", "tools.policy.lists.telegram:-1"),
+        (["--tool", "todo", "--role", "guest"], "deny", "tools.policy.rules[1]"),
+        (["--tool", "memory", "--group", "telegram:-1"], "deny", "tools.policy.rules[2]"),
         (["--tool", "mcp_a_b"], "ask_owner", "tools.approval"),
     ],
 )

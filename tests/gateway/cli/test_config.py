@@ -32,7 +32,7 @@ def test_every_key_has_a_row_in_the_order_of_the_tree(loaded: Loaded) -> None:
     """Home first, what tells of its doings last."""
     keys = list(rows(loaded))
     assert keys == list(loaded.values)
-    assert (keys[0], keys[-1]) == ("home", "telemetry.service_name")
+    assert (keys[0], keys[-1]) == ("home", "telemetry.otlp_endpoint")
 
 
 def test_a_row_has_value_origin_and_mark(loaded: Loaded, tmp_path: Path) -> None:
@@ -101,9 +101,7 @@ tools: {{mcp: {{files: {{command: files, env: {{TOKEN: "{reference}", PLAIN: hun
 def test_the_address_of_a_server_is_shown_without_its_passwords(tmp_path: Path) -> None:
     """Its host is what one looks for; one that is referred to is shown as that."""
     url = "postgresql://ann:hunter21@db:5432/parley?sslmode=require&sslpassword=hunter22&password=h"
-    (tmp_path / "parley.yaml").write_text(
-        f"storage: {{url: '{url}', direct_url: 'env:DIRECT', pooled: true}}"
-    )
+    (tmp_path / "parley.yaml").write_text(f"storage: {{url: '{url}', direct_url: 'env:DIRECT'}}")
     environ = {"PARLEY_HOME": str(tmp_path), "DIRECT": "postgresql://ann:hunter23@db/parley"}
     found = {key: row["value"] for key, row in rows(load_settings(environ=environ)).items()}
     assert found["storage.url"] == (

@@ -60,7 +60,7 @@ async def test_what_has_no_room_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It still waits, and the answer says so."""
-    monkeypatch.setattr(notebook, "CONFIRMED_CHARS", 12)
+    monkeypatch.setattr(notebook, "MOST_CHARS", {"user": 12})
     async with running(tmp_path) as chat:
         await noted(chat, "Call me Jo.", "offer")
         await noted(chat, "Call me Ann.", "offer")

@@ -132,7 +132,7 @@ async def chatting(
         rules = Access(chat.gateway.settings.access, chat.gateway.settings.web)
         owners = Owners(rules, {("telegram", "default"): chat.adapter.render})
         models, wakeups = Summariser([model], 10.0), chat.gateway.beside.inquiries.wakeups
-        reader = MemoryReader(database, budgets, models, owners, wakeups, 1_000)
+        reader = MemoryReader(database, budgets, models, owners, wakeups)
         chat.gateway.beside.recall.reader = reader
         for n, text in enumerate(texts, 1):
             await chat.ask(text)

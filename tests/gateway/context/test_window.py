@@ -153,11 +153,10 @@ def test_the_main_model_writes_summaries_unless_another_is_set(tmp_path: Path) -
     own = parts(tmp_path).summariser
     assert isinstance(own, Summariser)
     assert (own.models, own.timeout_s, own.window_tokens) == ([MODEL], 60, 50_000)
-    block = {"provider": "anthropic", "api_key": "k", "model": "tiny", "timeout_s": 9}
+    block = {"provider": "anthropic", "api_key": "k", "model": "tiny"}
     both = parts(tmp_path, auxiliary={"compression": block}).summariser
     assert isinstance(both, Summariser)
     assert [model.name for model in both.models] == ["tiny", "scripted"]
-    assert both.timeout_s == 9
 
 
 def test_a_model_that_plays_a_part_writes_none(tmp_path: Path) -> None:

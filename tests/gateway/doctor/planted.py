@@ -63,7 +63,6 @@ setting("settings-effect", "warning", compression__summary_model="claude-haiku-5
 setting("settings-secrets-plain", "note", web__token="hunter-hunter-hunter-hunter-22")
 setting("compression-on", "wrong", compression__enabled=False)
 setting("compression-order", "warning", compression__threshold=0.9)
-setting("caching-on", "warning", prompt_caching__enabled=False)
 setting("log-kept", "warning", logging__file=False)
 setting("log-level", "note", logging__level="debug")
 setting("backups-age", "note", backup={})

@@ -28,16 +28,6 @@ async def test_nobody_listens_once_it_has_ended(tmp_path: Path) -> None:
     assert all(not listeners for listeners in TAPS._listeners.values())
 
 
-async def test_where_metrics_are_off_nothing_is_heard(tmp_path: Path) -> None:
-    """Traces in the log go on all the same."""
-    async with running(tmp_path, metrics={"enabled": False}) as chat:
-        await chat.ask("hello")
-        await chat.logged("message_sent")
-        assert all(not listeners for listeners in TAPS._listeners.values())
-    [admitted], [sent] = chat.events("message_admitted"), chat.events("message_sent")
-    assert admitted["trace"] == sent["trace"]
-
-
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_two_installations_have_two_seeds(tmp_path: Path) -> None:
     """They may send to one collector; a restart has the same."""

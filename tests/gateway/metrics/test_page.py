@@ -135,11 +135,9 @@ async def test_with_the_token_from_anywhere(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_where_there_is_no_page(tmp_path: Path) -> None:
-    """`web.enabled: false` leaves it, `metrics.enabled: false` takes it away."""
+    """`web.enabled: false` leaves it."""
     async with serving(tmp_path, web={"enabled": False, "port": 0}) as gateway:
         assert (await got(gateway))[0] == 200
-    async with serving(tmp_path / "other", metrics={"enabled": False}) as gateway:
-        assert (await got(gateway))[0] == 404
 
 
 @pytest.mark.usefixtures("sqlite_alone")

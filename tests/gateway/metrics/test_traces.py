@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from agent.network import certificates
 from agent.spans import Span, Value
@@ -60,12 +59,14 @@ def traces_in(chat: Running) -> set[str]:
     return {line["trace"] for event in events for line in chat.events(event)}
 
 
-async def test_a_message_is_one_tree_from_its_update_to_its_receipt(tmp_path: Path) -> None:
+async def test_a_message_is_one_tree_from_its_update_to_its_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With its calls of models and tools; each line of the log has its id."""
     model = ScriptedModel([[tool_call("calculate", {"expression": "6 * 7"})], "It is 42."])
     async with collecting() as collector:
-        headers = {"otlp_headers": {"X-Key": SecretStr("a-secret-of-the-collector")}}
-        section = told(collector, **headers)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "X-Key=a-secret-of-the-collector")
+        section = told(collector)
         async with serving(
             tmp_path, agent_of(model, tools=[CALCULATE]), telemetry=section
         ) as gateway:
@@ -128,10 +129,12 @@ async def test_a_turn_that_goes_on_after_a_crash_adds_to_its_tree(tmp_path: Path
     assert turns[0].is_error
 
 
-async def test_a_sampled_part() -> None:
+async def test_a_sampled_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the ids of traces: whoever adds to one decides alike; work for no message has none."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
     async with collecting() as collector:
-        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url, sampling_ratio=0.25))
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
         for high in range(16):
             traces.ended(Span("turn", f"{'0' * 15}1{high:x}{'0' * 14}1", 7, None, 1, 2))
         traces.ended(Span("chat", "", 7, None, 1, 2))
@@ -175,12 +178,12 @@ async def test_without_certificates_the_gateway_runs_untraced(
     certificates.cache_clear()
 
 
-async def test_a_redirection_is_not_followed() -> None:
+async def test_a_redirection_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The headers are secrets of this collector."""
     async with collecting() as collector, collecting() as other:
         collector.moved_to = f"{other.url}/v1/traces"
-        headers = {"X-Key": SecretStr("a-secret-of-the-collector")}
-        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url, otlp_headers=headers))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "X-Key=a-secret-of-the-collector")
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
         traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2))
         await asyncio.to_thread(traces.close)
     assert collector.headers["X-Key"] == "a-secret-of-the-collector"

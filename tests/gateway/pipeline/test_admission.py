@@ -1,6 +1,5 @@
 """What becomes of a message: group rules, what is overheard, rate limits, late edits, files."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,30 +259,6 @@ class TestQuotas:
             ]
             await chat.execute(older)
             assert (await chat.say("hi", "c1", sender="u2")).outcome == "queued"
-
-    async def test_files_of_a_day(self, tmp_path: Path) -> None:
-        """A message is taken with all of its files, or not at all."""
-        given = {"access": MEMBERS, "quotas": {"files_per_day": 3}}
-        async with running(tmp_path, at_work=False, **given) as chat:
-
-            async def send(files: int) -> str:
-                photos = tuple(replace(PHOTO, ref=f"file-{n}") for n in range(files))
-                return (await chat.say("see", sender="u2", attachments=photos)).outcome
-
-            assert [await send(n) for n in (2, 2, 0, 1, 1)] == [
-                *("queued", "refused", "queued", "queued", "refused")
-            ]
-            [text] = [text for text in await told(chat) if "did not accept" in text]
-            assert "at most 3 files in 24 hours" in text
-            assert "You can write again in 24 h 0 min" in text
-
-    async def test_more_files_than_ever_fit(self, tmp_path: Path) -> None:
-        """There is no time to wait for."""
-        async with running(
-            tmp_path, at_work=False, access=MEMBERS, quotas={"files_per_day": 1}
-        ) as chat:
-            await chat.say("see", sender="u2", attachments=(PHOTO, PHOTO))
-            assert "at most 1 file a day from you" in str(await told(chat))
 
     async def test_tokens_of_a_day(self, tmp_path: Path) -> None:
         """Of all calls for the sender, as they are booked; for others it goes on."""

@@ -29,6 +29,7 @@ from agent.turn.loop import OUTCOME_UNKNOWN, WRAP_UP
 from agent.usage import Prices
 from gateway.cli.sessions import show_list
 from gateway.errors import NotFound
+from gateway.pipeline import delegation
 from gateway.storage import schema
 from gateway.storage.conversation import delegates
 from gateway.storage.reports import history
@@ -107,11 +108,6 @@ def agent_with(model: HeldModel, *tools: Tool, retry: RetryPolicy | None = None)
     """Return an agent that can delegate."""
     agent = agent_of(model, tools=[DELEGATE_TASK, *tools])
     return agent if retry is None else replace(agent, recovery=Recovery(retry))
-
-
-def limits(**values: float) -> dict[str, Any]:
-    """Return the settings of a child's budget."""
-    return {"delegation": values}
 
 
 async def child_of(chat: Running) -> Any:
@@ -241,8 +237,11 @@ async def test_a_child_that_breaks_gives_a_result(
         assert len(chat.events("delegate_failed")) == isinstance(failure, ValueError)
 
 
-async def test_a_child_that_loops_ends_with_its_iterations(tmp_path: Path) -> None:
+async def test_a_child_that_loops_ends_with_its_iterations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last call asks what was done, without tools."""
+    monkeypatch.setattr(delegation, "MAX_ITERATIONS", 3)
 
     def child(request: ModelRequest) -> Step:
         if not request.allow_tools:
@@ -254,16 +253,19 @@ async def test_a_child_that_loops_ends_with_its_iterations(tmp_path: Path) -> No
 
     model = HeldModel(parent_and(child))
     agent = agent_with(model, tool_of(act, "read"))
-    async with running(tmp_path, agent, tools=limits(max_iterations=3)) as chat:
+    async with running(tmp_path, agent) as chat:
         assert await chat.ask("go") == "max_iterations: went round in circles"
         assert results(model.requests[-1])[0]["iterations"] == 4
 
 
-async def test_a_child_ends_with_its_tokens(tmp_path: Path) -> None:
+async def test_a_child_ends_with_its_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a call has read and written counts; the last one sums up."""
+    monkeypatch.setattr(delegation, "MAX_TOKENS", 1)
     model = model_of(acts(), "as far as I came")
     agent = agent_with(model, tool_of(lambda _: asyncio.sleep(0, "x"), "read"))
-    async with running(tmp_path, agent, tools=limits(max_tokens=1)) as chat:
+    async with running(tmp_path, agent) as chat:
         assert await chat.ask("go") == "budget_exhausted: as far as I came"
 
 

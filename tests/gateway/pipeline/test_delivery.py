@@ -546,7 +546,7 @@ ACCOUNT = ("telegram", "default")
 def burials() -> Burials:
     """The burials of a gateway whose owner is 1 on Telegram."""
     access = Access(AccessSettings(owners=("telegram:1",)))
-    return Burials(Owners(access, {ACCOUNT: lambda markdown: [markdown]}), DAY_S)
+    return Burials(Owners(access, {ACCOUNT: lambda markdown: [markdown]}))
 
 
 @pytest.fixture
@@ -598,7 +598,7 @@ async def test_what_is_not_delivered_for_a_day_is_given_up_and_told(
     async with running(tmp_path, adapter=failing(error, 3)) as chat:
         assert await chat.answers(1) == [EXPIRED]
         [letter] = await chat.gateway.database.read(dead_letters.find_all)
-        assert (letter.id, "delivery.retry_for_s" in letter.reason) == ("s1.1", True)
+        assert (letter.id, "not delivered within a day" in letter.reason) == ("s1.1", True)
 
 
 @pytest.mark.thorough
@@ -610,14 +610,6 @@ async def test_age_or_tries_alone_bury_nothing(tmp_path: Path, age_s: float, fai
         [shown] = await chat.answers(1)
         assert shown != EXPIRED
         assert chat.events("message_buried") == []
-
-
-async def test_the_time_is_a_setting(tmp_path: Path) -> None:
-    """`delivery.retry_for_s`."""
-    await left_behind(tmp_path, age_s=61, failures=5)
-    adapter = failing(SendDelayed("down", 0), 1)
-    async with running(tmp_path, adapter=adapter, delivery={"retry_for_s": 60}) as chat:
-        assert await chat.answers(1) == [EXPIRED]
 
 
 async def test_a_notice_does_not_expire_with_the_rest(tmp_path: Path) -> None:
@@ -777,7 +769,7 @@ def test_the_web_chat_is_where_owners_are_told_if_nowhere_else(store: Store) -> 
     """The page is the operator's own."""
     web, chat = _web_chat(store), chat_of(store, "2")
     renderers = {account: lambda markdown: [markdown] for account in (ACCOUNT, ("web", "default"))}
-    burials = Burials(Owners(Access(AccessSettings()), renderers), DAY_S)
+    burials = Burials(Owners(Access(AccessSettings()), renderers))
     burial = store.run(burials.bury_message, due_in(store, chat), "down", "expired")
     assert burial.told == {chat, web}
 

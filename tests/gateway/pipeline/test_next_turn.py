@@ -23,7 +23,7 @@ from gateway.storage.schema import outbox
 from tests.support.storage import ACCOUNTS, BASE, Store, admit, claim_one, inbound, turn_of
 from tests.support.turns import ANSWERED
 
-NEXT_TURN = NextTurn(QueueSettings(), SessionSettings(), 4_000, lambda _model: BASE, {})
+NEXT_TURN = NextTurn(QueueSettings(), SessionSettings(), lambda _model: BASE, {})
 
 
 @pytest.mark.usefixtures("sqlite_alone")

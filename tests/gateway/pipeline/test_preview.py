@@ -300,16 +300,6 @@ async def test_tools_show_in_the_preview_that_becomes_the_answer(tmp_path: Path)
         assert {preview.ref for preview in adapter.previews[1:]} <= {"p1"}
 
 
-async def test_tools_can_be_kept_out_of_the_preview(tmp_path: Path) -> None:
-    """`agent.progress` decides."""
-    held, adapter = HeldTool(), RecordingAdapter(preview_interval_s=0)
-    held.gate.set()
-    agent = agent_of(runs_tests(), tools=[held.tool()])
-    async with running(tmp_path, agent, adapter=adapter, agent={"progress": "off"}) as chat:
-        assert await chat.ask("test it") == "All green."
-        assert not any("terminal" in preview.text for preview in adapter.previews)
-
-
 async def test_a_resumed_turn_shows_its_tools_in_the_same_message(tmp_path: Path) -> None:
     """The id of the preview is on record before the gateway is killed."""
     first = agent_of(runs_tests(), tools=[HeldTool().tool()])

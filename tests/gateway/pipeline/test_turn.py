@@ -43,7 +43,7 @@ from gateway.pipeline.turn import TurnRunner
 from gateway.storage import schema
 from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue import dead_letters
+from gateway.storage.queue import blame, dead_letters
 from gateway.storage.queue.blame import Death, DeathCause
 from gateway.storage.schema import now_s
 from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running, serving
@@ -538,12 +538,15 @@ async def test_a_death_that_is_no_turns_fault_costs_nothing(
 
 
 @pytest.mark.usefixtures("short_trials")
-async def test_when_the_time_budget_is_used_up_deaths_from_outside_count(tmp_path: Path) -> None:
+async def test_when_the_time_budget_is_used_up_deaths_from_outside_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then a turn has `queue.max_attempts` attempts, like for exceptions."""
     for _ in range(3):
         await crash_while_held(tmp_path, {"c1": "unlucky"}, death=Death("machine_restarted"))
-    over = {"give_up_after_s": 0.0, "max_attempts": 1}
-    async with running(tmp_path, death=Death("machine_restarted"), queue=over) as chat:
+    monkeypatch.setattr(blame, "GIVE_UP_AFTER_S", 0.0)
+    once = {"max_attempts": 1}
+    async with running(tmp_path, death=Death("machine_restarted"), queue=once) as chat:
         assert await chat.answers(1) == [notices.GAVE_UP]
         assert chat.events("turn_buried")[0]["error"] == "it failed at every attempt"
 

@@ -98,12 +98,9 @@ async def reloaded(parley: ParleyProcess, count: int = 1) -> Record:
 async def test_a_file_that_was_replaced_is_read(tmp_path: Path) -> None:
     """By a rename, as editors do; then written into, as others do. Each change is told once."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
-        parley.configure({"queue": {"debounce_ms": 1, "give_up_after_s": 5}})
+        parley.configure({"queue": {"debounce_ms": 1}, "backup": {"keep": 5}})
         line = await reloaded(parley)
-        assert (line["live"], line["restart_needed"]) == (
-            ["queue.debounce_ms"],
-            ["queue.give_up_after_s"],
-        )
+        assert (line["live"], line["restart_needed"]) == (["queue.debounce_ms"], ["backup.keep"])
         with (tmp_path / "parley.yaml").open("r+") as file:
             # In one piece, over all that stood there: at no moment is there half of it.
             text = yaml.safe_dump(parley.storage | {"agent": {"ephemeral": "Hurry."}})

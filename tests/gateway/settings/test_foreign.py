@@ -38,7 +38,7 @@ def test_every_counterpart_is_a_key_of_parley() -> None:
         ),
         (
             "agent: {clarify_timeout: 600}",
-            "agent.clarify_timeout of Hermes is tools.clarify_timeout_s",
+            "agent.clarify_timeout of Hermes has no counterpart (a day, a constant)",
         ),
         ("terminal: {timeout: 60}", "terminal.timeout of Hermes is tools.terminal.timeout_s"),
         ("mcp_servers: {time: {command: uvx}}", "mcp_servers of Hermes is tools.mcp"),
@@ -72,7 +72,7 @@ def test_a_variable_gets_the_same_hint() -> None:
 
 def test_a_whole_file_of_another_agent_is_not_answered_line_by_line() -> None:
     """A few keys of a section, and a mark that there are more."""
-    many = {"backend": 1, "timeout": 2, "cwd": 3, "container_disk": 4, "docker_network": 5, "x": 6}
+    many = {"backend": 1, "timeout": 2, "cwd": 3, "docker_volumes": 4, "docker_network": 5, "x": 6}
     told = str(hint("terminal", many))
     assert told.count(" of Hermes is ") == 4
     assert told.endswith("; …")

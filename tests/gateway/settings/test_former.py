@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import SettingsError
 from gateway.settings.former import FORMER
 from gateway.settings.loading import Loaded, load_settings, read_foreign
 from gateway.settings.tree import INDEX, all_keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "upgrade.md"
-VALUES: dict[str, Any] = {}
-"""Old values of the keys that are handed on."""
+VALUES: dict[str, Any] = {"tools.policy.lists": {"guest": ["todo"]}}
+"""Old values, where any will not do."""
+PROVIDER = {"embeddings": "provider", "base_url": "http://127.0.0.1:9/v1"}
 
 
 def load(home: Path, tree: dict[str, Any] | None = None, **variables: str) -> Loaded:
@@ -60,6 +62,65 @@ def test_a_section_that_went_may_be_empty_or_json(tmp_path: Path) -> None:
     assert line.startswith("commands.unknown in PARLEY_COMMANDS is no longer")
     with pytest.raises(Exception, match=r"commands: unknown key in parley\.yaml"):
         load(tmp_path, {"commands": {"unknwon": "model"}})
+
+
+def test_old_lists_of_tools_still_restrict(tmp_path: Path) -> None:
+    """As rows below the rows of a higher layer; what is no such list is refused."""
+    lists = {"guest": ["todo", "memory"], "telegram:-1": []}
+    old = {"tools": {"policy": {"lists": lists}}}
+    rules = load(tmp_path, old, PARLEY_TOOLS__POLICY__RULES='[{"tool": "x"}]').settings.tools.policy
+    assert [(row.tool, row.then, row.role, row.group) for row in rules.rules] == [
+        ("x", "deny", "*", "*"),
+        ("!todo,memory", "deny", "guest", "*"),
+        ("!", "deny", "*", "telegram:-1"),
+    ]
+    with pytest.raises(SettingsError, match=r"tools\.policy\.rules"):
+        load(tmp_path, {"tools": {"policy": {"lists": ["todo"]}}})
+
+
+def test_options_of_an_engine_are_those_of_its_plugin(tmp_path: Path) -> None:
+    """What the plugin's block says itself wins."""
+    old = {"context": {"engine": "mine", "options": {"a": 1, "b": 2}}}
+    new = {"plugins": {"options": {"mine": {"b": 3}}}}
+    assert load(tmp_path, old | new).settings.plugins.options_of("mine") == {"a": 1, "b": 3}
+    assert load(tmp_path, {"context": {"options": {"a": 1}}}).settings.plugins.options == {}
+
+
+def test_the_way_back_from_a_provider_says_where_the_page_is(tmp_path: Path) -> None:
+    """A page's address that is set itself wins."""
+    back = "https://example.org/sign-in/oidc/callback"
+    old = {"web": {"oidc": {"redirect_url": back}}}
+    web = load(tmp_path, old).settings.web
+    assert (web.public_url, web.callback_url) == ("https://example.org", back)
+    web = load(tmp_path, old, PARLEY_WEB__PUBLIC_URL="https://other.example").settings.web
+    assert web.public_url == "https://other.example"
+
+
+@pytest.mark.parametrize("search", [{}, {"embeddings": "off"}, {"model": "large", "api_key": "k"}])
+def test_meanings_that_were_not_compared_are_not_compared(
+    tmp_path: Path, search: dict[str, Any]
+) -> None:
+    """A model that is named would have texts sent out."""
+    assert load(tmp_path, {"search": search}).settings.auxiliary.embeddings.model is None
+
+
+def test_meanings_go_on_with_their_model(tmp_path: Path) -> None:
+    """The one that was the default, or named; its server, its key from a file, its price."""
+    (tmp_path / "key").write_text("sk-embeddings-1")
+    (tmp_path / "key").chmod(0o600)
+    file = str(tmp_path / "key")
+    block = load(
+        tmp_path, {"search": PROVIDER | {"input_usd": 0.5}}, PARLEY_SEARCH__API_KEY_FILE=file
+    ).settings.auxiliary.embeddings
+    assert (block.model, block.base_url) == ("text-embedding-3-small", PROVIDER["base_url"])
+    assert block.api_key is not None
+    assert block.api_key.get_secret_value() == "sk-embeddings-1"
+    assert block.facts.input_usd == 0.5
+    new = {"auxiliary": {"embeddings": {"model": "mine"}}}
+    block = load(
+        tmp_path, {"search": PROVIDER | {"model": "old"}, **new}
+    ).settings.auxiliary.embeddings
+    assert (block.model, block.base_url) == ("mine", PROVIDER["base_url"])
 
 
 def test_the_page_lists_them() -> None:

@@ -8,11 +8,13 @@ import orjson
 import pytest
 from pydantic import SecretStr
 
+from adapters.registry import AccountSettings
+from agent.settings import Section
 from gateway.errors import SettingsError
 from gateway.settings.changes import changes, effective, located
 from gateway.settings.loading import Loaded, load_settings, secret_values
 from gateway.settings.sources import MOST_BYTES
-from gateway.settings.tree import INDEX, Keys, Settings, dotted
+from gateway.settings.tree import INDEX, Keys, Settings, all_keys, dotted, mark_of
 from gateway.storage.database import DatabaseServer, location_of
 
 CONFIGURATION_PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -56,7 +58,6 @@ auxiliary: {compression: {model: null, provider: auto, base_url: null}}        #
 context: {engine: compressor, rounds: {min_retain_rounds: 10, threshold: 0.8, summary: simple}}   # summary: simple | llm
 prompt_caching: {cache_ttl: 5m, strategy: system_and_3}
 budget: {daily_usd: null, sender_daily_usd: null}
-quotas: {messages_per_day: null, files_per_day: null, tokens_per_day: null}
 queue: {mode: collect, debounce_ms: 400, max_pending: 100, max_concurrent_turns: 64, max_attempts: 3}
 sessions: {reset: none, timezone: UTC, at_hour: 4, idle_minutes: 1440, groups: per_user}      # reset: none | daily | idle | both; groups: per_user | shared
 access: {mode: pairing, owners: [], telegram: [], discord: [], slack: []}      # mode: pairing | allowlist | open
@@ -65,7 +66,7 @@ platforms:
   telegram: {token: null, base_url: null, base_file_url: null, mode: polling, webhook_url: null, webhook_secret: null, preview: edit}   # base_url: the server's root; preview: edit | draft
   discord: {token: null, api_url: null, gateway_url: null}
   slack: {bot_token: null, app_token: null, signing_secret: null, base_url: null, mode: socket}                          # base_url ends in /api/
-web: {enabled: true, host: 127.0.0.1, port: 8765, token: null, max_connections: 1000, max_connections_per_address: 100}                 # a token is required on any other host
+web: {enabled: true, host: 127.0.0.1, port: 8765, token: null}                 # a token is required on any other host
 storage: {url: null, raw_days: 30}        # null: SQLite in PARLEY_HOME; or postgresql://…
 logging: {level: info, format: auto, file: null}                                # auto: console on a terminal, else JSON lines; file null: PARLEY_HOME/logs/parley.jsonl, rotated; false: none
 """  # noqa: E501 - verbatim from the design's settings page
@@ -124,8 +125,6 @@ class TestTree:
 LISTS_OF_BLOCKS = (
     ("fallbacks", INDEX),
     ("agent", "prefill", INDEX),
-    ("auxiliary", "compression", "fallbacks", INDEX),
-    ("auxiliary", "memory", "fallbacks", INDEX),
 )
 
 
@@ -489,12 +488,6 @@ class TestWhatCannotMatch:
         assert load(tmp_path, f"agent: {{workspace: '{tmp_path}'}}").warnings == ()
 
 
-@pytest.mark.parametrize(("text", "meant"), [("off", "off"), ("on", "status"), ("'off'", "off")])
-def test_progress_takes_what_yaml_makes_of_off(tmp_path: Path, text: str, meant: str) -> None:
-    """A bare `off` is false there."""
-    assert load(tmp_path, f"agent: {{progress: {text}}}").settings.agent.progress == meant
-
-
 class TestOldSpellings:
     YAML = "compression: {summary_model: small}\nmodel: {cache_ttl: 1h}"
 
@@ -525,8 +518,8 @@ class TestOldSpellings:
 
 class TestAuxiliaryModel:
     def test_it_is_the_one_that_answers_unless_it_is_set(self, tmp_path: Path) -> None:
-        """A time limit alone makes no other model of it."""
-        for yaml in ("{timeout_s: 5}", "{provider: main}"):
+        """Its window alone makes no other model of it."""
+        for yaml in ("{context_length: 9000}", "{provider: main}"):
             loaded = load(tmp_path, f"auxiliary: {{compression: {yaml}}}")
             assert not loaded.settings.auxiliary.compression.is_set
             assert loaded.warnings == ()
@@ -575,7 +568,7 @@ class TestAuxiliaryModel:
         "sessions: {reset: both, timezone: Asia/Tokyo, at_hour: 0, idle_minutes: 1}",
         "model: {provider: nous, name: x, api_keys: [abcd1234, efgh5678], extra_body: {seed: 1}}",
         "agent: {max_turn_tokens: 1000, max_turn_s: 60}",
-        "prompt_caching: {enabled: false, cache_ttl: 1h, strategy: anchored}",
+        "prompt_caching: {cache_ttl: 1h, strategy: anchored}",
         "budget: {daily_usd: 5, sender_daily_usd: 1}",
     ],
 )
@@ -669,13 +662,6 @@ class TestRefusals:
                 ),
             ),
             (
-                "retention: {search: 0}",
-                (
-                    "retention.search: 0 in parley.yaml is not allowed; "
-                    "must be 'transcript' or an integer from 1 to 100000"
-                ),
-            ),
-            (
                 "retention: {transcript_days: -1}",
                 (
                     "retention.transcript_days: -1 in parley.yaml is not allowed; "
@@ -742,10 +728,10 @@ class TestRefusals:
                 ),
             ),
             (
-                "auxiliary: {compression: {timeout_s: 0}}",
+                "auxiliary: {compression: {context_length: 0}}",
                 (
-                    "auxiliary.compression.timeout_s: 0 in parley.yaml is not allowed; "
-                    "must be greater than 0"
+                    "auxiliary.compression.context_length: 0 in parley.yaml is not allowed; "
+                    "must be greater than or equal to 1024"
                 ),
             ),
             (
@@ -1005,13 +991,10 @@ class TestBetweenKeys:
         (line,) = problems(tmp_path, "storage: {url: 'postgresql://h/d'}")
         assert "pip install 'parley[postgres]'" in line
 
-    def test_a_pooler_needs_a_direct_way(self, tmp_path: Path) -> None:
+    def test_a_direct_way_tells_that_there_is_a_pooler(self, tmp_path: Path) -> None:
         """It passes on neither notices nor locks of a session."""
-        pooled = "url: 'postgresql://pool:6432/d', pooled: true"
-        (line,) = problems(tmp_path, f"storage: {{{pooled}}}")
-        assert line.startswith("storage.direct_url: is required by storage.pooled")
-        direct = "postgresql://h/d"
-        settings = load(tmp_path, f"storage: {{{pooled}, direct_url: '{direct}'}}").settings
+        direct, pooler = "postgresql://h/d", "url: 'postgresql://pool:6432/d'"
+        settings = load(tmp_path, f"storage: {{{pooler}, direct_url: '{direct}'}}").settings
         server = location_of(settings)
         assert isinstance(server, DatabaseServer)
         assert server.pooled
@@ -1019,8 +1002,8 @@ class TestBetweenKeys:
 
     def test_what_is_of_a_server_is_refused_for_a_file(self, tmp_path: Path) -> None:
         """It would have no effect."""
-        lines = problems(tmp_path, "storage: {direct_url: 'postgresql://h/d', pooled: true}")
-        assert [line.split(":")[0] for line in lines] == ["storage.direct_url", "storage.pooled"]
+        lines = problems(tmp_path, "storage: {direct_url: 'postgresql://h/d', migrate: wait}")
+        assert [line.split(":")[0] for line in lines] == ["storage.direct_url", "storage.migrate"]
 
     @pytest.mark.parametrize("source", ["env:DATABASE_URL", "file:{}/url"])
     def test_an_address_may_be_referred_to(self, tmp_path: Path, source: str) -> None:
@@ -1049,3 +1032,79 @@ class TestBetweenKeys:
     def test_a_sqlite_alone_is_taken(self, tmp_path: Path) -> None:
         """The database may lie elsewhere."""
         assert load(tmp_path, "storage: {url: 'sqlite:////tmp/x.db'}").settings.storage.url
+
+
+# When a change of a key takes effect
+
+
+def test_each_key_has_a_mark() -> None:
+    """Also the keys inside blocks."""
+    assert {key.mark for key in Keys(Settings)} == {"live", "next-turn", "restart"}
+
+
+def test_positions_do_not_matter() -> None:
+    """A block of a list has the marks of any block."""
+    assert mark_of(("platforms", "slack", 1, "mode")) == "restart"
+    assert mark_of(("platforms", "slack", "mode")) == "restart"
+    assert mark_of(("platforms", "slack", 1, "bot_token")) == "live"
+    assert mark_of(("fallbacks", 0, "name")) == "next-turn"
+
+
+def test_a_section_without_a_mark_is_an_error() -> None:
+    """Nobody can forget it."""
+
+    class Unmarked(Section):
+        key: int = 1
+
+    with pytest.raises(KeyError, match="key has no mark"):
+        Keys(Unmarked)
+    with pytest.raises(KeyError):
+        mark_of(("no_such_section", "key"))
+
+
+def test_the_page_tells_each_mark() -> None:
+    """docs/configuration.md, "When a change takes effect"."""
+    page = (
+        CONFIGURATION_PAGE
+        .read_text()
+        .partition("## When a change takes effect")[2]
+        .partition("\n## ")[0]
+    )
+    rows = re.findall(r"^\| `(\w+)` \| ([\w-]+) \| (.*) \|$", page, re.M)
+    keys = {key.pattern: key.mark for key in Keys(Settings)}
+    sections = {path[0]: mark for path, mark in keys.items() if len(path) == 1}
+    assert {section: mark for section, mark, _ in rows} == sections
+    told = [pair for *_, rest in rows for pair in re.findall(r"`([\w.]+)`: ([\w-]+)", rest)]
+    assert dict(told) == {
+        dotted(path): mark for path, mark in keys.items() if mark != keys.get(path[:-1], mark)
+    }
+
+
+# How many there are
+
+MOST_SETTINGS = 151
+
+
+def counted() -> set[str]:
+    """Return what a person can write and `parley config show` prints, each block's keys once.
+
+    Not headings, PARLEY_HOME, or the names and the inside of maps. `fallbacks` and `auxiliary`
+    repeat the keys of `model`; accounts share some.
+    """
+    found = set()
+    for key in all_keys():
+        head, *rest = key.pattern
+        if key.kind == "section" or key.lone_block or head == "home":
+            continue
+        if head == "platforms" and rest[-1] in AccountSettings.model_fields:
+            found.add(f"platforms.{rest[-1]}")
+        elif head == "auxiliary" and rest[-1] == "model":
+            found.add("auxiliary.model")
+        elif head != "auxiliary":
+            found.add(".".join(key.pattern))
+    return {name for name in found if not name.startswith("fallbacks.")}
+
+
+def test_there_are_few_settings() -> None:
+    """A new one needs a reason: would the operator of a family, a team or a company turn it?"""
+    assert len(counted()) <= MOST_SETTINGS, sorted(counted())

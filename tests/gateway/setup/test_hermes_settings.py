@@ -42,8 +42,8 @@ def left_out(told: SettingsFound) -> dict[str, str]:
         ),
         ({"compression": {"threshold": 0.7}}, {"compression": {"threshold": 0.7}}),
         (
-            {"auxiliary": {"compression": {"model": "new", "provider": "auto", "timeout": 90}}},
-            {"auxiliary": {"compression": {"model": "new", "provider": "auto", "timeout_s": 90}}},
+            {"auxiliary": {"compression": {"model": "new", "provider": "auto"}}},
+            {"auxiliary": {"compression": {"model": "new", "provider": "auto"}}},
         ),
         ({"prompt_caching": {"cache_ttl": "1h"}}, {"prompt_caching": {"cache_ttl": "1h"}}),
         (

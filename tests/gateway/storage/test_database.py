@@ -35,7 +35,7 @@ def test_a_server_has_one_way_past_its_pooler(tmp_path: Path) -> None:
     assert alone == DatabaseServer(SecretStr(DIRECT))
     assert isinstance(alone, DatabaseServer)
     assert alone.direct == SecretStr(DIRECT)
-    pooled = location(tmp_path, url=URL, direct_url=DIRECT, pooled=True, connections=3)
+    pooled = location(tmp_path, url=URL, direct_url=DIRECT, connections=3)
     assert pooled == DatabaseServer(SecretStr(URL), SecretStr(DIRECT), pooled=True, connections=3)
     assert isinstance(pooled, DatabaseServer)
     assert pooled.direct == SecretStr(DIRECT)

@@ -142,7 +142,7 @@ async def test_an_older_turn_that_was_killed_goes_on(store: Store, tmp_path: Pat
     old = outdated_copy(store.path, tmp_path / "killed.db", "0005")
     async with open_database(old) as database:
         heir = await database.write(leases.register, "newer")
-        inherited = await database.write(blame.take_over, heir, Death(), 3600.0)
+        inherited = await database.write(blame.take_over, heir, Death())
         assert (inherited.ran, inherited.trials) == (1, {})
         lease = await database.write(claim_one, 1, heir)
         running = await database.write(find_running, lease, BASE)

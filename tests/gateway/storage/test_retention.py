@@ -66,8 +66,6 @@ AGED = (
 EVERYTHING = RetentionSettings(
     transcript_days=30,
     files_days=30,
-    journal_days=30,
-    outbox_days=30,
     ledger_days=30,
     audit_days=30,
 )
@@ -289,7 +287,8 @@ def test_a_conversation_in_use_loses_what_a_model_has_summarised(lived: Store) -
     lived.run(age, 31, COMPACTED)
     lived.run(admit, inbound("alpha three", chat="a"))
     before = views(lived)[COMPACTED]
-    assert prune(lived.location)["transcript"].rows == 2
+    # Two messages, and the steps of the model in the two turns.
+    assert prune(lived.location)["transcript"].rows == 4
     assert [row.seq for row in lived.rows(schema.message, conversation=COMPACTED)] == [3, 4]
     assert views(lived)[COMPACTED] == before
 
@@ -304,7 +303,10 @@ def test_what_may_be_read_again_stays(lived: Store, summary: dict[str, Any]) -> 
     lived.run(lambda conn: conn.execute(changed.values(body=stored)))
     lived.run(age, 31, COMPACTED)
     lived.run(admit, inbound("alpha three", chat="a"))
-    assert prune(lived.location)["transcript"].rows == 0
+    before = lived.rows(schema.message)
+    # The steps of the model in the two turns are copies.
+    assert prune(lived.location)["transcript"].rows == 2
+    assert lived.rows(schema.message) == before
 
 
 def test_a_conversation_that_is_forgotten_meanwhile_is_passed_over(
@@ -401,20 +403,9 @@ def test_no_summary_outlives_the_last_message(lived: Store) -> None:
 def test_the_audit_has_a_limit_of_its_own(lived: Store) -> None:
     """The journal of the model's steps goes, that of the tools stays."""
     lived.run(age, 31)
-    prune(lived.location, RetentionSettings(journal_days=30))
+    prune(lived.location, RetentionSettings(transcript_days=30))
     kinds = {row.kind for row in lived.rows(schema.step, turn_id=3)}
     assert kinds == {"tool"}
-
-
-def test_the_index_may_keep_less_than_the_transcript(lived: Store) -> None:
-    """Words are found no more, and the messages are all there."""
-    assert found(lived, [TOOLS], "beta") != []
-    lived.run(age, 31)
-    before = lived.rows(schema.message)
-    assert prune(lived.location, RetentionSettings(search=30))["search"].rows > 0
-    assert found(lived, [TOOLS], "beta") == []
-    assert lived.rows(schema.message) == before
-    assert_sound(lived.location)
 
 
 def test_the_oldest_files_go_beyond_the_limit(lived: Store) -> None:
@@ -460,12 +451,11 @@ def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> Non
 def test_a_dry_run_counts_what_goes(lived: Store) -> None:
     """Class by class, and changes nothing."""
     lived.run(age, 31)
-    limits = EVERYTHING.model_copy(update={"search": 30})
     before = {table: lived.rows(table) for table in AGED}
-    counted = lived.run(count_all, limits, 30)
+    counted = lived.run(count_all, EVERYTHING, 30)
     assert {table: lived.rows(table) for table in AGED} == before
-    gone = prune(lived.location, limits)
-    for name in ("journal", "outbox", "ledger", "audit"):
+    gone = prune(lived.location, EVERYTHING)
+    for name in ("ledger", "audit"):
         assert counted[name] == gone[name] != Pruned()
     assert counted["transcript"] == gone["transcript"]
 
@@ -488,7 +478,6 @@ def test_after_any_prune_every_conversation_goes_on(
     limits = RetentionSettings(
         **{name: data.draw(days, name) for name in names},
         files_max_bytes=data.draw(st.none() | st.just(0)),
-        search=data.draw(st.sampled_from(["transcript", 20])),
     )
     with tempfile.TemporaryDirectory() as folder:
         store = Store(copy_database(lived_file, Path(folder) / "parley.db"))

@@ -28,7 +28,7 @@ from tests.support.storage import ACCOUNTS, admit, inbound
 
 
 def beginning() -> Beginning:
-    return Beginning("here", Death(), 3600.0, AccountLeases(is_alone=True), Share())
+    return Beginning("here", Death(), AccountLeases(is_alone=True), Share())
 
 
 @pytest.mark.usefixtures("sqlite_alone")

@@ -71,7 +71,7 @@ async def _living(
     if receives:
         accounts.want(HERE)
     async with asyncio.TaskGroup() as tasks:
-        replica = await registered(database, Beginning(name, Death(), 3600.0, accounts, share))
+        replica = await registered(database, Beginning(name, Death(), accounts, share))
         assert isinstance(replica, SharedReplica)
         life = Life(replica, database, share, lines)
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Node
+from agent.engines.lcm import engine as lcm
+from agent.engines.lcm import nodes
 from agent.engines.lcm.engine import GOAL_SHARE, LcmEngine
 from agent.engines.lcm.nodes import POINTER, Scribe, joined, parted, pressed
 from agent.engines.rounds import RoundsEngine
@@ -25,8 +27,8 @@ WINDOW = 12_000
 GOOD = "## Goal\nTo look.\n## Critical Context\nfile1.txt"
 
 
-def engine(archive: MemoryArchive | None = None, **options: int) -> LcmEngine:
-    made = LcmEngine(Limits(WINDOW), options)
+def engine(archive: MemoryArchive | None = None) -> LcmEngine:
+    made = LcmEngine(Limits(WINDOW), {})
     if archive is not None:
         made.attach(archive)
     return made
@@ -36,8 +38,8 @@ def asked(rounds: int = 40, plan: ViewPlan | None = None, **more: Any) -> Compre
     return request_of(conversation(rounds), WINDOW, plan, **more)
 
 
-def found_of(request: CompressionRequest, **options: int) -> Compressed:
-    found = engine(None, **options).compress(request)
+def found_of(request: CompressionRequest) -> Compressed:
+    found = engine().compress(request)
     assert found is not None
     return found
 
@@ -100,9 +102,15 @@ def test_leaves_are_condensed_by_level() -> None:
     assert reached == {node.number for node in archive.stored}
 
 
-def test_as_many_as_the_fan_out_says() -> None:
+def set_fan_out(monkeypatch: pytest.MonkeyPatch, leaves: int) -> None:
+    for module in (lcm, nodes):
+        monkeypatch.setattr(module, "FAN_OUT", leaves)
+
+
+def test_as_many_as_the_fan_out_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """A level that is full becomes one node of the next."""
-    found = found_of(asked(), fan_out=2)
+    set_fan_out(monkeypatch, 2)
+    found = found_of(asked())
     assert any(node.children == (1, 2) and node.level == 1 for node in found.nodes)
 
 
@@ -173,15 +181,16 @@ def test_a_prepared_leaf_is_used_without_a_call() -> None:
     assert [each for each in found.plan.edits if each.kind == "clip"] == []
 
 
-def test_a_full_level_is_condensed_ahead() -> None:
+def test_a_full_level_is_condensed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """The swap that fills it waits for no model either."""
+    set_fan_out(monkeypatch, 100)
     request = asked(28, summarise=lambda _prompt, _tokens: GOOD)
-    before = found_of(request, fan_out=100)
-    full = len(before.nodes)
+    before = found_of(request)
+    set_fan_out(monkeypatch, len(before.nodes))
     later = request_of(
         conversation(48), WINDOW, before.plan, summarise=lambda _prompt, _tokens: GOOD
     )
-    ahead = engine(fan_out=full).prepare(later)
+    ahead = engine().prepare(later)
     assert ahead is not None
     assert ahead.first_seq == before.plan.summaries[0].first_seq
 
@@ -190,7 +199,7 @@ def test_a_full_level_is_condensed_ahead() -> None:
 
     limits = replace(later.limits, threshold=later.tokens / WINDOW)
     swap = replace(later, summarise=never, prepared=ahead, limits=limits)
-    found = found_of(swap, fan_out=full)
+    found = found_of(swap)
     assert problems(found.plan, swap) == []
     assert [node.level for node in found.nodes] == [1, 0, 0]
     assert found.nodes[0].children == tuple(node.number for node in before.nodes)
@@ -210,15 +219,15 @@ def test_what_was_written_ahead_is_kept_as_one_text(said: list[tuple[int, str]])
 
 def test_condensed_notes_hold_the_best_of_all() -> None:
     """Whole sentences, of both alike."""
-    scribe, nodes = Scribe(asked()), []
+    scribe, both = Scribe(asked()), []
     for first in (1, 41):
         numbers = range(first, first + 40)
         entries = [Entry(n, user_message(f"Crate {n} goes to dock {n}x.")) for n in numbers]
-        nodes.append(Summary(scribe.leaf(entries, 400).text, first, first + 39))
-    both = scribe.condensed(nodes, 100, 500).text.splitlines()
-    lines = [line for line in both if line.startswith("#")]
+        both.append(Summary(scribe.leaf(entries, 400).text, first, first + 39))
+    told = scribe.condensed(both, 100, 500).text.splitlines()
+    lines = [line for line in told if line.startswith("#")]
     assert lines
-    assert all(line in f"{nodes[0].text}\n{nodes[1].text}" for line in lines)
+    assert all(line in f"{both[0].text}\n{both[1].text}" for line in lines)
 
 
 def test_a_prepared_summary_of_something_else_is_not_used() -> None:
@@ -234,20 +243,21 @@ def test_without_a_usable_answer_nothing_is_prepared() -> None:
     assert engine().prepare(asked(1)) is None
 
 
-def test_large_content_is_shown_as_an_outline() -> None:
+def test_large_content_is_shown_as_an_outline(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the newest question; the original is named."""
+    monkeypatch.setattr(lcm, "LARGE_TOKENS", 1_000)
     rows = "\n".join(f"{n},name {n},{n * n}" for n in range(3_000))
     messages = [user_message("hi"), assistant_message("Hello."), user_message(rows)]
     messages += [assistant_message("Read."), user_message("and now?")]
     entries = [Entry(seq, message) for seq, message in enumerate(messages, start=1)]
-    found = engine(large_tokens=1_000).compress(request_of(entries, 20_000))
+    found = engine().compress(request_of(entries, 20_000))
     assert found is not None
     assert found.plan.edits == (Edit(3, "outline"),)
     shown = render(found.plan, entries)[2]
     assert "message 3 of the transcript" in str(shown["content"])
     assert f"text, {len(rows):,} characters, 3,000 lines" in str(shown["content"])
     newest = request_of(entries[:3], 20_000, trigger="threshold")
-    again = engine(large_tokens=1_000).compress(newest)
+    again = engine().compress(newest)
     assert again is None or all(edit.kind != "outline" for edit in again.plan.edits)
 
 

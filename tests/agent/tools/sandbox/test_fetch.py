@@ -195,17 +195,19 @@ async def test_encodings(site: Site, charset: str, shown: str) -> None:
     assert f"\n{shown}\n" in (await site.get(site.url(f"latin?charset={charset}"))).text
 
 
-async def test_an_unpacked_bomb_is_cut(site: Site) -> None:
+async def test_an_unpacked_bomb_is_cut(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """30 MB come as 30 KB; the limit is for what is unpacked."""
-    outcome = await site.get(site.url("bomb"), max_bytes=5_000)
+    monkeypatch.setattr(fetch, "MAX_BYTES", 5_000)
+    outcome = await site.get(site.url("bomb"))
     assert "the first 5,000 bytes" in outcome.text
     assert len(outcome.text) < 6_000
 
 
 @pytest.mark.thorough
-async def test_a_slow_server_is_left(site: Site) -> None:
+async def test_a_slow_server_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is for all of it, not for each byte."""
-    outcome = await site.get(site.url("slow"), timeout_s=1)
+    monkeypatch.setattr(fetch, "FETCH_S", 1.0)
+    outcome = await site.get(site.url("slow"))
     assert outcome.text == "Error: no answer within 1 s"
 
 

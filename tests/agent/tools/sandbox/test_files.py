@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.errors import ToolError
 from agent.processes import descent
-from agent.settings import TerminalSettings, ToolSettings, WorkspaceSettings
+from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.catalog import builtin_tools
 from agent.tools.context import ToolContext, ToolOutcome, TurnRights
 from agent.tools.sandbox import files, searcher
@@ -132,9 +132,12 @@ async def test_an_entry_that_has_just_gone_is_left_out(tmp_path: Path) -> None:
     os.close(folder)
 
 
-async def test_a_write_stays_within_the_quota(tmp_path: Path) -> None:
-    """The setting is for the whole directory."""
-    settings = ToolSettings(enabled=("write_file",), workspace=WorkspaceSettings(max_bytes=3))
+async def test_a_write_stays_within_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for the whole directory."""
+    monkeypatch.setattr(files, "WORKSPACE_BYTES", 3)
+    settings = ToolSettings(enabled=("write_file",))
     written = await use_with(settings, tmp_path, path="a", content="1234")
     assert written.text == "Error: the workspace would be larger than 3 bytes"
 

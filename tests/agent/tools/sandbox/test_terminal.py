@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -14,7 +16,7 @@ import structlog
 from agent.processes import confinement, helpers
 from agent.processes.keeper import Report
 from agent.processes.walls import Sandbox
-from agent.settings import SandboxSettings, TerminalSettings, ToolSettings, WorkspaceSettings
+from agent.settings import SandboxSettings, TerminalSettings, ToolSettings
 from agent.tools import policy
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.sandbox import terminal
@@ -26,18 +28,25 @@ from tests.support.confined import TAKES_LANDLOCK
 
 
 async def shell(
-    folder: Path, command: str, *, disk: int = 10**8, backend: Any = "auto", **options: Any
+    folder: Path,
+    command: str,
+    *,
+    limits: Mapping[str, int] = MappingProxyType({}),
+    backend: Any = "auto",
+    **options: Any,
 ) -> ToolOutcome:
-    """Run a command with these settings."""
+    """Run a command with these settings and constants."""
     if confinement.why_not():
         options.setdefault("confine", False)
     settings = ToolSettings(
         enabled=("terminal",),
         sandbox=SandboxSettings(backend=backend),
         terminal=TerminalSettings(allow_root=True, **options),
-        workspace=WorkspaceSettings(max_bytes=disk),
     )
-    return await use_with(settings, folder, command=command)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in limits.items():
+            patch.setattr(terminal, name, value)
+        return await use_with(settings, folder, command=command)
 
 
 async def test_a_command_runs_in_its_directory_with_an_environment_of_its_own(
@@ -58,7 +67,7 @@ async def test_a_command_runs_in_its_directory_with_an_environment_of_its_own(
 async def test_much_output_is_kept_at_both_ends(tmp_path: Path) -> None:
     """20 MB take no memory of ours; the model sees how much is left out."""
     command = "echo begin; head -c 20000000 /dev/zero; echo; echo end"
-    outcome = await shell(tmp_path, command, max_output_bytes=1_000)
+    outcome = await shell(tmp_path, command, limits={"OUTPUT_BYTES": 1_000})
     assert len(outcome.text) < 1_100
     assert outcome.text.startswith("begin\n")
     assert "[... 19,999,011 bytes left out ...]" in outcome.text
@@ -105,7 +114,7 @@ BOMBS = {"shell": FORKS, "sessions": SESSIONS, "threads": THREADS}
 )
 async def test_a_fork_bomb_ends(tmp_path: Path, bomb: str, *, confine: bool) -> None:
     """Soon, with all that it has become; for root too, whom the kernel does not limit."""
-    outcome = await shell(tmp_path, BOMBS[bomb], max_processes=30, confine=confine)
+    outcome = await shell(tmp_path, BOMBS[bomb], limits={"MAX_PROCESSES": 30}, confine=confine)
     assert "more than 30 processes and threads" in outcome.text
     assert not [each for each in psutil.process_iter() if _works_in(each, tmp_path)]
 
@@ -120,28 +129,32 @@ def _works_in(process: psutil.Process, folder: Path) -> bool:
 async def test_memory_is_limited_for_each_and_for_all(tmp_path: Path) -> None:
     """One process gets no more; many together are ended."""
     big = "python3 -IS -c 'import sys, time; a = b\"x\" * {}; print(len(a)); time.sleep(9)'"
-    alone = await shell(tmp_path, big.format(10**9), max_memory_bytes=60_000_000)
+    alone = await shell(tmp_path, big.format(10**9), limits={"MEMORY_BYTES": 60_000_000})
     assert "MemoryError" in alone.text
     together = " & ".join([big.format(35_000_000)] * 2) + " & wait"
-    outcome = await shell(tmp_path, together, max_memory_bytes=60_000_000)
+    outcome = await shell(tmp_path, together, limits={"MEMORY_BYTES": 60_000_000})
     assert "used more than 60,000,000 bytes of memory" in outcome.text
 
 
 @pytest.mark.thorough
 async def test_files_are_limited_for_each_and_for_all(tmp_path: Path) -> None:
     """A full workspace runs commands that write nothing, so that it can be emptied."""
-    outcome = await shell(tmp_path, "head -c 300000 /dev/zero > a", disk=200_000)
+    outcome = await shell(
+        tmp_path, "head -c 300000 /dev/zero > a", limits={"WORKSPACE_BYTES": 200_000}
+    )
     assert "File too large" in outcome.text or "ended by signal" in outcome.text
     many = "for i in 1 2 3; do head -c 100000 /dev/zero > f$i; done; exec sleep 20"
     (tmp_path / "a").unlink()
-    outcome = await shell(tmp_path, many, disk=200_000)
+    outcome = await shell(tmp_path, many, limits={"WORKSPACE_BYTES": 200_000})
     assert "the workspace grew beyond 200,000 bytes" in outcome.text
     full = "[the workspace holds more than 200,000 bytes: nothing can be written; delete files]"
     command = "echo x; (echo more >> f1; : > new; mkdir d) 2>/dev/null; rm f*; ls -s"
-    outcome = await shell(tmp_path, command, disk=200_000)
+    outcome = await shell(tmp_path, command, limits={"WORKSPACE_BYTES": 200_000})
     assert outcome.text.startswith("x\ntotal 0\n[exit")
     assert outcome.text.endswith(f"[exit code 0]\n{full}")
-    assert (await shell(tmp_path, "echo y > new; cat new", disk=200_000)).text.startswith("y\n")
+    assert (
+        await shell(tmp_path, "echo y > new; cat new", limits={"WORKSPACE_BYTES": 200_000})
+    ).text.startswith("y\n")
 
 
 async def test_what_cannot_be_measured_can_be_deleted(tmp_path: Path) -> None:

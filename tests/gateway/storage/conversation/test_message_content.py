@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adapters.messages import Attachment
 from agent.messages import handle_in
-from gateway.storage.conversation import attachments
+from gateway.storage.conversation import attachments, message_content
 from gateway.storage.conversation.message_content import (
     LEAST_CHARS,
     MAX_IMAGE_BYTES,
@@ -37,7 +37,9 @@ def read(
     conversation, seq = store.run(admit, inbound(text))
     store.run(attachments.append, conversation, seq, files, 30_000_000)
     newest = store.run(inbox.queued, conversation)[-1:]
-    return store.run(content_of, conversation, newest, text, chars)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_content, "TEXT_CHARS", chars)
+        return store.run(content_of, conversation, newest, text)
 
 
 def told(store: Store, file: Attachment, chars: int = 1000) -> str:
@@ -185,7 +187,7 @@ def test_shares_are_fair(sizes: list[int], total: int) -> None:
 
 @pytest.mark.parametrize(("content", "why"), [(b"", "it is empty"), (b"x", "not shown here")])
 def test_nothing_is_quoted_where_there_is_nothing(store: Store, content: bytes, why: str) -> None:
-    """An empty file, or `attachments.text_chars: 0`."""
+    """An empty file, or one for which there is no room."""
     words = told(store, file(content), chars=0)
     assert words.endswith(f"{why}]")
     assert "```" not in words
@@ -217,8 +219,8 @@ def test_the_files_of_several_people_are_told_apart(store: Store) -> None:
         place = store.run(admit, inbound(name, sender=name, sender_name=name, chat="42"))
         store.run(attachments.append, *place, [file(b"", name)], 100)
     entries = store.run(inbox.queued, place[0])
-    both = store.run(content_of, place[0], entries, "", 9)
-    alone = store.run(content_of, place[0], entries[:1], "", 9)
+    both = store.run(content_of, place[0], entries, "")
+    alone = store.run(content_of, place[0], entries[:1], "")
     assert both == "\n\n".join(
         f"[file: {name}, 0 bytes, from {name}: it is empty]" for name in ("Ada", "Bob")
     )

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, update
 from adapters.messages import Address
 from agent.messages import assistant_message, tool_message
 from agent.ports import Inquiry
-from agent.settings import ToolSettings
 from gateway.access.policy import Access
 from gateway.agent_ports.questions import Inquiries
 from gateway.commands import approvals
@@ -48,7 +47,7 @@ ADAPTERS: Any = {("telegram", "default"): NullAdapter(lambda _: None)}
 def asking(current: Turn) -> Any:
     """Return the people of a turn; the database is the test's own connection."""
     database: Any = None
-    return Inquiries(database, ADAPTERS, ToolSettings(), Wakeups(), OWNED).people(current)
+    return Inquiries(database, ADAPTERS, 86_400.0, Wakeups(), OWNED).people(current)
 
 
 def ask(conn: Connection, current: Turn, asked: Inquiry = APPROVAL) -> Question:

@@ -24,7 +24,6 @@ from gateway.storage.schema import attachment, conversation, now, turn
 from tests.support.storage import BASE, Store, claim_one, find_running, model_call, turn_of
 from tests.support.turns import USAGE, ask
 
-BUDGET_S = 3600.0
 NOW = 1000.0
 KILLED = Death("killed", NOW)
 INNOCENT = TurnDeaths(1, NOW - 3, attempt=1)
@@ -33,7 +32,7 @@ SUSPECT = TurnDeaths(2, NOW - 1, attempt=0, deaths=2, quiet_s=QUIET_S, troubled_
 
 def after(*ran: TurnDeaths, death: Death = KILLED, now: float = NOW) -> list[TurnDeaths]:
     """Return how turns stand after a death."""
-    return blame.judged(ran, death, now, BUDGET_S)
+    return blame.judged(ran, death, now)
 
 
 def test_a_first_death_costs_nothing_and_is_noted() -> None:
@@ -106,17 +105,17 @@ def test_a_death_that_is_no_turns_fault_raises_no_suspicion(how: DeathCause) -> 
 
 def test_after_the_time_budget_a_death_costs_an_attempt() -> None:
     """An hour after the first one; a stop is free for ever."""
-    long_ago = replace(INNOCENT, attempt=3, troubled_at=NOW - BUDGET_S - 1)
+    long_ago = replace(INNOCENT, attempt=3, troubled_at=NOW - blame.GIVE_UP_AFTER_S - 1)
     assert [each.attempt for each in after(long_ago)] == [3]
     assert [each.attempt for each in after(long_ago, death=Death("stopped", NOW))] == [2]
-    recent = replace(long_ago, troubled_at=NOW - BUDGET_S)
+    recent = replace(long_ago, troubled_at=NOW - blame.GIVE_UP_AFTER_S)
     assert [each.attempt for each in after(recent)] == [2]
 
 
-def take_over(store: Store, death: Death | None = None, budget_s: float = BUDGET_S) -> Inheritance:
+def take_over(store: Store, death: Death | None = None) -> Inheritance:
     """Begin a process after such a death."""
     heir = store.run(leases.register, "heir")
-    return store.run(blame.take_over, heir, death or Death(), budget_s)
+    return store.run(blame.take_over, heir, death or Death())
 
 
 def resume(store: Store, current: Turn) -> Turn:
@@ -225,11 +224,14 @@ def test_a_stop_while_nothing_runs_clears_nobody(store: Store, current: Turn) ->
     assert len(take_over(store, Death("stopped")).trials) == 1
 
 
-def test_a_suspect_whose_time_is_up_is_held_no_more(store: Store, current: Turn) -> None:
+def test_a_suspect_whose_time_is_up_is_held_no_more(
+    store: Store, current: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has its last attempts at once."""
     take_over(store)
     resume(store, current)
-    inherited = take_over(store, budget_s=-1.0)
+    monkeypatch.setattr(blame, "GIVE_UP_AFTER_S", -1.0)
+    inherited = take_over(store)
     assert list(inherited.trials.values()) == [QUIET_S / 4]
     assert store.one(conversation).turn_not_before == 0
 
@@ -305,6 +307,7 @@ def entered(conn: Connection, current: Turn, failures: int, state: str = "pendin
 def test_a_try_at_a_file_is_judged_as_one_at_a_turn(
     store: Store,
     current: Turn,
+    monkeypatch: pytest.MonkeyPatch,
     how: DeathCause,
     *,
     is_named: bool,
@@ -315,7 +318,9 @@ def test_a_try_at_a_file_is_judged_as_one_at_a_turn(
     for failures, state in ((3, "pending"), (0, "pending"), (2, "stored")):
         store.run(entered, current, failures, state)
     death = Death(how, turn=current.id if is_named else None)
-    take_over(store, death, budget_s=-1.0 if is_late else BUDGET_S)
+    if is_late:
+        monkeypatch.setattr(blame, "GIVE_UP_AFTER_S", -1.0)
+    take_over(store, death)
     left = store.rows(attachment)
     assert [row.failures for row in left] == [2 if is_forgiven else 3, 0, 2]
 

@@ -26,7 +26,6 @@ from tests.support.storage import (
     part,
 )
 
-BUDGET_S = 3600.0
 DIED = Death("killed")
 Open = Callable[[], ServerSession]
 
@@ -46,7 +45,7 @@ def session(postgres_url: str) -> Iterator[Open]:
 
 
 def entered(session: ServerSession, name: str = "a host") -> int:
-    return session.run(replicas.enter, name, DIED, BUDGET_S)[0]
+    return session.run(replicas.enter, name, DIED)[0]
 
 
 def seen(session: ServerSession, replica_id: int) -> Surroundings:
@@ -113,7 +112,7 @@ def test_what_a_dead_replica_had_is_free(session: Open) -> None:
     assert due is not None
     assert first.run(sending.mark_sending, due.message, one)
     end(first, one, second)
-    inherited = second.run(replicas.reap, one, BUDGET_S, unlocked=True)
+    inherited = second.run(replicas.reap, one, unlocked=True)
     assert inherited is not None
     assert inherited.conversations == 1
     here = second.one(conversation, id=chat)
@@ -133,7 +132,7 @@ def test_who_was_reaped_while_it_stood_still_writes_nothing(session: Open) -> No
     chat, _ = first.run(admit, inbound())
     lease = first.run(claim_one, chat, one)
     expire(second, one)
-    assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is not None
+    assert second.run(replicas.reap, one, unlocked=False) is not None
     assert first.run(replicas.attend, one, renews=True) is None
     assert first.run(replicas.attend, one, renews=False) is None
     assert first.run(leases.claim, one, 10, ACCOUNTS) == []
@@ -149,8 +148,8 @@ def test_who_renews_in_time_is_not_reaped(session: Open) -> None:
     expire(first, one)
     assert seen(second, two).expired == {one}
     first.run(leases.heartbeat, one)
-    assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is None
-    assert second.run(replicas.reap, one, BUDGET_S, unlocked=True) is None
+    assert second.run(replicas.reap, one, unlocked=False) is None
+    assert second.run(replicas.reap, one, unlocked=True) is None
 
 
 def test_of_two_that_reap_at_once_one_does(session: Open) -> None:
@@ -161,8 +160,8 @@ def test_of_two_that_reap_at_once_one_does(session: Open) -> None:
         entered(each, name)
     end(first, one, second)
     with second.connection.begin():
-        assert replicas.reap(second.connection, one, BUDGET_S, unlocked=True) is not None
-        assert third.run(replicas.reap, one, BUDGET_S, unlocked=True) is None
+        assert replicas.reap(second.connection, one, unlocked=True) is not None
+        assert third.run(replicas.reap, one, unlocked=True) is None
 
 
 def test_a_claim_that_is_under_way_is_reaped_with_the_rest(session: Open) -> None:
@@ -173,8 +172,8 @@ def test_a_claim_that_is_under_way_is_reaped_with_the_rest(session: Open) -> Non
     expire(second, one)
     with work.connection.begin():
         assert leases.claim(work.connection, one, 10, ACCOUNTS)
-        assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is None
-    assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is not None
+        assert second.run(replicas.reap, one, unlocked=False) is None
+    assert second.run(replicas.reap, one, unlocked=False) is not None
     assert second.one(conversation, id=chat).owner is None
 
 
@@ -187,7 +186,7 @@ def test_only_the_turns_of_the_dead_one_are_charged(session: Open) -> None:
         chat, _ = each.run(admit, inbound(chat=name))
         turns.append(each.run(begin_turn, each.run(claim_one, chat, replica_id)))
     end(first, ids[0], third)
-    inherited = third.run(replicas.reap, ids[0], BUDGET_S, unlocked=True)
+    inherited = third.run(replicas.reap, ids[0], unlocked=True)
     assert inherited is not None
     assert inherited.ran == 1
     charged, other = (third.one(turn, id=each.id) for each in turns)
@@ -200,7 +199,7 @@ def test_who_begins_anew_takes_its_own_for_free(session: Open) -> None:
     one, _ = entered(first, "one"), entered(other, "two")
     chat, _ = first.run(admit, inbound())
     current = first.run(begin_turn, first.run(claim_one, chat, one))
-    new = again.run(replicas.enter, "one", LEFT, BUDGET_S, one)[0]
+    new = again.run(replicas.enter, "one", LEFT, one)[0]
     assert new > one
     assert {row.id for row in other.rows(replica)} >= {new}
     assert one not in {row.id for row in other.rows(replica)}
@@ -216,7 +215,7 @@ def test_the_next_process_of_a_place_takes_over_at_once(session: Open) -> None:
     chat, _ = first.run(admit, inbound())
     first.run(begin_turn, first.run(claim_one, chat, one))
     end(first, one, other)
-    new, inherited = again.run(replicas.enter, "here", Death("machine_restarted"), BUDGET_S)
+    new, inherited = again.run(replicas.enter, "here", Death("machine_restarted"))
     assert (inherited.conversations, inherited.ran) == (1, 1)
     assert {row.id for row in other.rows(replica)} == {two, new}
 
@@ -235,8 +234,8 @@ def test_who_leaves_charges_nobody(session: Open) -> None:
     here = Receiving("telegram", "default")
     first.run(adapter_leases.offer, [here])
     assert first.run(adapter_leases.take, one, here) == 1
-    first.run(replicas.leave, one, BUDGET_S)
-    assert first.run(replicas.leave, one, BUDGET_S) is None
+    first.run(replicas.leave, one)
+    assert first.run(replicas.leave, one) is None
     row = second.one(adapter_lease)
     assert (row.owner, row.epoch) == (None, 2)
 
@@ -253,9 +252,9 @@ def test_a_reap_that_cannot_get_its_rows_is_not_waited_for(session: Open) -> Non
     with frozen.connection.begin():
         leases.fence(frozen.connection, lease)
         with pytest.raises(DBAPIError):
-            second.run(replicas.reap, one, BUDGET_S, unlocked=False)
+            second.run(replicas.reap, one, unlocked=False)
     assert second.one(turn, id=current.id).deaths == 0
-    assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is not None
+    assert second.run(replicas.reap, one, unlocked=False) is not None
 
 
 def test_one_look_tells_of_receivers_and_suspects(session: Open) -> None:
