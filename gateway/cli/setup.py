@@ -6,7 +6,7 @@ machines on which nobody sits. `parley import` takes over what another agent has
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from operator import attrgetter
@@ -15,24 +15,16 @@ from typing import Annotated, Any
 
 import typer
 
-from adapters.registry import BUILT_IN, Credential, Platform, platforms
-from agent.models.catalog import DEFAULT_NAMES
+from adapters.registry import Platform
 from agent.safety.threats import revealed
 from gateway.cli.common import AsJson, loaded
 from gateway.cli.output import say, show_json, warn
 from gateway.errors import GatewayError
 from gateway.settings.editing import OWNER_ONLY
-from gateway.settings.loading import Loaded, home_of, key_variable
-from gateway.setup.checks import (
-    KEYS_AT,
-    check_account,
-    check_accounts,
-    check_model,
-    mixed_up,
-    mixed_up_key,
-)
+from gateway.settings.loading import Loaded, home_of
+from gateway.setup import questions
+from gateway.setup.checks import check_accounts, check_model
 from gateway.setup.draft import (
-    OWN_SERVER,
     PROVIDERS,
     Answers,
     Keeping,
@@ -44,6 +36,7 @@ from gateway.setup.draft import (
 )
 from gateway.setup.hermes import Import, take_over
 from gateway.setup.hermes_home import HermesHome, Line
+from gateway.setup.questions import SetupQuestion
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
@@ -53,10 +46,6 @@ WRITTEN, REFUSED, UNSURE = 0, 2, 3
 """Exit codes: written and tried; something is refused and nothing was written; written, but
 something could not be tried or is still to be switched on. 1 is for what cannot be read."""
 STYLES = {"✓": "green", "✗": "red", "!": "yellow", "…": "yellow", "?": "dim"}
-OFFLINE = "offline"
-EXAMPLES = {"openrouter": "anthropic/claude-sonnet-5.5", OWN_SERVER: "llama3.3"}
-LOCAL_URL = "http://127.0.0.1:11434/v1"
-"""Where Ollama listens."""
 
 setup_app = typer.Typer(add_completion=False)
 
@@ -178,9 +167,8 @@ class _Wizard:
         say(f"Parley's settings: {self._target.file}")
         say("Enter skips a question. Nothing is written before the end; Ctrl-C ends it.", "dim")
         self._ask_for_model()
-        for platform in platforms():
-            if platform.name != BUILT_IN:
-                self._ask_for_account(platform)
+        for platform in questions.platforms_asked_about():
+            self._ask_for_account(platform)
         self._ask_for_owner()
         self._ask_for_keeping()
         if not self._draft.values and self._draft.keeping == "yaml":
@@ -201,14 +189,10 @@ class _Wizard:
         for number, words in enumerate(PROVIDERS.values(), start=1):
             say(f"  {number}  {words}")
         while (provider := self._choice()) is not None:
-            given = self._model_of(provider, now)
-            self._draft.put_model(now, provider, given)
-            checked = self._tried()
-            _show([checked])
-            if not checked.is_wrong and (checked.outcome == "accepted" or _keep_anyway()):
+            given = _answers_to(questions.of_provider(provider, now))
+            questions.take_model(self._draft, provider, given, now)
+            if self._is_kept(questions.MODEL, {}):
                 return
-            self._draft.values.clear()
-            say("  Please try again, or skip with Enter.")
 
     @staticmethod
     def _choice() -> str | None:
@@ -221,35 +205,6 @@ class _Wizard:
             say(f"  a number from 1 to {len(known)}")
         return None
 
-    def _model_of(self, provider: str, now: Loaded) -> dict[str, str]:
-        """Return what is said of the model: its server, key and name."""
-        if provider == OFFLINE:
-            return {}
-        given: dict[str, str] = {}
-        if provider == OWN_SERVER:
-            given["base_url"] = _ask("Its address", LOCAL_URL)
-        variable = key_variable(provider)
-        where = f", from {KEYS_AT[provider]}" if provider in KEYS_AT else ""
-        at = f"; Enter takes {variable}" if variable else ""
-        while True:
-            given["api_key"] = _ask_secret(f"Key (not shown{where}{at})")
-            mixed = mixed_up_key(given["api_key"])
-            if not mixed:
-                break
-            say(f"  ✗ this is {mixed}; the key of the model is asked for", "red")
-        same = now.settings.model.name if now.settings.model.provider == provider else None
-        default = same or DEFAULT_NAMES.get(provider) or EXAMPLES.get(provider, "")
-        given["name"] = _ask("Model", default)
-        return given
-
-    def _tried(self) -> Finding:
-        try:
-            found = self._target.load(self._draft.values)
-        except GatewayError as exc:
-            return Finding("model", "refused", str(exc))
-        say("  asking …", "dim")
-        return asyncio.run(check_model(found.settings.model))
-
     def _ask_for_account(self, platform: Platform) -> None:
         blocks = self._target.load().settings.platforms.accounts(platform.name)
         say(f"\n{platform.title}", "bold")
@@ -258,44 +213,23 @@ class _Wizard:
             return
         if blocks and blocks[0].is_on:
             say("  it is set up; a new token replaces the one that is there", "dim")
-        before = dict(self._draft.values)
-        while self._ask_for_tokens(platform):
-            checked = self._logged_in(platform)
-            _show([checked])
-            if not checked.is_wrong and (checked.outcome == "accepted" or _keep_anyway()):
-                self._greetings.append(checked)
+        before, asked = dict(self._draft.values), questions.of_platform(platform)
+        while given := _answers_to(asked):
+            questions.take(self._draft, asked, given)
+            if self._is_kept(platform.name, before):
                 return
-            self._draft.values = dict(before)
-            say("  Please try again, or skip with Enter.")
-        self._draft.values = before
 
-    def _ask_for_tokens(self, platform: Platform) -> bool:
-        """Take over all tokens; whether the first one was given."""
-        for credential in platform.credentials:
-            token = self._token(platform, credential)
-            if not token and credential is platform.credentials[0]:
-                return False
-            if token:
-                self._draft.put_token(platform.name, credential.key, token)
-        return True
-
-    @staticmethod
-    def _token(platform: Platform, credential: Credential) -> str:
-        while token := _ask_secret(_wanted(credential)):
-            mixed = mixed_up(token, platform.name, credential.key)
-            if not mixed:
-                return token
-            say(f"  ✗ this is {mixed}; {platform.title}'s {credential.title} is asked for", "red")
-        return ""
-
-    def _logged_in(self, platform: Platform) -> Finding:
-        try:
-            found = self._target.load(self._draft.values)
-        except GatewayError as exc:
-            return Finding(platform.name, "refused", str(exc))
+    def _is_kept(self, section: str, before: Mapping[str, Any]) -> bool:
+        """Try the answers and show what came of it; those that are not kept are forgotten."""
         say("  asking …", "dim")
-        block = found.settings.platforms.accounts(platform.name)[0]
-        return asyncio.run(check_account(platform.name, block))
+        checked = asyncio.run(questions.tried(self._target, self._draft, section))
+        _show([checked])
+        if not checked.is_wrong and (checked.outcome == "accepted" or _keep_anyway()):
+            self._greetings.append(checked)
+            return True
+        self._draft.values = dict(before)
+        say("  Please try again, or skip with Enter.")
+        return False
 
     def _ask_for_owner(self) -> None:
         now = self._target.load(self._draft.values)
@@ -359,9 +293,27 @@ def _ask_secret(question: str) -> str:
     return text.strip()
 
 
-def _wanted(credential: Credential) -> str:
-    where = f"{credential.found_at}: {credential.steps}"
-    return f"{credential.title} (not shown, from {where})"
+def _answers_to(asked: Sequence[SetupQuestion]) -> dict[str, str]:
+    """Return the answers by field; none if the first one is needed and was skipped."""
+    given: dict[str, str] = {}
+    for question in asked:
+        given[question.field] = _answer_to(question)
+        if question.is_required and not any(given.values()):
+            return {}
+    return given
+
+
+def _answer_to(question: SetupQuestion) -> str:
+    if not question.is_secret:
+        return _ask(question.title, question.default)
+    where = ": ".join(filter(None, (question.found_at, question.steps)))
+    hints = "not shown" + (f", from {where}" if where else "")
+    hints += f"; Enter takes {question.default}" if question.default else ""
+    while text := _ask_secret(f"{question.title} ({hints})"):
+        if not (problem := questions.wrong(question, text)):
+            return text
+        say(f"  ✗ {problem}", "red")
+    return ""
 
 
 def _keep_anyway() -> bool:

@@ -136,13 +136,12 @@ async def check_account(platform: str, block: AccountSettings) -> Finding:
     return Finding(subject, *told)
 
 
-def mixed_up(text: str, platform: str, key: str) -> str:
-    """Return what a text is by its looks where another token is asked for; else nothing."""
-    told = registry.other_owner(text, platform, key)
+def mixed_up(text: str, platform: str = "", key: str = "") -> str:
+    """Return what a text is by its looks where another token is asked for; else nothing.
+
+    Without a platform the key of a model is asked for.
+    """
+    if told := registry.other_owner(text, platform, key):
+        return told
     shapes = (words for shape, words in _KEY_SHAPES.items() if text.startswith(shape))
-    return told or next(shapes, "")
-
-
-def mixed_up_key(text: str) -> str:
-    """Return whose token a text is where the key of a model is asked for; else nothing."""
-    return registry.other_owner(text, "", "")
+    return next(shapes, "") if platform else ""

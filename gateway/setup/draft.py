@@ -80,28 +80,6 @@ class Answers:
     values: dict[str, Any] = field(default_factory=dict)
     keeping: Keeping = "yaml"
 
-    def put_model(self, before: Loaded, provider: str, given: Mapping[str, str]) -> None:
-        """Take over what was said of the model: name, base_url, api_key; empty: not said.
-
-        A provider that is another one than in the file takes nothing over from that one.
-        """
-        chosen = "openai" if provider == OWN_SERVER else provider
-        is_other = chosen != before.settings.model.provider
-        self.values["model.provider"] = chosen
-        for name in ("name", "base_url", "api_key"):
-            key, text = f"model.{name}", given.get(name, "").strip()
-            of_file = before.config_file is not None and before.origins[key] in {
-                str(before.config_file),
-                before.config_file.name,
-            }
-            if text or (is_other and of_file):
-                # To leave it out would hand what is there to another provider.
-                self.values[key] = text or None
-
-    def put_token(self, platform: str, key: str, token: str) -> None:
-        """Take over a token of the one account of a platform."""
-        self.values[f"platforms.{platform}.{key}"] = token.strip()
-
 
 def is_secret(name: str) -> bool:
     """Whether the value of a dotted key is to be kept like a secret."""

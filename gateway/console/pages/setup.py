@@ -6,10 +6,8 @@ conversations to another server.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
-from adapters.registry import BUILT_IN, Platform, by_name, platforms
-from agent.models.catalog import DEFAULT_NAMES
+from adapters.registry import by_name
 from agent.models.factory import resolve_provider
 from agent.models.offline import OfflineModel
 from gateway.console.pages.system import told
@@ -18,29 +16,26 @@ from gateway.errors import GatewayError, StorageError
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.references import is_reference, references_in
 from gateway.settings.tree import Settings
-from gateway.setup.checks import (
-    KEYS_AT,
-    check_account,
-    check_model,
-    mixed_up,
-    mixed_up_key,
-)
+from gateway.setup.checks import KEYS_AT
 from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
+from gateway.setup.questions import (
+    MODEL,
+    NAMELESS,
+    SetupQuestion,
+    of_platform,
+    of_provider,
+    platforms_asked_about,
+    take,
+    take_model,
+    tried,
+    wrong,
+)
 from gateway.setup.writing import WrittenSettings, refuse_unwritable, write
 from gateway.supervision.start_checks import Finding
 
 SETUP = f"{HOME}/setup"
 DEMO = OfflineModel.provider
 DEMO_NAME = OfflineModel.name
-
-
-@dataclass(frozen=True, slots=True)
-class _Platform:
-    """A platform, whether its token is in the settings, and whether the gateway goes by that."""
-
-    it: Platform
-    is_on: bool
-    runs: bool
 
 
 def is_without_model(*settings: Settings) -> bool:
@@ -62,11 +57,16 @@ async def _forms(ask: Ask, refused: str = "") -> Shown:
         {
             "needs_model": is_without_model(settings, ask.inside.settings),
             "providers": {name: words for name, words in PROVIDERS.items() if name != DEMO},
-            "nameless": [PROVIDERS[name] for name in _NAMELESS],
+            "nameless": [PROVIDERS[name] for name in NAMELESS],
             "filled": {name: ask.form.get(name, "") for name in ("provider", "name", "base_url")},
             "own_server": OWN_SERVER,
             "keys_at": KEYS_AT,
-            "platforms": _platforms(settings, ask.inside.settings),
+            "platforms": [
+                {"title": each.title, "name": each.name, "questions": of_platform(each)}
+                for each in platforms_asked_about()
+            ],
+            "on": _on(settings, ask.inside.settings),
+            "running": _on(ask.inside.settings),
             "file": str(target.file),
         },
         title="Set up",
@@ -74,17 +74,9 @@ async def _forms(ask: Ask, refused: str = "") -> Shown:
     )
 
 
-_NAMELESS = [name for name in PROVIDERS if name not in {DEMO, OWN_SERVER, *DEFAULT_NAMES}]
-"""Providers with many models, none of which is the usual one."""
-
-
-def _platforms(settings: Settings, running: Settings) -> Sequence[_Platform]:
-    on, runs = ({name for name, _ in each.platforms.on()} for each in (settings, running))
-    return [
-        _Platform(each, each.name in on | runs, each.name in runs)
-        for each in platforms()
-        if each.name != BUILT_IN
-    ]
+def _on(*settings: Settings) -> set[str]:
+    """Return the platforms that have their tokens in any of these settings."""
+    return {name for each in settings for name, _ in each.platforms.on()}
 
 
 async def _read(ask: Ask) -> tuple[Target, Settings]:
@@ -126,21 +118,13 @@ async def _model(ask: Ask) -> Result:
     target, settings = await _read(ask)
     if not is_without_model(settings, ask.inside.settings):
         raise GatewayError("There is a model already; `parley setup` changes it.")
-    provider, name = ask.form.get("provider", ""), ask.form.get("name", "").strip()
-    if provider not in PROVIDERS or provider == DEMO:
+    provider, now = ask.form.get("provider", ""), await asyncio.to_thread(target.load)
+    asked = of_provider(provider, now)
+    if provider == DEMO:
         raise GatewayError("Please choose a provider.")
-    if provider in _NAMELESS and not name:
-        raise GatewayError(f"{PROVIDERS[provider]} has no default model; please name one.")
-    key = _secret(ask, "key")
-    if mixed := mixed_up_key(key):
-        raise GatewayError(f"This is {mixed}; the key of the model is asked for.")
     draft = Answers()
-    given = {"api_key": key, "name": name}
-    if provider == OWN_SERVER:
-        given["base_url"] = ask.form.get("base_url", "")
-    draft.put_model(await asyncio.to_thread(target.load), provider, given)
-    found = await asyncio.to_thread(target.load, draft.values)
-    return await _written(ask, target, draft, await check_model(found.settings.model))
+    take_model(draft, provider, _answers(ask, asked), now)
+    return await _written(ask, target, draft, await tried(target, draft, MODEL))
 
 
 async def _account(ask: Ask) -> Result:
@@ -148,33 +132,29 @@ async def _account(ask: Ask) -> Result:
     if platform is None or not platform.credentials:
         raise Missing("There is no such platform.")
     target, settings = await _read(ask)
-    known = _platforms(settings, ask.inside.settings)
-    if any(each.is_on for each in known if each.it is platform):
+    if platform.name in _on(settings, ask.inside.settings):
         raise GatewayError(f"{platform.title} is set up already; `parley setup` changes it.")
-    draft = Answers()
-    for credential in platform.credentials:
-        token = _secret(ask, credential.key)
-        if not token:
-            raise GatewayError(f"Please fill in the {credential.title}.")
-        if mixed := mixed_up(token, platform.name, credential.key):
-            raise GatewayError(f"This is {mixed}; the {credential.title} is asked for.")
-        draft.put_token(platform.name, credential.key, token)
-    found = await asyncio.to_thread(target.load, draft.values)
-    block = found.settings.platforms.accounts(platform.name)[0]
-    return await _written(ask, target, draft, await check_account(platform.name, block))
+    draft, asked = Answers(), of_platform(platform)
+    take(draft, asked, _answers(ask, asked))
+    return await _written(ask, target, draft, await tried(target, draft, platform.name))
 
 
-def _secret(ask: Ask, name: str) -> str:
-    """Return a key or a token of a form.
+def _answers(ask: Ask, asked: Sequence[SetupQuestion]) -> dict[str, str]:
+    """Return what a form answers, by the fields of the questions.
 
     Raises:
-        GatewayError: It refers to one: a session in a browser would run programs of this machine,
-            or send its files to whoever answers for the model.
+        GatewayError: An answer is missing or cannot be right, or refers to a secret: a session in
+            a browser would run programs of this machine, or send its files to whoever answers for
+            the model.
     """
-    text = ask.form.get(name, "").strip()
-    if is_reference(text):
-        raise GatewayError("References to secrets are set with `parley setup`, not from here.")
-    return text
+    given = {each.field: ask.form.get(each.field, "").strip() for each in asked}
+    for question in asked:
+        text = given[question.field]
+        if question.is_secret and is_reference(text):
+            raise GatewayError("References to secrets are set with `parley setup`, not from here.")
+        if problem := wrong(question, text):
+            raise GatewayError(f"{problem[0].upper()}{problem[1:]}.")
+    return given
 
 
 async def _written(ask: Ask, target: Target, draft: Answers, checked: Finding) -> Moved:

@@ -6,7 +6,7 @@ import pytest
 
 from adapters.registry import account_types
 from agent.settings import ModelSettings
-from gateway.setup.checks import check_account, check_model, mixed_up, mixed_up_key
+from gateway.setup.checks import check_account, check_model, mixed_up
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.model_server import Fault, Reply
@@ -144,5 +144,5 @@ def test_keys_and_tokens_are_told_apart_by_their_looks() -> None:
     assert mixed_up("sk-ant-123", "telegram", "token") == "Anthropic's key"
     assert mixed_up("sk-123", "telegram", "token") == "OpenAI's key"
     assert mixed_up(TOKEN, "telegram", "token") == ""
-    assert mixed_up_key(TOKEN) == "Telegram's bot token"
-    assert mixed_up_key("sk-ant-123") == ""
+    assert mixed_up(TOKEN) == "Telegram's bot token"
+    assert mixed_up("sk-ant-123") == ""

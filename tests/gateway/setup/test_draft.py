@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.registry import by_name
 from gateway.errors import SettingsError
 from gateway.setup.draft import (
     OWN_SERVER,
@@ -14,6 +15,7 @@ from gateway.setup.draft import (
     read_answers,
     secrets_to_move,
 )
+from gateway.setup.questions import of_platform, take, take_model
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +33,8 @@ def target(tmp_path: Path) -> Target:
 def test_a_draft_is_read_as_a_start_would_read_it(target: Target) -> None:
     """Without being written."""
     draft = Answers()
-    draft.put_model(target.load(), "anthropic", {"api_key": " sk-ant-1 ", "name": ""})
-    draft.put_token("telegram", "token", "12345:abcdefgh")
+    take_model(draft, "anthropic", {"api_key": " sk-ant-1 ", "name": ""}, target.load())
+    take(draft, of_platform(by_name()["telegram"]), {"token": "12345:abcdefgh"})
     settings = target.load(draft.values).settings
     assert settings.model.provider == "anthropic"
     assert settings.model.api_key is not None
@@ -47,7 +49,7 @@ def test_another_provider_takes_nothing_over(target: Target) -> None:
         "model: {provider: openai, base_url: 'http://here/v1', api_key: old-key}\n"
     )
     draft = Answers()
-    draft.put_model(target.load(), "anthropic", {"api_key": "sk-ant-1"})
+    take_model(draft, "anthropic", {"api_key": "sk-ant-1"}, target.load())
     model = target.load(draft.values).settings.model
     assert model.api_key is not None
     assert (model.provider, model.base_url, model.name) == ("anthropic", None, None)
@@ -58,7 +60,7 @@ def test_a_server_of_ones_own_speaks_openais_api(target: Target) -> None:
     """It needs no key."""
     draft = Answers()
     given = {"base_url": "http://127.0.0.1:1/v1", "name": "llama"}
-    draft.put_model(target.load(), OWN_SERVER, given)
+    take_model(draft, OWN_SERVER, given, target.load())
     assert draft.values == {
         "model.provider": "openai",
         "model.name": "llama",

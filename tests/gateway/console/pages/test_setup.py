@@ -11,10 +11,10 @@ import yaml
 from pydantic import SecretStr
 
 from adapters.discord.platform import DiscordSettings
-from gateway.console.pages import setup
 from gateway.reload.reloading import Reloading
 from gateway.settings import references
 from gateway.settings.loading import load_settings
+from gateway.setup import questions
 from gateway.supervision.rotation import SettingsReloaded
 from gateway.supervision.start_checks import Finding
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
@@ -35,7 +35,12 @@ async def server() -> AsyncIterator[OpenAIServer]:
 
 async def choose(browser: ConsoleBrowser, server: OpenAIServer, **fields: str) -> Answered:
     """Send the form of the model."""
-    given = {"provider": "server", "key": KEY, "name": "double", "base_url": server.url} | fields
+    given = {
+        "provider": "server",
+        "api_key": KEY,
+        "name": "double",
+        "base_url": server.url,
+    } | fields
     return await browser.submit("/admin/setup", "/admin/setup/model", **given)
 
 
@@ -61,8 +66,8 @@ async def test_a_model_that_answers_is_written(tmp_path: Path, server: OpenAISer
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"key": "sk-wrong-key"}, "the provider refuses the key"),
-        ({"key": TOKEN}, "This is Telegram&#39;s bot token"),
+        ({"api_key": "sk-wrong-key"}, "the provider refuses the key"),
+        ({"api_key": TOKEN}, "This is Telegram&#39;s bot token"),
         ({"provider": "nobody"}, "Please choose a provider"),
         ({"base_url": "ftp://here"}, "must begin with http"),
     ],
@@ -75,7 +80,7 @@ async def test_what_is_wrong_is_told_and_not_written(
         refused = await choose(browser, server, **fields)
     assert refused.status == 409
     assert told in refused.text
-    assert fields.get("key", KEY) not in refused.text
+    assert fields.get("api_key", KEY) not in refused.text
     assert written(tmp_path) is None
 
 
@@ -154,7 +159,7 @@ async def test_a_form_takes_no_reference(
     given = f" {reference.format(tmp_path / 'ran')} "
     async with console(tmp_path) as running, running.browser() as browser:
         if form == "model":
-            refused = await choose(browser, server, key=given)
+            refused = await choose(browser, server, api_key=given)
         else:
             refused = await browser.submit("/admin/setup", f"/admin/setup/{form}", token=given)
         assert (refused.status, "are set with `parley setup`" in refused.text) == (409, True)
@@ -181,7 +186,7 @@ async def test_a_refused_form_is_shown_as_it_was_filled_in(
 ) -> None:
     """But for the key; a theme that is chosen there leads to the page of the form."""
     async with console(tmp_path) as running, running.browser() as browser:
-        page = await choose(browser, server, key="sk-wrong-key", name="<double>")
+        page = await choose(browser, server, api_key="sk-wrong-key", name="<double>")
         assert page.status == 409
         assert f'value="{server.url}"' in page.text
         assert 'name="name" value="&lt;double&gt;"' in page.text
@@ -245,7 +250,7 @@ async def test_a_long_answer_arrives_whole_with_links(
         lacks = (f"invite the bot: {address}", f"see {address}")
         return Finding("telegram:default", "accepted", "it is @parley_bot", lacks)
 
-    monkeypatch.setattr(setup, "check_account", checked)
+    monkeypatch.setattr(questions, "check_account", checked)
     async with console(tmp_path) as running, running.browser() as browser:
         path = "/admin/setup/platforms/telegram"
         assert (await browser.submit("/admin/setup", path, token=TOKEN)).status == 303
