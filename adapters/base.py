@@ -30,21 +30,17 @@ from adapters.messages import (
     Withdrawal,
 )
 
+Update = InboundMessage | Move | Poison
+"""What an adapter makes of an update of its platform."""
+
 
 class Intake(Protocol):
     """Durable admission; the gateway implements it, adapters call it."""
 
     async def accept(
-        self,
-        messages: Sequence[InboundMessage],
-        *,
-        cursors: Sequence[Cursor] = (),
-        poison: Sequence[Poison] = (),
-        moves: Sequence[Move] = (),
+        self, updates: Sequence[Update], *, cursors: Sequence[Cursor] = ()
     ) -> list[Admission]:
-        """Commit updates in one transaction, the cursors with them.
-
-        Moves are carried out before the messages.
+        """Commit updates in one transaction, moves first and the cursors with them.
 
         Only after this returned may the platform be told that the updates were received.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from adapters.errors import FetchRejected
-from adapters.messages import UNKNOWN_AUTHOR, AttachmentKind
+from adapters.messages import UNKNOWN_AUTHOR, AttachmentKind, Poison
 
 MAX_QUOTE_CHARS = 500
 # SQLite refuses lone surrogates, and cuts a text at NUL in some of its functions.
@@ -59,9 +59,10 @@ def raw_json(update: Any) -> str:
     return _JSON.encode(update)
 
 
-def key_of_bytes(raw: bytes) -> str:
-    """Return the dedupe key of poison that has no id of its own."""
-    return f"x{hashlib.sha256(raw).hexdigest()[:32]}"
+def poison(source: str, raw: str, reason: str, key: str = "") -> Poison:
+    """Wrap an update that cannot be understood; without a key it is named by its bytes."""
+    key = key or f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}"
+    return Poison(source, key, raw, reason)
 
 
 def quote(said: str, author: str = "") -> str:

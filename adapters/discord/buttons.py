@@ -25,7 +25,7 @@ from adapters.discord.inbound import (
     address_in,
     chat_kind,
     kind_of,
-    poison,
+    unread,
 )
 from adapters.errors import AdapterError
 from adapters.messages import Admission, InboundMessage, Poison
@@ -163,7 +163,7 @@ def to_interaction(
         decoded = _Interaction.model_validate(data)
         channel_kind = channel_kind if channel_kind is not None else kind_of(decoded.channel)
     except (ValidationError, LookupError, TypeError):
-        return poison(data, bot.account, "an interaction that cannot be read")
+        return unread(data, bot.account, "an interaction that cannot be read")
     text = _text(decoded)
     user = decoded.member.user if decoded.member else decoded.user
     if text is None or user is None:

@@ -28,8 +28,8 @@ from adapters.wire import (
     file_kind,
     file_name,
     flaw,
-    key_of_bytes,
     others,
+    poison,
     quote,
     quoted_lines,
     raw_json,
@@ -267,19 +267,18 @@ def to_inbound(
     try:
         message = Message.model_validate(data)
     except ValidationError as exc:
-        return poison(data, bot.account, flaw(exc))
+        return unread(data, bot.account, flaw(exc))
     if not _is_said(message, bot) or not _is_readable(message, bot, context):
         return None
     return _inbound(data, message, bot, context, edited=edited)
 
 
-def poison(data: Any, account: str, reason: str) -> Poison:
-    """Return an event as Poison; it is named by its id, or by its bytes where it has none."""
-    raw = raw_json(data)
+def unread(data: Any, account: str, reason: str) -> Poison:
+    """Return an event as Poison, named by its id if it has one."""
     number = snowflake_of(data)
-    key = key_of_bytes(raw.encode()) if number is None else f"p{number}"
     channel = data.get("channel_id") if isinstance(data, dict) else None
-    return Poison(source=source_name(account, str(channel)), dedupe_key=key, raw=raw, reason=reason)
+    key = "" if number is None else f"p{number}"
+    return poison(source_name(account, str(channel)), raw_json(data), reason, key)
 
 
 def snowflake_of(data: Any) -> int | None:

@@ -258,9 +258,6 @@ class Ingest:
     ) -> None:
         """Commit messages of one channel with its cursor, and open the threads they ask for."""
         messages = [item for item in items if isinstance(item, InboundMessage)]
-        bad = [item for item in items if isinstance(item, Poison)]
-        for item in bad:
-            log.warning("discord_event_quarantined", source=item.source, reason=item.reason)
         opening = [message for message in messages if _opens_thread(message, channel)]
         cursors = [
             # The thread's first message is the one that opens it; the echo of it is not read again.
@@ -269,17 +266,16 @@ class Ingest:
         ]
         if last is not None:
             cursors.append(self._cursor(channel, last))
-        answered = await self._accept(messages, opening, cursors, bad)
+        answered = await self._accept(items, opening, cursors)
         for message in answered:
             opened = self._parts.threads.open_for(message.address, message.text)
             self._tasks.create_task(opened, name=f"discord thread {_thread_of(message)}")
 
     async def _accept(
         self,
-        messages: Sequence[InboundMessage],
+        items: Sequence[InboundMessage | Poison],
         opening: Sequence[InboundMessage],
         cursors: Sequence[Cursor],
-        bad: Sequence[Poison],
     ) -> list[InboundMessage]:
         """Commit messages; return those that will be answered in a new thread."""
         pending = self._parts.threads.pending
@@ -288,7 +284,8 @@ class Ingest:
             pending.begin(_thread_of(message))
         answered: list[InboundMessage] = []
         try:
-            done = await self._parts.intake.accept(messages, cursors=cursors, poison=bad)
+            done = await self._parts.intake.accept(items, cursors=cursors)
+            messages = [item for item in items if isinstance(item, InboundMessage)]
             kept = {message.dedupe_key for message in opening}
             answered = [
                 message

@@ -27,8 +27,8 @@ from adapters.wire import (
     WirePart,
     file_kind,
     flaw,
-    key_of_bytes,
     others,
+    poison,
     quote,
     raw_json,
     storable,
@@ -99,15 +99,10 @@ def read_message(
     try:
         decoded = _Event.model_validate(event)
     except ValidationError as exc:
-        return poison(raw, reading, flaw(exc))
+        return poison(f"slack:{reading.account}", raw, flaw(exc))
     if decoded.subtype == "message_changed":
         return _edited(decoded, raw, reading)
     return _inbound(decoded, decoded, raw, reading) if _is_persons(decoded, reading) else None
-
-
-def poison(raw: str, reading: Reading, reason: str) -> Poison:
-    """Return an update that cannot be understood; it is named by its bytes."""
-    return Poison(f"slack:{reading.account}", key_of_bytes(raw.encode()), raw, reason)
 
 
 def raw_of(update: Any) -> str:

@@ -26,11 +26,11 @@ from adapters.slack.inbound import (
     Names,
     Reading,
     people_in,
-    poison,
     raw_of,
     read_message,
 )
 from adapters.slack.platform import SlackSettings
+from adapters.wire import poison
 
 log = structlog.get_logger()
 
@@ -106,30 +106,26 @@ class Ingest:
         await self._learn_names(map(_event_of, updates))
         read = [self._read(update) for update in updates]
         messages = [each.message if isinstance(each, Press) else each for each in read]
-        said = in_order([each for each in messages if isinstance(each, InboundMessage)])
-        bad = [each for each in messages if isinstance(each, Poison)]
-        admissions = dict(zip(map(id, said), await self._commit(said, bad, self.held), strict=True))
+        stored = await self._commit(messages, self.held)
+        admissions = {id(message): admission for message, admission in stored}
         # After the commit: who pressed is told what became of it.
         for press in read:
             if isinstance(press, Press):
                 admission = admissions[id(press.message)]
                 self.followups.put_nowait(replace(press, admission=admission))
-        for message in said:
+        for message, _ in stored:
             self._name_thread(message)
 
     async def store_missed(self, events: Sequence[Any], source: str) -> list[InboundMessage]:
         """Commit messages read from a channel's history, in the order of their timestamps."""
         await self._learn_names(events)
         read = [read_message(event, self._known(), event) for event in events]
-        said = in_order([each for each in read if isinstance(each, InboundMessage)])
-        bad = [each for each in read if isinstance(each, Poison)]
-        await self._commit(said, bad, self.held - {source})
-        return said
+        return [message for message, _ in await self._commit(read, self.held - {source})]
 
     async def store_poison(self, body: bytes, reason: str) -> None:
         """Commit what is not even JSON."""
-        item = poison(body.decode("utf-8", "replace"), self._known(), reason)
-        await self._commit([], [item], self.held)
+        text = body.decode("utf-8", "replace")
+        await self._commit([poison(f"slack:{self.account}", text, reason)], self.held)
 
     async def _learn_names(self, events: Iterable[Any]) -> None:
         own = self._known().identity.user
@@ -151,7 +147,7 @@ class Ingest:
     def _read(self, update: IncomingPayload) -> InboundMessage | Poison | Press | None:
         reading, payload = self._known(), update.payload
         if not isinstance(payload, dict):
-            return poison(raw_of(payload), reading, "the payload is no object")
+            return poison(f"slack:{self.account}", raw_of(payload), "the payload is no object")
         if update.kind == "slash_commands":
             return read_command(payload, reading)
         if update.kind == "interactive":
@@ -196,15 +192,16 @@ class Ingest:
             self.followups.put_nowait(Title(channel, thread, message.text))
 
     async def _commit(
-        self, said: Sequence[InboundMessage], bad: Sequence[Poison], held: Collection[str]
-    ) -> Sequence[Admission]:
-        for item in bad:
-            log.warning("slack_update_undecodable", update=item.dedupe_key, reason=item.reason)
+        self, read: Sequence[InboundMessage | Poison | None], held: Collection[str]
+    ) -> list[tuple[InboundMessage, Admission]]:
+        said = in_order([each for each in read if isinstance(each, InboundMessage)])
+        bad = [each for each in read if isinstance(each, Poison)]
         if not (said or bad):
             return []
         # A live message must not move a cursor past the gap that is still being read.
         cursors = [each for each in await self._cursors(said) if each.source not in held]
-        return await self._intake.accept(said, cursors=cursors, poison=bad)
+        admissions = await self._intake.accept([*said, *bad], cursors=cursors)
+        return list(zip(said, admissions, strict=True))
 
     async def _cursors(self, said: Sequence[InboundMessage]) -> list[Cursor]:
         """Return how far the channels, and the threads with a conversation, are read now."""

@@ -41,8 +41,8 @@ from adapters.wire import (
     file_name,
     filled,
     flaw,
-    key_of_bytes,
     others,
+    poison,
     quote,
     quoted_lines,
     raw_json,
@@ -125,7 +125,12 @@ class UpdateReader:
         try:
             return Update.model_validate(update)
         except ValidationError as exc:
-            return poison(update, self._account, flaw(exc))
+            return self._poison(update, flaw(exc))
+
+    def _poison(self, update: Any, reason: str) -> Poison:
+        number = update_id(update)
+        key = "" if number is None else f"u{number}"
+        return poison(source_name(self._account), raw_json(update), reason, key)
 
     def _note_album(self, decoded: Update | Poison) -> list[Any]:
         """Note a picture of an album; return the earlier ones if its caption is for the bot."""
@@ -150,8 +155,7 @@ class UpdateReader:
         if message is None or message.chat.type == "channel":
             return None
         if message.chat.type not in _CHAT_TYPES:
-            reason = f"chat type {message.chat.type!r} is unknown"
-            return poison(update, self._account, reason)
+            return self._poison(update, f"chat type {message.chat.type!r} is unknown")
         return self._message(update, message)
 
     def _message(self, update: Any, message: Message) -> Inbound:
@@ -246,14 +250,6 @@ class UpdateReader:
         thread = None if message.thread is None else str(message.thread)
         # An answer without the topic would land in "General".
         return Address(PLATFORM, self._account, str(message.chat.id), thread)
-
-
-def poison(update: Any, account: str, reason: str) -> Poison:
-    """Return an update as Poison; it is named by its id, or by its bytes where it has none."""
-    raw = raw_json(update)
-    number = update_id(update)
-    key = key_of_bytes(raw.encode()) if number is None else f"u{number}"
-    return Poison(source=source_name(account), dedupe_key=key, raw=raw, reason=reason)
 
 
 def update_id(update: Any) -> int | None:

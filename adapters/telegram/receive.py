@@ -24,7 +24,7 @@ from telegram.error import BadRequest, TelegramError
 
 from adapters.base import Clock, Intake
 from adapters.errors import UNREADABLE, AdapterDisconnected, AdapterRefused
-from adapters.messages import Cursor, InboundMessage, Move, Poison
+from adapters.messages import Cursor, InboundMessage
 from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import ALLOWED_UPDATES, Client
@@ -37,7 +37,7 @@ from adapters.telegram.inbound import (
     update_id,
 )
 from adapters.telegram.platform import TelegramSettings
-from adapters.wire import key_of_bytes
+from adapters.wire import poison
 
 log = structlog.get_logger()
 
@@ -90,14 +90,9 @@ class Ingest:
             raise AdapterDisconnected("the bot's own name is not known yet")
         read = self._reader.read(updates)
         said = [(update, item) for update, item in read if isinstance(item, InboundMessage)]
-        bad = [item for _, item in read if isinstance(item, Poison)]
-        for item in bad:
-            self._log_poison(item)
         admissions = await self._intake.accept(
-            [message for _, message in said],
+            [item for _, item in read if item is not None],
             cursors=[] if last is None else [Cursor(self.source, last)],
-            poison=bad,
-            moves=[item for _, item in read if isinstance(item, Move)],
         )
         for (update, message), admission in zip(said, admissions, strict=True):
             if message.dedupe_key.startswith(PRESS_PREFIX):
@@ -105,17 +100,8 @@ class Ingest:
 
     async def store_poison(self, body: bytes, reason: str) -> None:
         """Commit what is not even JSON."""
-        item = Poison(self.source, key_of_bytes(body), body.decode("utf-8", "replace"), reason)
-        self._log_poison(item)
-        await self._intake.accept([], poison=[item])
-
-    def _log_poison(self, item: Poison) -> None:
-        log.warning(
-            "telegram_update_undecodable",
-            source=item.source,
-            update=item.dedupe_key,
-            reason=item.reason,
-        )
+        text = body.decode("utf-8", "replace")
+        await self._intake.accept([poison(self.source, text, reason)])
 
 
 class Receiver:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import structlog
 from sqlalchemy import Connection
 
-from adapters.base import Renderer
+from adapters.base import Renderer, Update
 from adapters.messages import Address, Admission, Cursor, InboundMessage, MessageRef, Move, Poison
 from agent import spans
 from agent.messages import clean_text, storable
@@ -89,22 +89,23 @@ class GatewayIntake:
         return self.rules.money
 
     async def accept(
-        self,
-        messages: Sequence[InboundMessage],
-        *,
-        cursors: Sequence[Cursor] = (),
-        poison: Sequence[Poison] = (),
-        moves: Sequence[Move] = (),
+        self, updates: Sequence[Update], *, cursors: Sequence[Cursor] = ()
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
-        batch = _Admissions(messages, cursors, poison, moves, self._fences(cursors))
+        batch = _Admissions(
+            [each for each in updates if isinstance(each, InboundMessage)],
+            cursors,
+            [each for each in updates if isinstance(each, Poison)],
+            [each for each in updates if isinstance(each, Move)],
+            self._fences(cursors),
+        )
         for pause_s in PAUSES_S:
             try:
                 return await self._commit(batch)
             except StorageError:
                 raise  # the database or another replica is to blame, not what came
             except Exception:
-                log.exception("batch_not_admitted", messages=len(messages))
+                log.exception("batch_not_admitted", messages=len(batch.messages))
                 await asyncio.sleep(pause_s)
         return [done for each in batch.alone() for done in await self._commit_alone(each)]
 
@@ -152,7 +153,12 @@ class GatewayIntake:
                 "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
             )
         for update_ in batch.poison:
-            log.warning("update_quarantined", source=update_.source, reason=update_.reason)
+            log.warning(
+                "update_quarantined",
+                source=update_.source,
+                update=update_.dedupe_key,
+                reason=update_.reason,
+            )
         return admissions
 
     def wait_s(self, platform: str, sender: str) -> float:

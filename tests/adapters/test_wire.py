@@ -13,7 +13,7 @@ from adapters.wire import (
     file_kind,
     file_name,
     flaw,
-    key_of_bytes,
+    poison,
     quote,
     raw_json,
     read_within,
@@ -53,7 +53,9 @@ def test_any_update_can_be_kept() -> None:
 
 def test_the_same_bytes_have_the_same_key() -> None:
     """So that poison that comes again is known."""
-    assert key_of_bytes(b"x") == key_of_bytes(b"x") != key_of_bytes(b"y")
+    keys = [poison("bot", raw, "").dedupe_key for raw in ("x", "x", "y")]
+    assert keys[0] == keys[1] != keys[2]
+    assert poison("bot", "x", "", "u1").dedupe_key == "u1"
 
 
 def test_a_long_quote_is_shortened() -> None:

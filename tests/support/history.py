@@ -6,16 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapters.base import ChatFile, ChatItem, ChatSummary, ContextGauge
+from adapters.base import ChatFile, ChatItem, ChatSummary, ContextGauge, Update
 from adapters.door import FIRST_OWNER
 from adapters.messages import (
     Address,
     Admission,
     Cursor,
     InboundMessage,
-    Move,
     OutgoingFile,
-    Poison,
 )
 
 AT = "2026-11-21T14:05:00+00:00"
@@ -47,15 +45,10 @@ class MemoryHistory:
     wait: float = 0.0
 
     async def accept(
-        self,
-        messages: Sequence[InboundMessage],
-        *,
-        cursors: Sequence[Cursor] = (),
-        poison: Sequence[Poison] = (),
-        moves: Sequence[Move] = (),
+        self, updates: Sequence[Update], *, cursors: Sequence[Cursor] = ()
     ) -> list[Admission]:
         """Store new messages, recognise known dedupe keys."""
-        return [self._admit(message) for message in messages]
+        return [self._admit(each) for each in updates if isinstance(each, InboundMessage)]
 
     def _admit(self, message: InboundMessage) -> Admission:
         if message.dedupe_key in self.keys:

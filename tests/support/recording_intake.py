@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from adapters.base import Update
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Move, Poison
 from adapters.pacing import GroupPreviews, PaceLimits
 from tests.support.thorough import WAIT_S
@@ -53,12 +54,7 @@ class RecordingIntake:
         self._changed = asyncio.Condition()
 
     async def accept(
-        self,
-        messages: Sequence[InboundMessage],
-        *,
-        cursors: Sequence[Cursor] = (),
-        poison: Sequence[Poison] = (),
-        moves: Sequence[Move] = (),
+        self, updates: Sequence[Update], *, cursors: Sequence[Cursor] = ()
     ) -> list[Admission]:
         self.attempts += 1
         await self._notify()
@@ -66,11 +62,12 @@ class RecordingIntake:
         if self.broken:
             self.broken -= 1
             raise NotStored("disk full")
+        messages = [each for each in updates if isinstance(each, InboundMessage)]
         admissions = [self._admit(message) for message in messages]
         self.offered += messages
-        self.poison += poison
+        self.poison += [each for each in updates if isinstance(each, Poison)]
         self.cursors += cursors
-        self.moves += moves
+        self.moves += [each for each in updates if isinstance(each, Move)]
         await self._notify()
         return admissions
 

@@ -11,13 +11,14 @@ import structlog
 from pydantic import SecretStr
 from typing_extensions import override
 
+from adapters.base import Update
 from adapters.discord import client, ingest, receive
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.client import Http, PendingKeys, Shard
 from adapters.discord.ingest import Backfill, Lanes
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
-from adapters.messages import Admission, Cursor, InboundMessage, MessageRef
+from adapters.messages import Admission, Cursor, MessageRef
 from adapters.pacing import Pacer
 from tests.adapters.discord.conftest import COMMANDS, MakeAdapter, asked, row, running, where
 from tests.support.discord.faults import (
@@ -36,9 +37,8 @@ class Denying(RecordingIntake):
     """An intake that knows nobody."""
 
     @override
-    async def accept(self, messages: Sequence[InboundMessage], **beside: Any) -> list[Admission]:
-        await super().accept(messages, **beside)
-        return [Admission("denied") for _ in messages]
+    async def accept(self, updates: Sequence[Update], **beside: Any) -> list[Admission]:
+        return [Admission("denied") for _ in await super().accept(updates, **beside)]
 
 
 @pytest.fixture

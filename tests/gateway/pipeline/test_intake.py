@@ -244,10 +244,11 @@ async def test_cursor_and_poison_are_stored_with_the_messages(tmp_path: Path) ->
         intake = chat.gateway.intake
         assert await intake.position("bot") is None
         poison = [Poison("telegram:default", "13", "{oops", "no JSON")] * 2
-        await intake.accept([message("hi")], cursors=[Cursor("bot", 13)], poison=poison)
+        await intake.accept([message("hi"), *poison], cursors=[Cursor("bot", 13)])
         assert await intake.position("bot") == 13
         assert [row.raw for row in await chat.rows(schema.quarantine)] == ["{oops"]
-        assert chat.events("update_quarantined")[0]["reason"] == "no JSON"
+        told = chat.events("update_quarantined")[0]
+        assert (told["update"], told["reason"]) == ("13", "no JSON")
         assert (await chat.say("again", dedupe_key="13")).outcome == "duplicate"
 
 
@@ -281,8 +282,8 @@ async def test_a_chat_that_moved_goes_on(tmp_path: Path) -> None:
     """Before the messages of the same call are looked at."""
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("hi", "old")
-        moves = [Move("telegram", "default", "old", "new")]
-        [admission] = await chat.gateway.intake.accept([message("again", "new")], moves=moves)
+        move = Move("telegram", "default", "old", "new")
+        [admission] = await chat.gateway.intake.accept([message("again", "new"), move])
         assert admission == Admission("queued", 1, 2)
 
 
