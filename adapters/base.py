@@ -69,19 +69,21 @@ class Intake(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PoolUse:
-    """The connections behind the requests of one account.
+class PoolUse(Protocol):
+    """How far the connections behind the requests of one account are used, at any time.
 
     Attributes:
-        in_use: Those that carry a request now, or are lost to the pool; idle ones do not count.
         limit: How many there can be; None for no limit.
         replaced: How often the client was replaced by a fresh one since the start.
     """
 
-    in_use: int
     limit: int | None
     replaced: int
+
+    @property
+    def in_use(self) -> int:
+        """How many carry a request now, or are lost to the pool; idle ones do not count."""
+        ...
 
 
 FENCE: ContextVar[Callable[[], bool] | None] = ContextVar("FENCE", default=None)

@@ -42,12 +42,15 @@ _ABORTED_S = 1.0
 
 
 class Outbound:
-    """The requests of one client.
+    """The requests of one client; implements `adapters.base.PoolUse`.
 
     Args:
         platform: For the log, as `account` is.
         swap: Puts a fresh client in the place of this one; returns what closes the old one.
         verdict: Tells what the end of a request says about the client; None is a success.
+
+    Attributes:
+        is_closed: No request is made any more.
     """
 
     def __init__(
@@ -57,9 +60,12 @@ class Outbound:
         swap: Callable[[], Shut],
         verdict: Callable[[BaseException | None], Verdict],
         *,
+        limit: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
+        self.limit = limit
         self.replaced = 0
+        self.is_closed = False
         self._platform = platform
         self._account = account
         self._name = f"{platform} request"
@@ -88,11 +94,13 @@ class Outbound:
         Raises:
             TimeoutError: The deadline passed.
             ConnectionAbortedError: The client was closed meanwhile.
-            ConnectionTimeoutError: See `FENCE`; nothing has left.
+            ConnectionTimeoutError: See `FENCE`, or the client is closed; nothing has left.
         """
-        if (holds := FENCE.get()) is not None and not holds():
+        is_fenced = (holds := FENCE.get()) is not None and not holds()
+        if is_fenced or self.is_closed:
             request.close()
-            raise aiohttp.ConnectionTimeoutError("this process stood still beyond its lease")
+            why = "this process stood still beyond its lease" if is_fenced else "it is closed"
+            raise aiohttp.ConnectionTimeoutError(why)
         # No TaskGroup: who begins one has to be its end, and callers come and go. `close` waits
         # for these tasks instead.
         task = asyncio.get_running_loop().create_task(_within(request, deadline_s), name=self._name)
@@ -104,18 +112,18 @@ class Outbound:
             raise ConnectionAbortedError("the client was closed")
         return task.result()
 
-    async def close(self, shut: Shut, within_s: float) -> None:
+    async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
         """End all requests, then the client.
 
         Args:
-            shut: Closes the client as it is now; what still runs then fails by itself.
-            within_s: How long requests may go on before.
+            within_s: How long requests may go on before; what still runs then fails by itself.
         """
+        self.is_closed = True
         # Nothing follows the last client, whatever its end does to requests.
         self._not_before = float("inf")
         if self._running:
             await asyncio.wait(self._running, timeout=within_s)
-        await shut()
+        await self._swap()()
         if self._running:
             await asyncio.wait(self._running, timeout=_ABORTED_S)
         for task in self._running:

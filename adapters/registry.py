@@ -220,11 +220,12 @@ def credential(secret: SecretStr | None, setting: str) -> str:
 async def check(platform: str, settings: AccountSettings) -> AccountReport:
     """Ask a platform about the tokens of an account, without receiving anything; within 5 s.
 
-    That is `check(settings)` in the platform's `check`; one without that file is not asked.
+    That is `check(settings)` in the platform's `client`; one without it is not asked.
     """
-    if find_spec(f"adapters.{platform}.check") is None:
+    found = find_spec(f"adapters.{platform}.client") is not None
+    client = await asyncio.to_thread(_module, platform, "client") if found else None
+    if (asked := getattr(client, "check", None)) is None:
         return AccountReport("not_checked", "not checked: there is no question to ask")
-    asked = (await asyncio.to_thread(_module, platform, "check")).check
     try:
         async with asyncio.timeout(CHECK_WITHIN_S):
             report: AccountReport = await asked(settings)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
+from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
 from adapters.discord.client import LIMITS, Api, Shard, token_of, use_servers
 from adapters.discord.files import fetch
@@ -88,15 +88,11 @@ class DiscordAdapter:
         reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
         # What one part does alone.
         self.render = render
+        self.pool = self._api.outbound
         self.close = self._api.close
         self.withdraw = self._sender.withdraw
         self.show_working = reactions.show_working
         self.acknowledge = reactions.acknowledge
-
-    @property
-    def pool(self) -> PoolUse:
-        """How far the connections of the sending half are used."""
-        return self._api.pool
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""

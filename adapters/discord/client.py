@@ -6,7 +6,7 @@ Requests raise what `adapters.discord.errors` maps; who asked for a request neve
 import asyncio
 import io
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,14 +22,13 @@ from discord.http import HTTPClient, Ratelimit, Route, json_or_text
 from typing_extensions import override
 from yarl import URL
 
-from adapters.base import PoolUse
-from adapters.discord.errors import mapped_call
+from adapters.discord.errors import mapped_call, mapped_receiving
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import SendDelayed
 from adapters.messages import OutgoingFile
-from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, verdict_of_aiohttp
+from adapters.outbound import Outbound, Shut, verdict_of_aiohttp
 from adapters.pacing import PaceLimits, Pacer
-from adapters.registry import credential
+from adapters.registry import AccountReport, credential
 from agent.network import proxy_for, tls_for
 
 log = structlog.get_logger()
@@ -67,6 +66,11 @@ _PLAIN_TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
 _DEADLINE_S = 120.0
 _UPLOAD_DEADLINE_S = 600.0
 _DOWNLOAD_DEADLINE_S = 60.0
+_PORTAL = "https://discord.com/developers/applications"
+# Source: docs/platforms/discord.md has them one by one.
+_PERMISSIONS = 309237746752
+# Source: https://discord.com/developers/docs/resources/application#application-object
+_READS = 1 << 18 | 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +164,12 @@ class Api:
         self._http: Http | None = None
         self._plain: aiohttp.ClientSession | None = None
         self._login = asyncio.Lock()
-        self._is_closed = False
-        self._outbound = Outbound("discord", account, self._swap, verdict_of_aiohttp)
+        # The SDK sets no limit to the number of connections.
+        self.outbound = Outbound("discord", account, self._swap, verdict_of_aiohttp)
+        self.close = self.outbound.close
         # An environment that cannot be used is found now, not by each request.
         proxy_for(Route.BASE)
         tls_for(Route.BASE)
-
-    @property
-    def pool(self) -> PoolUse:
-        """How far the connections are used; the SDK sets no limit to their number."""
-        return PoolUse(self._outbound.in_use, None, self._outbound.replaced)
-
-    async def login(self) -> None:
-        """Make sure that requests can be made.
-
-        Raises:
-            SendDelayed: Discord cannot be reached or does not know the token, or this was closed.
-        """
-        if self._http is None:
-            with mapped_call():
-                await self._run(self._ready(), _DEADLINE_S)
 
     async def get(self, path: str, *, params: dict[str, Any] | None = None, **ids: str) -> Any:
         """Read something; `ids` fill in the path, here and below."""
@@ -218,7 +208,7 @@ class Api:
         ]
         options = {"form": form, "files": [content], "timeout": _UPLOAD_TIMEOUT}
         route = Route("POST", path, **ids)
-        return await self._run(self._carry(route, options), _UPLOAD_DEADLINE_S)
+        return await self.outbound.run(self._carry(route, options), _UPLOAD_DEADLINE_S)
 
     async def callback(self, method: str, path: str, json: dict[str, Any], **ids: str) -> Any:
         """Answer an interaction: its token stands in the URL, which the SDK would log."""
@@ -232,7 +222,8 @@ class Api:
                 raise discord.HTTPException(answer, data)
             return data
 
-        return await self._run(self._plainly(method, route.url, taken, json=json), _DEADLINE_S)
+        request = self._plainly(method, route.url, taken, json=json)
+        return await self.outbound.run(request, _DEADLINE_S)
 
     async def download(self, url: str, take: Callable[[aiohttp.ClientResponse], Awaitable[T]]) -> T:
         """Return what `take` makes of a file; the caller has checked that it is one of Discord's.
@@ -242,15 +233,10 @@ class Api:
         """
         # The caller has checked this address, and no other.
         request = self._plainly("GET", url, take, allow_redirects=False)
-        return await self._run(request, _DOWNLOAD_DEADLINE_S)
-
-    async def close(self) -> None:
-        """Give back all connections; no request is made any more."""
-        self._is_closed = True
-        await self._outbound.close(self._shut, CLOSE_WITHIN_S)
+        return await self.outbound.run(request, _DOWNLOAD_DEADLINE_S)
 
     async def _request(self, route: Route, **options: Any) -> Any:
-        return await self._run(self._carry(route, options), _DEADLINE_S)
+        return await self.outbound.run(self._carry(route, options), _DEADLINE_S)
 
     async def _plainly(
         self,
@@ -264,12 +250,6 @@ class Api:
         async with self._session().request(method, url, proxy=proxy, **options) as answer:
             return await take(answer)
 
-    async def _run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
-        if self._is_closed:
-            request.close()
-            self._check_open()
-        return await self._outbound.run(request, deadline_s)
-
     async def _carry(self, route: Route, options: dict[str, Any]) -> Any:
         http = self._http or await self._ready()
         return await http.request(route, **options)
@@ -277,7 +257,6 @@ class Api:
     async def _ready(self) -> Http:
         # The SDK's client can log in once; requests that come meanwhile wait for it.
         async with self._login:
-            self._check_open()
             if self._http is None:
                 self._http = await self._logged_in()
             return self._http
@@ -286,15 +265,16 @@ class Api:
         http = Http(self._pacer)
         try:
             me = await http.static_login(self._token)
-            self._check_open()
         except BaseException:
             await http.close()
             raise
+        if self.outbound.is_closed:
+            await http.close()
+            raise SendDelayed("the bot is being stopped")
         self.user = str(me["id"])
         return http
 
     def _session(self) -> aiohttp.ClientSession:
-        self._check_open()
         if self._plain is None:
             self._plain = aiohttp.ClientSession(
                 connector=connector(),
@@ -302,13 +282,6 @@ class Api:
                 headers={"User-Agent": USER_AGENT},
             )
         return self._plain
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SendDelayed("the bot is being stopped")
-
-    async def _shut(self) -> None:
-        await self._swap()()
 
     def _swap(self) -> Shut:
         """Let the next request log in anew; return what closes the connections until now."""
@@ -385,6 +358,51 @@ async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action
             log.warning("discord_read_delayed", action=action, channel=channel, reason=str(exc))
             await asyncio.sleep(exc.retry_after_s or pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def check(settings: DiscordSettings) -> AccountReport:
+    """Return what Discord says of the bot, and which switches of its app are off.
+
+    Without a connection to the gateway: each one would count against the day's limit of sessions.
+
+    Raises:
+        AdapterRefused: Discord does not know the bot, or there is no token.
+        AdapterDisconnected: It does not answer.
+    """
+    use_servers(settings)
+    api = Api(settings.name, token_of(settings), Pacer(LIMITS))
+    try:
+        with mapped_receiving():
+            name = str((await api.get("/users/@me"))["username"])
+            app, gateway = await api.get("/applications/@me"), await api.get("/gateway/bot")
+            lacks = tuple(_lacks(settings, app, gateway))
+    finally:
+        await api.close()
+    return AccountReport("accepted", f"the token is that of {name}", bot=name, lacks=lacks)
+
+
+def _lacks(settings: DiscordSettings, app: Any, gateway: Any) -> list[str]:
+    number = app["id"]
+    found = []
+    if settings.message_content and not app.get("flags", 0) & _READS:
+        found.append(
+            "the Message Content intent is off: switch it on and save"
+            f" ({_PORTAL}/{number}/bot), or set platforms.discord.message_content: false"
+        )
+    if app.get("interactions_endpoint_url"):
+        found.append(
+            "commands and buttons go to another address: empty the field Interactions Endpoint URL"
+            f" ({_PORTAL}/{number}/information)"
+        )
+    # Older answers do not have the number.
+    if app.get("approximate_guild_count") == 0:
+        query = f"client_id={number}&scope=bot+applications.commands&permissions={_PERMISSIONS}"
+        found.append(
+            f"it is in no server yet: invite it (https://discord.com/oauth2/authorize?{query})"
+        )
+    if (wanted := gateway["shards"]) > settings.shards:
+        found.append(f"it is in so many servers that it needs platforms.discord.shards: {wanted}")
+    return found
 
 
 class _Budget(Ratelimit):

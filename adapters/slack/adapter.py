@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
+from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
 from adapters.errors import SendDelayed
 from adapters.messages import (
     Address,
@@ -88,14 +88,10 @@ class SlackAdapter:
         )
         # What one part does alone.
         self.render = render
+        self.pool = self._client.outbound
         self.close = self._client.close
         self.withdraw = self._sender.withdraw
         self.acknowledge = self._reactions.acknowledge
-
-    @property
-    def pool(self) -> PoolUse:
-        """How far the connections of the sending half are used."""
-        return self._client.pool
 
     def routes(self) -> list[web.RouteDef]:
         """Return where Slack delivers in HTTP mode, for the gateway's own HTTP server.

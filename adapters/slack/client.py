@@ -18,11 +18,11 @@ import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
-from adapters.base import Clock, PoolUse, Share
-from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, Verdict, verdict_of_aiohttp
+from adapters.base import Clock, Share
+from adapters.outbound import Outbound, Shut, verdict_of_aiohttp
 from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
-from adapters.registry import credential
-from adapters.slack.errors import Limited, mapped
+from adapters.registry import AccountReport, credential
+from adapters.slack.errors import CallFailed, Limited, mapped, receiving_error
 from adapters.slack.platform import SlackSettings
 from agent.network import proxy_for, tls_for
 
@@ -61,6 +61,21 @@ _METADATA_EVENT = "parley_message"
 _DIRECT = "D"
 """Begins the ids of direct chats."""
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
+SCOPES = (
+    "app_mentions:read",
+    "assistant:write",
+    "channels:history",
+    "chat:write",
+    "commands",
+    "files:read",
+    "files:write",
+    "groups:history",
+    "im:history",
+    "mpim:history",
+    "reactions:write",
+    "users:read",
+)
+"""Source: the manifest in docs/platforms/slack.md; a test compares them."""
 
 sdk_log = logging.getLogger("parley.slack_sdk")
 """For slack_sdk and Bolt: below WARNING they log texts and tokens."""
@@ -114,7 +129,14 @@ class Client:
     """One app's Web API with its own connections, opened by the first call."""
 
     def __init__(self, settings: SlackSettings) -> None:
-        self._outbound = Outbound("slack", settings.name, self._swap, self._verdict)
+        self.outbound = Outbound(
+            "slack",
+            settings.name,
+            self._swap,
+            lambda exc: verdict_of_aiohttp(exc, full=self.outbound.in_use >= _CONNECTIONS),
+            limit=_CONNECTIONS,
+        )
+        self.close = self.outbound.close
         self._base_url = api_root(settings.base_url or AsyncWebClient.BASE_URL)
         # An environment that cannot be used is found now, not by each request.
         proxy_for(self._base_url)
@@ -128,7 +150,7 @@ class Client:
         """The SDK's client; needs a running event loop."""
         if self._web is None:
             self._web = _Web(
-                self._outbound,
+                self.outbound,
                 self._token,
                 base_url=self._base_url,
                 session=self.session,
@@ -151,11 +173,6 @@ class Client:
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self._session
 
-    @property
-    def pool(self) -> PoolUse:
-        """How far the connections are used."""
-        return PoolUse(self._outbound.in_use, _CONNECTIONS, self._outbound.replaced)
-
     async def exchange(
         self,
         method: str,
@@ -175,7 +192,7 @@ class Client:
             async with self.session.request(method, url, proxy=proxy, **options) as answer:
                 return await take(answer)
 
-        return await self._outbound.run(taken(), _DEADLINE_S)
+        return await self.outbound.run(taken(), _DEADLINE_S)
 
     async def history(
         self, channel: str, thread: str | None, *, oldest: str, cursor: str | None, **options: Any
@@ -217,13 +234,6 @@ class Client:
         host = parts.hostname or ""
         return parts.scheme == "https" and any(host.endswith(f".{each}") for each in _SLACK_DOMAINS)
 
-    async def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
-        await self._outbound.close(self._shut, CLOSE_WITHIN_S)
-
-    async def _shut(self) -> None:
-        await self._swap()()
-
     def _swap(self) -> Shut:
         """Let the next call open new connections; return what closes those until now."""
         session, self._session, self._web = self._session, None, None
@@ -233,9 +243,6 @@ class Client:
                 await session.close()
 
         return shut
-
-    def _verdict(self, exc: BaseException | None) -> Verdict:
-        return verdict_of_aiohttp(exc, full=self._outbound.in_use >= _CONNECTIONS)
 
 
 def api_root(url: str) -> str:
@@ -262,6 +269,52 @@ def signing_secret(settings: SlackSettings) -> str:
     """Return the secret that signs Slack's calls, empty if none is set."""
     secret = settings.signing_secret
     return secret.get_secret_value().strip() if secret else ""
+
+
+async def check(settings: SlackSettings) -> AccountReport:
+    """Return what Slack says of the app, and which scopes it lacks.
+
+    The App-Level Token is asked for the address of a socket, to which nobody connects.
+
+    Raises:
+        AdapterRefused: A token is refused, or is not there.
+        AdapterDisconnected: Slack does not answer.
+    """
+    client = Client(settings)
+    try:
+        answer = await _asked(client, "bot_token")
+        if settings.mode == "socket":
+            token = credential(settings.app_token, "platforms.slack.app_token")
+            await _asked(client, "app_token", token)
+        elif not signing_secret(settings):
+            credential(settings.signing_secret, "platforms.slack.signing_secret")
+    finally:
+        await client.close()
+    name, team = str(answer.get("user") or ""), str(answer.get("team") or "")
+    text = f"the token is that of {name} in the workspace {team}"
+    return AccountReport("accepted", text, bot=name, lacks=_lacks(answer.headers))
+
+
+async def _asked(client: Client, setting: str, app_token: str | None = None) -> Any:
+    try:
+        with mapped():
+            if app_token is None:
+                return await client.web.auth_test()
+            return await client.web.apps_connections_open(app_token=app_token)
+    except CallFailed as exc:
+        raise receiving_error(exc, setting) from exc
+
+
+def _lacks(headers: Any) -> tuple[str, ...]:
+    """Return which scopes are missing; nothing where Slack does not say which there are."""
+    named = {str(name).lower(): str(value) for name, value in headers.items()}
+    granted = {each.strip() for each in named.get("x-oauth-scopes", "").split(",")} - {""}
+    missing = [scope for scope in SCOPES if scope not in granted]
+    if not granted or not missing:
+        return ()
+    what = "a scope is missing" if len(missing) == 1 else "scopes are missing"
+    where = "under OAuth & Permissions, then Reinstall to Workspace (https://api.slack.com/apps)"
+    return (f"{what}: add {', '.join(missing)} {where}",)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
+from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
 from adapters.errors import SendRejected
 from adapters.messages import MessageRef, Outgoing, Reaction, Receipt
 from adapters.outbound import UnderWay
@@ -87,6 +87,7 @@ class TelegramAdapter:
         self._buttons = Buttons(client, pacer, rate_limits)
         # What one part does alone.
         self.render = render
+        self.pool = client.outbound
         self.close = client.close
         self.fetch = self._files.fetch
         self.withdraw = self._buttons.withdraw
@@ -103,11 +104,6 @@ class TelegramAdapter:
         self.receivers = (receiver,)
         # One process at a time may poll; calls of the webhook go to any.
         self.is_exclusive = settings.mode == "polling"
-
-    @property
-    def pool(self) -> PoolUse:
-        """How far the connections of the sending half are used."""
-        return self._client.pool
 
     def routes(self) -> list[web.RouteDef]:
         """Return where Telegram delivers in webhook mode, for the gateway's own HTTP server.

@@ -14,24 +14,31 @@ from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 from warnings import filterwarnings
 
 import httpx
 import structlog
 import telegram
-from telegram import LinkPreviewOptions, ReplyParameters
+from telegram import LinkPreviewOptions, ReplyParameters, User, WebhookInfo
 from telegram.error import NetworkError, TelegramError
 from telegram.request import BaseRequest, HTTPXRequest, RequestData
 from telegram.warnings import PTBUserWarning
 from typing_extensions import override
 
-from adapters.base import Clock, PoolUse
+from adapters.base import Clock
 from adapters.errors import AdapterError
 from adapters.messages import Address
-from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, Verdict
+from adapters.outbound import Outbound, Shut, Verdict
 from adapters.pacing import Pacer
-from adapters.registry import credential
-from adapters.telegram.errors import Flooded, MalformedAnswer, ServerTrouble, TooManyRequests
+from adapters.registry import AccountReport, credential
+from adapters.telegram.errors import (
+    Flooded,
+    MalformedAnswer,
+    ServerTrouble,
+    TooManyRequests,
+    mapped_receiving,
+)
 from adapters.telegram.platform import TelegramSettings
 from agent.network import in_words, proxy_for, tls_for
 
@@ -52,6 +59,10 @@ _CONNECTIONS = 64
 # is under way.
 _FLOODED_CHATS = 3
 _FLOODED_WITHIN_S = 5.0
+_NO_GROUPS = (
+    "it cannot be added to groups, which direct chats do not need: /setjoingroups, the bot, Enable"
+    " (https://t.me/BotFather)"
+)
 # The SDK's own `get_updates` fails whole batches.
 filterwarnings("ignore", "Please use 'Bot.getUpdates'", PTBUserWarning)
 
@@ -74,8 +85,7 @@ class CheckedRequest(BaseRequest):
             httpx_kwargs={"verify": tls_for(root), "trust_env": False},
         )
         self._transport = self._new_transport()
-        self._is_closed = False
-        self.outbound = Outbound("telegram", account, self._swap, _verdict)
+        self.outbound = Outbound("telegram", account, self._swap, _verdict, limit=_CONNECTIONS)
 
     @property
     @override
@@ -88,14 +98,10 @@ class CheckedRequest(BaseRequest):
 
     @override
     async def shutdown(self) -> None:
-        self._is_closed = True
         await self._transport.shutdown()
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
-        # The SDK's own error would count as in doubt, and nothing has left.
-        if self._is_closed:
-            raise NetworkError("The connections are closed")
         request = self._transport.do_request(*args, **kwargs)
         try:
             status, body = await self.outbound.run(request, _deadline_s(**kwargs))
@@ -121,13 +127,16 @@ class Client:
     """One bot with its own connections; it may be closed at any time, and only once.
 
     Attributes:
+        close: Closes the connections; `Bot.shutdown` closes none of a bot that was never started.
         files_root: Begins the address of every file.
     """
 
     def __init__(self, settings: TelegramSettings) -> None:
         self.token = credential(settings.token, "platforms.telegram.token")
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
-        self._request = CheckedRequest(settings.name, root)
+        request = CheckedRequest(settings.name, root)
+        self.outbound = request.outbound
+        self.close = request.outbound.close
         files = (settings.base_file_url or root).rstrip("/")
         self.files_root = f"{files}/file/bot{self.token}/"
         self.bot = telegram.Bot(
@@ -135,30 +144,16 @@ class Client:
             # The SDK appends the token to both.
             base_url=f"{root}/bot",
             base_file_url=f"{files}/file/bot",
-            request=self._request,
+            request=request,
             # The SDK would open a second pool for a poller that is not used.
-            get_updates_request=self._request,
+            get_updates_request=request,
         )
-
-    @property
-    def pool(self) -> PoolUse:
-        """How far the connections to the Bot API are used."""
-        outbound = self._request.outbound
-        return PoolUse(outbound.in_use, _CONNECTIONS, outbound.replaced)
 
     async def raw_updates(self, offset: int | None, timeout_s: int) -> Any:
         """Return the unchecked result of one long poll of at most `timeout_s` seconds."""
         data = {"offset": offset, "timeout": timeout_s, "allowed_updates": list(ALLOWED_UPDATES)}
         read_timeout = timeout_s + _ANSWER_TIMEOUT_S
         return await self.bot.do_api_request("getUpdates", data, read_timeout=read_timeout)
-
-    async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
-        """Close the connections; `Bot.shutdown` closes none of a bot that was never started.
-
-        Args:
-            within_s: How long requests on their way may go on before.
-        """
-        await self._request.outbound.close(self._request.shutdown, within_s)
 
 
 class RateLimits:
@@ -217,6 +212,52 @@ def reply_to(ref: str | None) -> ReplyParameters | None:
         return None
     # A question that was deleted must not bury its answer.
     return ReplyParameters(int(ref), allow_sending_without_reply=True)
+
+
+async def check(settings: TelegramSettings) -> AccountReport:
+    """Return what Telegram says of the bot, before anything is received for it.
+
+    Telegram hands the updates of a bot to one program at a time; neither question disturbs one that
+    runs.
+
+    Raises:
+        AdapterRefused: Telegram does not know the bot, or there is no token.
+        AdapterDisconnected: It does not answer.
+    """
+    client = Client(settings)
+    try:
+        with mapped_receiving(client.token):
+            me = await client.bot.get_me()
+            webhook = await client.bot.get_webhook_info()
+    finally:
+        await client.close(within_s=0)
+    name = f"@{me.username}"
+    return AccountReport(
+        "accepted",
+        f"the token is that of {name}",
+        bot=name,
+        lacks=tuple(_lacks(settings, me, webhook)),
+        greeting=f"https://t.me/{me.username}?start=",
+    )
+
+
+def _lacks(settings: TelegramSettings, me: User, webhook: WebhookInfo) -> list[str]:
+    """Return what keeps the bot from being used as people may expect.
+
+    A webhook that the settings name is Parley's own, set by an earlier start.
+    """
+    found = []
+    # Of a bot that has never been asked for this Telegram says nothing.
+    if me.can_join_groups is False:
+        found.append(_NO_GROUPS)
+    if webhook.url and webhook.url != settings.webhook_url:
+        # Its path may hold a secret of that program.
+        host = urlsplit(webhook.url).hostname
+        found.append(
+            f"another program receives for it at {host}: Parley takes its place when it starts;"
+            " make a bot of its own with /newbot (https://t.me/BotFather)"
+        )
+    return found
 
 
 def _deadline_s(

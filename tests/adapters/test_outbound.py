@@ -25,6 +25,7 @@ class Client:
         self.now = 0.0
         self.generation = 0
         self.closed: list[int] = []
+        self.over = asyncio.Event()
         self.outbound = Outbound("p", "a", self.swap, verdict, clock=lambda: self.now)
 
     def swap(self) -> Callable[[], Awaitable[None]]:
@@ -32,6 +33,7 @@ class Client:
 
         async def shut() -> None:
             self.closed.append(number)
+            self.over.set()
 
         return shut
 
@@ -137,8 +139,8 @@ async def test_an_old_client_is_closed_behind_its_last_request() -> None:
     assert (client.generation, client.closed) == (1, [])
     go.set()
     assert await slow is True
-    await client.outbound.close(answer, 60)
-    assert client.closed == [0]
+    await client.outbound.close(60)
+    assert client.closed == [0, 1]
 
 
 async def test_requests_of_an_old_client_say_nothing_about_the_new_one() -> None:
@@ -167,28 +169,33 @@ async def test_closing_ends_what_does_not_end_by_itself() -> None:
         client.outbound.run(asyncio.Event().wait(), 60)
     )
     await asyncio.sleep(0)
-    await client.outbound.close(answer, 0)
+    await client.outbound.close(0)
     with pytest.raises(ConnectionAbortedError):
         await waiting
 
 
 async def test_closing_is_no_reason_for_a_fresh_client() -> None:
     """Requests that break because their client is closed replace nothing: nobody would close it."""
-    client, closed = Client(), asyncio.Event()
+    client = Client()
 
     async def cut_off() -> None:
-        await closed.wait()
+        await client.over.wait()
         raise OSError
-
-    async def shut() -> None:
-        closed.set()
 
     run, loop = client.outbound.run, asyncio.get_running_loop()
     callers = [loop.create_task(run(cut_off(), 60)) for _ in range(MOST_FAILURES)]
     await asyncio.sleep(0)
-    await client.outbound.close(shut, 0)
+    await client.outbound.close(0)
     await asyncio.wait(callers)
-    assert client.generation == client.outbound.replaced == 0
+    assert (client.closed, client.outbound.replaced) == ([0], 0)
+
+
+async def test_a_closed_client_makes_no_request() -> None:
+    """What is asked of it then has not left, which platforms take for a delay."""
+    client = Client()
+    await client.outbound.close()
+    with pytest.raises(aiohttp.ConnectionTimeoutError):
+        await client.outbound.run(answer(), 60)
 
 
 GROUP = Address("p", "a", "group")

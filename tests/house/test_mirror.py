@@ -8,16 +8,20 @@ from tests.house.source import PACKAGES
 ROOT = Path(__file__).resolve().parents[2]
 DOUBLE = "the double itself, by what the real one does and refuses"
 BOTH_SDKS = "one suite for the clients of all providers: each must behave like the others"
+CHECK = "what a platform says of its tokens, by a function of client.py, before anything runs"
 WAY_IN = "one of the two ways in of receive.py, behind a real HTTP server"
 APART = {
+    "adapters/discord/test_check.py": CHECK,
     "adapters/discord/test_conversations.py": "what the whole adapter makes of what comes in",
     "adapters/discord/test_edges.py": "what the whole adapter does where something is missing",
     "adapters/discord/test_server.py": DOUBLE,
     "adapters/discord/test_with_gateway.py": "the adapter with the gateway's own intake",
     "adapters/rendering/test_renderer.py": "what all of rendering costs, on every platform",
     "adapters/slack/test_bolt.py": "what Bolt hands on to receive.py, whatever Slack sends",
+    "adapters/slack/test_check.py": CHECK,
     "adapters/slack/test_webhook.py": WAY_IN,
     "adapters/slack/test_working.py": "what stands beside the answers: several small files at once",
+    "adapters/telegram/test_check.py": CHECK,
     "adapters/telegram/test_uploads.py": "the files that send.py sends, with chats of their own",
     "adapters/telegram/test_webhook.py": WAY_IN,
     "adapters/web/test_terminal.py": "`parley chat` against a real web chat",

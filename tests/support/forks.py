@@ -37,7 +37,6 @@ _WARM = (
     "gateway.console.site",
     "gateway.wiring",
     "adapters.telegram.adapter",
-    "adapters.telegram.check",
     "adapters.web.adapter",
     "agent.models.offline",
     "agent.models.anthropic.client",

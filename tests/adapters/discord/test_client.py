@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from adapters.base import PoolUse
-from adapters.discord import client
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import SendDelayed
 from tests.adapters.discord.conftest import MakeAdapter, asked, row, where
@@ -30,7 +28,7 @@ async def test_a_send_cancelled_at_any_await_loses_nothing(
             break
         await server.wait_for(lambda n=n: ann.messages[-1].content == f"text {n}")
     assert [m.content for m in ann.messages] == ["first", *[f"text {k}" for k in range(1, n + 1)]]
-    assert adapter.pool == PoolUse(in_use=0, limit=None, replaced=0)
+    assert (adapter.pool.in_use, adapter.pool.limit, adapter.pool.replaced) == (0, None, 0)
 
 
 async def test_an_unreachable_discord_is_asked_with_a_fresh_client(
@@ -78,14 +76,13 @@ async def test_a_login_that_ends_behind_the_close_leaves_no_connection(
     server: DiscordServer, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that is there too late is closed, and the row waits."""
-    monkeypatch.setattr(client, "CLOSE_WITHIN_S", 0)
     adapter = make()
     server.fail("login", SLOW)
     sending = asyncio.get_running_loop().create_task(
         adapter.send(row(adapter, "hi", where(server.direct())))
     )
     await server.wait_for(lambda: any(call.route == "login" for call in server.calls))
-    await adapter.close()
+    await adapter.close(within_s=0)
     with pytest.raises(SendDelayed):
         await sending
     assert adapter.pool.in_use == 0

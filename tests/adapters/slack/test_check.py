@@ -8,7 +8,7 @@ import yaml
 from pydantic import SecretStr
 
 from adapters.registry import AccountReport, check
-from adapters.slack.check import SCOPES
+from adapters.slack.client import SCOPES
 from adapters.slack.platform import SlackSettings
 from tests.support.process import free_port
 from tests.support.slack.server import SlackServer

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from adapters.base import PoolUse
 from adapters.errors import SendDelayed
 from adapters.slack import client
 from adapters.slack.adapter import SlackAdapter
@@ -37,7 +36,7 @@ async def test_a_send_cancelled_at_any_await_loses_nothing(
             break
         await until(lambda n=n: slack.shown(ANNS_DM)[-1] == f"text {n}")
     assert slack.shown(ANNS_DM) == ["first", *[f"text {k}" for k in range(1, n + 1)]]
-    assert adapter.pool == PoolUse(in_use=0, limit=100, replaced=0)
+    assert (adapter.pool.in_use, adapter.pool.limit, adapter.pool.replaced) == (0, 100, 0)
 
 
 async def test_an_unreachable_slack_is_asked_with_a_fresh_client(make: MakeAdapter) -> None:
