@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
-from adapters.discord.client import LIMITS, Api, Shard, token_of, use_servers
+from adapters.discord.client import LIMITS, Api, Shard
 from adapters.discord.files import fetch
 from adapters.discord.find_sent import find_unfinished
 from adapters.discord.ingest import AccountParts
@@ -25,7 +25,7 @@ from adapters.messages import (
     Receipt,
 )
 from adapters.outbound import UnderWay
-from adapters.pacing import PaceLimits, Pacer
+from adapters.pacing import PaceLimits
 from adapters.registry import Host
 
 
@@ -70,22 +70,20 @@ class DiscordAdapter:
         limits: PaceLimits = LIMITS,
         clock: Clock = time.monotonic,
     ) -> None:
-        use_servers(settings)
         self.account: str = settings.name
         self._settings = settings
-        pacer = Pacer(limits, clock=clock)
-        self._api = Api(settings.name, token_of(settings), pacer)
-        kinds = ChannelKinds(self._api, pacer, settings.shards)
-        threads = Threads(self._api, intake, pacer)
+        self._api = Api(settings, limits, clock)
+        kinds = ChannelKinds(self._api, settings.shards)
+        threads = Threads(self._api, intake)
         buttons = Buttons(self._api, intake)
         posts = Posts(self._api, threads)
-        parts = AccountParts(self._api, intake, pacer, kinds, threads, buttons, commands)
+        parts = AccountParts(self._api, intake, kinds, threads, buttons, commands)
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self.receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
-        self._sender = Sender(self._api, posts, pacer, kinds, buttons.pending)
-        self._previews = Previews(posts, pacer, kinds)
+        self._sender = Sender(self._api, posts, kinds, buttons.pending)
+        self._previews = Previews(self._api, posts, kinds)
         self._under_way = UnderWay()
-        reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
+        reactions = Reactions(self._api, threads, reactions=settings.reactions)
         # What one part does alone.
         self.render = render
         self.pool = self._api.outbound

@@ -6,8 +6,9 @@ Requests raise what `adapters.discord.errors` maps; who asked for a request neve
 import asyncio
 import io
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -22,9 +23,10 @@ from discord.http import HTTPClient, Ratelimit, Route, json_or_text
 from typing_extensions import override
 from yarl import URL
 
+from adapters.base import Clock
 from adapters.discord.errors import mapped_call, mapped_receiving
 from adapters.discord.platform import DiscordSettings
-from adapters.errors import SendDelayed
+from adapters.errors import AdapterError, SendDelayed
 from adapters.messages import OutgoingFile
 from adapters.outbound import Outbound, Shut, verdict_of_aiohttp
 from adapters.pacing import PaceLimits, Pacer
@@ -148,28 +150,42 @@ class Http(HTTPClient):
 
 
 class Api:
-    """The HTTP half of one bot; logs in when it is first needed.
-
-    Args:
-        pacer: The budgets of the account; is told when the whole bot has to pause.
+    """The HTTP half of one bot, with its budgets; logs in when it is first needed.
 
     Attributes:
+        pacer: The bot's budgets.
         user: The bot's own id; "" before the first request.
     """
 
-    def __init__(self, account: str, token: str, pacer: Pacer) -> None:
+    def __init__(
+        self,
+        settings: DiscordSettings,
+        limits: PaceLimits = LIMITS,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        use_servers(settings)
+        self.token = credential(settings.token, "platforms.discord.token")
         self.user = ""
-        self._pacer = pacer
-        self._token = token
+        self.pacer = Pacer(limits, clock=clock)
         self._http: Http | None = None
         self._plain: aiohttp.ClientSession | None = None
         self._login = asyncio.Lock()
         # The SDK sets no limit to the number of connections.
-        self.outbound = Outbound("discord", account, self._swap, verdict_of_aiohttp)
+        self.outbound = Outbound("discord", settings.name, self._swap, verdict_of_aiohttp)
         self.close = self.outbound.close
         # An environment that cannot be used is found now, not by each request.
         proxy_for(Route.BASE)
         tls_for(Route.BASE)
+
+    @contextmanager
+    def best_effort(self, action: str, channel: str) -> Iterator[None]:
+        """Heed a pause that Discord asks for; nothing else that goes wrong matters."""
+        try:
+            yield
+        except AdapterError as exc:
+            if isinstance(exc, SendDelayed) and exc.retry_after_s is not None:
+                self.pacer.block(channel, exc.retry_after_s)
+            log.debug("discord_signal_failed", action=action, reason=str(exc))
 
     async def get(self, path: str, *, params: dict[str, Any] | None = None, **ids: str) -> Any:
         """Read something; `ids` fill in the path, here and below."""
@@ -262,9 +278,9 @@ class Api:
             return self._http
 
     async def _logged_in(self) -> Http:
-        http = Http(self._pacer)
+        http = Http(self.pacer)
         try:
-            me = await http.static_login(self._token)
+            me = await http.static_login(self.token)
         except BaseException:
             await http.close()
             raise
@@ -324,11 +340,6 @@ class PendingKeys:
                     await event.wait()
 
 
-def token_of(settings: DiscordSettings) -> str:
-    """Return the bot token, or raise AdapterRefused."""
-    return credential(settings.token, "platforms.discord.token")
-
-
 def connector() -> aiohttp.TCPConnector:
     """Return new connections, as many as there are requests."""
     return aiohttp.TCPConnector(limit=0, ssl=tls_for(Route.BASE))
@@ -369,8 +380,7 @@ async def check(settings: DiscordSettings) -> AccountReport:
         AdapterRefused: Discord does not know the bot, or there is no token.
         AdapterDisconnected: It does not answer.
     """
-    use_servers(settings)
-    api = Api(settings.name, token_of(settings), Pacer(LIMITS))
+    api = Api(settings)
     try:
         with mapped_receiving():
             name = str((await api.get("/users/@me"))["username"])

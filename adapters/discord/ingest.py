@@ -33,7 +33,6 @@ from adapters.discord.inbound import (
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Cursor, InboundMessage, Poison
-from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -101,7 +100,6 @@ class AccountParts:
 
     api: Api
     intake: Intake
-    pacer: Pacer
     channel_kinds: ChannelKinds
     threads: Threads
     buttons: Buttons
@@ -382,10 +380,7 @@ class Backfill:
 
     def __init__(self, account: str, parts: AccountParts, shard: Shard, store: Store) -> None:
         self._account = account
-        self._api = parts.api
-        self._intake = parts.intake
-        self._pacer = parts.pacer
-        self._channel_kinds = parts.channel_kinds
+        self._parts = parts
         self._shard = shard
         self._store = store
         self._gone: set[str] = set()
@@ -403,7 +398,7 @@ class Backfill:
             resumed: Discord has sent again what was missed: only the liveliest are looked at.
         """
         prefix = source_name(self._account, "")
-        positions = await self._intake.positions(prefix)
+        positions = await self._parts.intake.positions(prefix)
         known = {name.removeprefix(prefix): at for name, at in positions.items()}
         # Of several connections each has read to another point in time.
         mine = known if self._shard.of == 1 else known.keys() & newest.keys()
@@ -428,7 +423,7 @@ class Backfill:
         """
         if self._shard.of == 1 or channel not in self._gaps:
             return True
-        kind = await self._channel_kinds.of(channel)
+        kind = await self._parts.channel_kinds.of(channel)
         is_told = self._shard.tells_of(kind.guild)
         if not is_told:
             del self._gaps[channel]
@@ -460,7 +455,7 @@ class Backfill:
         ]
         cursors.sort(key=lambda cursor: cursor.position, reverse=True)
         for start in range(0, len(cursors), _CURSORS_AT_ONCE):
-            await self._intake.accept([], cursors=cursors[start : start + _CURSORS_AT_ONCE])
+            await self._parts.intake.accept([], cursors=cursors[start : start + _CURSORS_AT_ONCE])
 
     async def _page(self, channel: str, after: int) -> list[Any]:
         """Return the next messages, oldest first; none if the channel is gone."""
@@ -473,5 +468,5 @@ class Backfill:
             return []
 
     async def _read(self, channel: str, after: int) -> list[Any]:
-        with await self._pacer.wait_signal(channel):
-            return await self._api.history(channel, after, PAGE)
+        with await self._parts.api.pacer.wait_signal(channel):
+            return await self._parts.api.history(channel, after, PAGE)

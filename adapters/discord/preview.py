@@ -4,13 +4,12 @@ import structlog
 
 from adapters.base import PreviewIntent, Recent
 from adapters.discord.buttons import Callback
-from adapters.discord.reactions import best_effort
+from adapters.discord.client import Api
 from adapters.discord.render import preview_text
 from adapters.discord.send import Posts, body_of
 from adapters.discord.threads import ChannelKinds, channel_of
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
-from adapters.pacing import Pacer
 from adapters.rendering import rendered
 
 log = structlog.get_logger()
@@ -21,9 +20,9 @@ _REMEMBERED = 1024
 class Previews:
     """Messages that grow with their answers."""
 
-    def __init__(self, posts: Posts, pacer: Pacer, channel_kinds: ChannelKinds) -> None:
+    def __init__(self, api: Api, posts: Posts, channel_kinds: ChannelKinds) -> None:
+        self._api = api
         self._posts = posts
-        self._pacer = pacer
         self._channel_kinds = channel_kinds
         self._shown: Recent[tuple[Address, str], str] = Recent(_REMEMBERED)
         self._lost: set[Address] = set()
@@ -38,10 +37,10 @@ class Previews:
             return ref
         if ref is not None and self._shown.get((address, ref)) == shown:
             return ref
-        slot = self._pacer.try_preview(channel_of(address), group=False)
+        slot = self._api.pacer.try_preview(channel_of(address), group=False)
         if slot is None:
             return ref
-        with slot, best_effort(self._pacer, channel_of(address), "preview"):
+        with slot, self._api.best_effort("preview", channel_of(address)):
             return await self._show(question, shown, ref, intent)
         return ref
 

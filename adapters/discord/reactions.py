@@ -1,8 +1,6 @@
 """Shows what is going on: "typing" and reactions; best effort, beside the answer."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import structlog
 
@@ -10,9 +8,7 @@ from adapters.discord.buttons import Callback
 from adapters.discord.client import Api
 from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, CodedRefusal, mapped_call
 from adapters.discord.threads import Threads, channel_of
-from adapters.errors import AdapterError, SendDelayed
 from adapters.messages import Address, MessageRef, Reaction
-from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -23,24 +19,12 @@ _BETWEEN_REACTIONS_S = 0.3
 _REACTION = "/channels/{channel_id}/messages/{message_id}/reactions/{emoji}/@me"
 
 
-@contextmanager
-def best_effort(pacer: Pacer, channel: str, action: str) -> Iterator[None]:
-    """Heed a pause that Discord asks for; nothing else that goes wrong matters."""
-    try:
-        yield
-    except AdapterError as exc:
-        if isinstance(exc, SendDelayed) and exc.retry_after_s is not None:
-            pacer.block(channel, exc.retry_after_s)
-        log.debug("discord_signal_failed", action=action, reason=str(exc))
-
-
 class Reactions:
     """Typing and reactions of one account."""
 
-    def __init__(self, api: Api, threads: Threads, pacer: Pacer, *, reactions: bool) -> None:
+    def __init__(self, api: Api, threads: Threads, *, reactions: bool) -> None:
         self._api = api
         self._threads = threads
-        self._pacer = pacer
         self._reactions = reactions
         self._forbidden: set[str] = set()
 
@@ -50,11 +34,11 @@ class Reactions:
         if Callback.parse(question.message_ref):
             return
         await self._threads.pending.wait(address.thread or "")
-        slot = self._pacer.try_typing(channel_of(address))
+        slot = self._api.pacer.try_typing(channel_of(address))
         if slot is None:
             return
         channel = channel_of(address)
-        with slot, best_effort(self._pacer, channel, "typing"), mapped_call():
+        with slot, self._api.best_effort("typing", channel), mapped_call():
             await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=channel)
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
@@ -68,7 +52,7 @@ class Reactions:
 
     async def _reacted(self, channel: str, ref: str, mark: Reaction) -> bool:
         """Whether nothing is left to be tried: False if the message is not in this channel."""
-        with best_effort(self._pacer, channel, "reaction"):
+        with self._api.best_effort("reaction", channel):
             try:
                 await self._react(channel, ref, mark)
             except CodedRefusal as exc:
@@ -85,7 +69,7 @@ class Reactions:
             await self._call("DELETE", channel, ref, _EMOJI["received"])
 
     async def _call(self, method: str, channel: str, ref: str, emoji: str) -> None:
-        with await self._pacer.wait_signal(channel), mapped_call():
+        with await self._api.pacer.wait_signal(channel), mapped_call():
             await self._api.call(method, _REACTION, channel_id=channel, message_id=ref, emoji=emoji)
         await asyncio.sleep(_BETWEEN_REACTIONS_S)
 

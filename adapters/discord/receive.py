@@ -17,7 +17,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from adapters.base import Clock
-from adapters.discord.client import Shard, connector, token_of, use_servers
+from adapters.discord.client import Shard, connector, use_servers
 from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
 from adapters.discord.ingest import AccountParts, Ingest
@@ -82,13 +82,12 @@ class Receiver:
 
         Whatever the intake raises goes on to the caller; the next run reads the gap.
         """
-        token = token_of(self._settings)
         use_servers(self._settings)
         self._drops = 0
         socket = GatewaySocket(self._settings, self, self._shard)
         try:
             with mapped_receiving():
-                await socket.login(token)
+                await socket.login(self._parts.api.token)
             async with asyncio.TaskGroup() as tasks:
                 await self._connect(socket, tasks)
         except BaseExceptionGroup as failures:

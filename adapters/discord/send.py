@@ -25,12 +25,10 @@ from adapters.discord.errors import (
     mapped_post,
 )
 from adapters.discord.find_sent import find_sent
-from adapters.discord.reactions import best_effort
 from adapters.discord.render import RESENT_MARK
 from adapters.discord.threads import ChannelKinds, Threads, channel_of
 from adapters.errors import SendDelayed, SendUnknown
 from adapters.messages import Address, Choice, Outgoing, OutgoingFile, Receipt, Withdrawal
-from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -149,13 +147,11 @@ class Sender:
         self,
         api: Api,
         posts: Posts,
-        pacer: Pacer,
         channel_kinds: ChannelKinds,
         acknowledging: PendingKeys,
     ) -> None:
         self._api = api
         self._posts = posts
-        self._pacer = pacer
         self._channel_kinds = channel_kinds
         self._acknowledging = acknowledging
         self._shown: Recent[str, str] = Recent(_REMEMBERED)
@@ -164,13 +160,13 @@ class Sender:
     async def send(self, message: Outgoing) -> Receipt:
         """Show one row; see `Adapter.send`."""
         channel = channel_of(message.address)
-        slot = await self._pacer.wait(channel, group=False)
+        slot = await self._api.pacer.wait(channel, group=False)
         try:
             with slot:
                 receipt = await self._show(message)
         except SendDelayed as exc:
             if exc.retry_after_s is not None:
-                self._pacer.block(channel, exc.retry_after_s)
+                self._api.pacer.block(channel, exc.retry_after_s)
             raise
         except SendUnknown as exc:
             if not message.outcome_unknown:
@@ -188,7 +184,7 @@ class Sender:
         """
         address = withdrawal.address
         body = body_of(noted(withdrawal.payload, withdrawal.note))
-        with await self._pacer.wait(channel_of(address), group=False):
+        with await self._api.pacer.wait(channel_of(address), group=False):
             await self._posts.edit(address, withdrawal.message_ref, body)
 
     async def _show(self, message: Outgoing) -> Receipt:
@@ -231,7 +227,7 @@ class Sender:
 
     async def _take_away(self, message: Outgoing, ref: str) -> None:
         """Delete a preview that could not become the answer, best effort."""
-        with best_effort(self._pacer, channel_of(message.address), "preview"):
+        with self._api.best_effort("preview", channel_of(message.address)):
             await self._posts.delete(message.address, ref)
 
     async def _answer(self, message: Outgoing, callback: Callback) -> str | None:

@@ -29,7 +29,6 @@ from adapters.discord.inbound import (
 )
 from adapters.errors import AdapterError
 from adapters.messages import Address
-from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -42,15 +41,13 @@ class ChannelKinds:
     """What the ids of channels name: told by the gateway's directory, else asked for once.
 
     Args:
-        pacer: The budgets of the account; asking steps back behind messages.
         shards: Over how many connections the bot receives.
     """
 
-    def __init__(self, api: Api, pacer: Pacer, shards: int = 1) -> None:
+    def __init__(self, api: Api, shards: int = 1) -> None:
         self._shards = shards
         self._directories: dict[int, discord.Client] = {}
         self._api = api
-        self._pacer = pacer
         self._asked: Recent[str, ChannelKind] = Recent(_REMEMBERED)
 
     @property
@@ -105,7 +102,8 @@ class ChannelKinds:
 
     async def _ask(self, channel: str) -> ChannelKind:
         try:
-            with await self._pacer.wait_signal(channel), mapped_call():
+            # It steps back behind messages.
+            with await self._api.pacer.wait_signal(channel), mapped_call():
                 return kind_of(await self._api.get("/channels/{channel_id}", channel_id=channel))
         except CodedRefusal:
             return ChannelKind()
@@ -140,11 +138,10 @@ class Threads:
         pending: The threads that are being opened.
     """
 
-    def __init__(self, api: Api, intake: Intake, pacer: Pacer) -> None:
+    def __init__(self, api: Api, intake: Intake) -> None:
         self.pending = PendingKeys()
         self._api = api
         self._intake = intake
-        self._pacer = pacer
         self._seen: Recent[str, None] = Recent(_REMEMBERED)
 
     def note(self, thread: str) -> None:
@@ -190,7 +187,7 @@ class Threads:
         path = "/channels/{channel_id}/messages/{message_id}/threads"
         wish = {"name": title, "auto_archive_duration": AUTO_ARCHIVE_MIN}
         try:
-            with await self._pacer.wait_signal(address.chat), mapped_call():
+            with await self._api.pacer.wait_signal(address.chat), mapped_call():
                 await self._api.call(
                     "POST", path, json=wish, channel_id=address.chat, message_id=thread
                 )

@@ -19,7 +19,7 @@ from adapters.messages import (
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
-from adapters.slack.client import LIMITS, Client, RateLimits, signing_secret
+from adapters.slack.client import LIMITS, Client, signing_secret
 from adapters.slack.errors import CallFailed
 from adapters.slack.files import download
 from adapters.slack.find_sent import find_unfinished
@@ -73,19 +73,16 @@ class SlackAdapter:
     ) -> None:
         self.account: str = settings.name
         self._settings = settings
-        self._client = Client(settings)
-        rate_limits = RateLimits(limits, clock)
-        names = Names(self._client, rate_limits, clock)
+        self._client = Client(settings, limits, clock)
+        names = Names(self._client, clock)
         self._ingest = Ingest(settings, intake, commands, names)
         self.receivers = (Receiver(settings, self._ingest, intake, clock=clock),)
         # One process at a time has the socket; calls of the webhook go to any.
         self.is_exclusive = settings.mode == "socket"
-        self._previews = Previews(self._client, rate_limits, self._ingest, clock=clock)
+        self._previews = Previews(self._client, self._ingest, clock=clock)
         self._under_way = UnderWay()
-        self._sender = Sender(self._client, rate_limits, self._previews)
-        self._reactions = Reactions(
-            self._client, rate_limits, reactions=settings.reactions, clock=clock
-        )
+        self._sender = Sender(self._client, self._previews)
+        self._reactions = Reactions(self._client, reactions=settings.reactions, clock=clock)
         # What one part does alone.
         self.render = render
         self.pool = self._client.outbound

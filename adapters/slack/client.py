@@ -83,52 +83,20 @@ sdk_log.setLevel(logging.WARNING)
 T = TypeVar("T")
 
 
-class RateLimits:
-    """The budgets of one app."""
+class Client:
+    """One app's Web API with its own budgets and connections, opened by the first call."""
 
-    def __init__(self, limits: PaceLimits, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: SlackSettings,
+        limits: PaceLimits = LIMITS,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self._posts = Pacer(limits, clock=clock)
         self._methods = {
             method: Pacer(_tier(per_min, limits.share), clock=clock)
             for method, per_min in _PER_MIN.items()
         }
-
-    @asynccontextmanager
-    async def turn(self, method: str, channel: str) -> AsyncIterator[None]:
-        """Wait for the turn of a call; the call is the body.
-
-        Raises:
-            SendDelayed: It would come too late; nothing was charged.
-            CallFailed: The body's call did.
-        """
-        pacer, chat, group = self._pacer(method, channel)
-        slot = await pacer.wait(chat, group=group)
-        with _taken(pacer, chat, slot):
-            yield
-
-    def chance(self, method: str, channel: str) -> AbstractContextManager[None] | None:
-        """Return a context manager around a best-effort call; None if it may not be made now.
-
-        It leaves room for calls that matter more. Raises what the call does, as CallFailed.
-        """
-        pacer, chat, group = self._pacer(method, channel)
-        slot = pacer.try_preview(chat, group=group)
-        return None if slot is None else _taken(pacer, chat, slot)
-
-    def _pacer(self, method: str, channel: str) -> tuple[Pacer, str, bool]:
-        """Return what counts a call, under which key, and whether several processes do so.
-
-        Posts are counted by channel, other methods over all of them.
-        """
-        if method == POST:
-            return self._posts, channel, not channel.startswith(_DIRECT)
-        return self._methods[method], method, True
-
-
-class Client:
-    """One app's Web API with its own connections, opened by the first call."""
-
-    def __init__(self, settings: SlackSettings) -> None:
         self.outbound = Outbound(
             "slack",
             settings.name,
@@ -172,6 +140,37 @@ class Client:
             connector = aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._tls)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self._session
+
+    @asynccontextmanager
+    async def turn(self, method: str, channel: str) -> AsyncIterator[None]:
+        """Wait for the turn of a call; the call is the body.
+
+        Raises:
+            SendDelayed: It would come too late; nothing was charged.
+            CallFailed: The body's call did.
+        """
+        pacer, chat, group = self._pacer(method, channel)
+        slot = await pacer.wait(chat, group=group)
+        with _taken(pacer, chat, slot):
+            yield
+
+    def chance(self, method: str, channel: str) -> AbstractContextManager[None] | None:
+        """Return a context manager around a best-effort call; None if it may not be made now.
+
+        It leaves room for calls that matter more. Raises what the call does, as CallFailed.
+        """
+        pacer, chat, group = self._pacer(method, channel)
+        slot = pacer.try_preview(chat, group=group)
+        return None if slot is None else _taken(pacer, chat, slot)
+
+    def _pacer(self, method: str, channel: str) -> tuple[Pacer, str, bool]:
+        """Return what counts a call, under which key, and whether several processes do so.
+
+        Posts are counted by channel, other methods over all of them.
+        """
+        if method == POST:
+            return self._posts, channel, not channel.startswith(_DIRECT)
+        return self._methods[method], method, True
 
     async def exchange(
         self,

@@ -8,7 +8,7 @@ import aiohttp
 
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
 from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
-from adapters.slack.client import POST, Client, RateLimits
+from adapters.slack.client import POST, Client
 from adapters.slack.errors import (
     CREDENTIALS,
     CallFailed,
@@ -26,15 +26,10 @@ _CHUNK_BYTES = 1 << 16
 
 
 class FileSender:
-    """Shows files.
+    """Shows files."""
 
-    Args:
-        limits: A shared file is a message in its channel.
-    """
-
-    def __init__(self, client: Client, limits: RateLimits) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._limits = limits
 
     async def send(self, message: Outgoing, file: OutgoingFile) -> Receipt:
         """Show a file; its receipt has the message's timestamp, or its own id.
@@ -59,7 +54,7 @@ class FileSender:
         except CallFailed as exc:
             raise edit_error(exc) from exc
         try:
-            async with self._limits.turn(POST, channel):
+            async with self._client.turn(POST, channel):
                 await self._client.web.files_completeUploadExternal(
                     files=[{"id": file_id, "title": file.name}],
                     channel_id=channel,

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from adapters.base import Clock, Recent
 from adapters.messages import Address, Addressing, Attachment, ChatKind, InboundMessage, Poison
-from adapters.slack.client import USERS, Client, RateLimits
+from adapters.slack.client import USERS, Client
 from adapters.slack.errors import CallFailed, CallRefused
 from adapters.wire import (
     Text,
@@ -390,9 +390,8 @@ class Names:
         client: The Web API; closed by its owner.
     """
 
-    def __init__(self, client: Client, limits: RateLimits, clock: Clock = time.monotonic) -> None:
+    def __init__(self, client: Client, clock: Clock = time.monotonic) -> None:
         self._client = client
-        self._limits = limits
         self._clock = clock
         self._names: Recent[str, str] = Recent(_REMEMBERED)
         self._quiet_until = float("-inf")
@@ -421,7 +420,7 @@ class Names:
         return bool(user) and user not in self._names and not is_waiting
 
     async def _ask(self, user: str) -> None:
-        chance = self._limits.chance(USERS, user)
+        chance = self._client.chance(USERS, user)
         if chance is None:
             return
         try:

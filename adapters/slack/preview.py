@@ -22,7 +22,7 @@ from adapters.errors import SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
-from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, RateLimits, metadata_of
+from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, metadata_of
 from adapters.slack.errors import CallFailed, CallRefused, Unanswered, edit_error, mapped
 from adapters.slack.find_sent import STREAMED
 from adapters.slack.ingest import Ingest
@@ -86,13 +86,11 @@ class Previews:
     def __init__(
         self,
         client: Client,
-        limits: RateLimits,
         ingest: Ingest,
         *,
         clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
-        self._limits = limits
         self._ingest = ingest
         self._clock = clock
         self._live: Recent[str, _Live] = Recent(_REMEMBERED)
@@ -142,7 +140,7 @@ class Previews:
         try:
             if ref.startswith(STREAMED) and await self._finish_stream(message, live, ts):
                 return ts
-            async with self._limits.turn(UPDATE, message.address.chat):
+            async with self._client.turn(UPDATE, message.address.chat):
                 await self._client.web.chat_update(channel=message.address.chat, ts=ts, **content)
         except CallFailed as exc:
             if exc.code in _GONE:
@@ -188,7 +186,7 @@ class Previews:
     ) -> str | None:
         """Begin a stream; None where Slack has none now, or none for this place or reader."""
         address = question.address
-        chance = self._limits.chance(START, address.chat)
+        chance = self._client.chance(START, address.chat)
         if chance is None:
             return None
         # Before the request: a killed process may leave a message that only this tells of.
@@ -211,7 +209,7 @@ class Previews:
         return self._remembered(address, str(answer["ts"]), beginning, is_open=True)
 
     async def _post(self, address: Address, shown: str, intent: PreviewIntent) -> str | None:
-        chance = self._limits.chance(POST, address.chat)
+        chance = self._client.chance(POST, address.chat)
         if chance is None:
             return None
         nonce = await intent.begin()
@@ -258,7 +256,7 @@ class Previews:
             await self._end_stream(live)
             return
         added = shown[len(live.shown) :]
-        chance = self._limits.chance(APPEND, live.address.chat) if added else None
+        chance = self._client.chance(APPEND, live.address.chat) if added else None
         if chance is None:
             return
         try:
@@ -274,7 +272,7 @@ class Previews:
         live.shown, live.changed = shown, self._clock()
 
     async def _end_stream(self, live: _Live) -> None:
-        chance = self._limits.chance(STOP, live.address.chat)
+        chance = self._client.chance(STOP, live.address.chat)
         if chance is None:
             return
         with _closed_before(), chance:
@@ -285,7 +283,7 @@ class Previews:
         now = self._clock()
         if shown is None or shown == live.shown or now - live.changed < EDIT_EVERY_S:
             return
-        chance = self._limits.chance(UPDATE, live.address.chat)
+        chance = self._client.chance(UPDATE, live.address.chat)
         if chance is None:
             return
         # Before the request: one that fails counts, too, for the time until the next.
@@ -313,7 +311,7 @@ class Previews:
         """Close a stream behind the rest of its text; True if Slack took that."""
         chat = message.address.chat
         with _closed_before():
-            async with self._limits.turn(STOP, chat):
+            async with self._client.turn(STOP, chat):
                 await self._client.web.chat_stopStream(
                     channel=chat,
                     ts=ts,

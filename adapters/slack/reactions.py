@@ -8,7 +8,7 @@ import structlog
 from adapters.base import Clock, Recent
 from adapters.errors import SendDelayed
 from adapters.messages import Address, MessageRef, Reaction
-from adapters.slack.client import REACT, STATUS, UNREACT, Client, RateLimits
+from adapters.slack.client import REACT, STATUS, UNREACT, Client
 from adapters.slack.errors import CallFailed, CallRefused
 from adapters.slack.ingest import position_of
 
@@ -43,13 +43,11 @@ class Reactions:
     def __init__(
         self,
         client: Client,
-        limits: RateLimits,
         *,
         reactions: bool,
         clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
-        self._limits = limits
         self._reactions = reactions
         self._clock = clock
         self._working: Recent[Address, float] = Recent(_REMEMBERED)
@@ -126,7 +124,7 @@ class Reactions:
 
     async def _try(self, method: str, channel: str, call: Call) -> CallFailed | None:
         """Make a call if there is room for it; return how it failed, if it did."""
-        chance = self._limits.chance(method, channel)
+        chance = self._client.chance(method, channel)
         if chance is None:
             return None
         try:
@@ -139,7 +137,7 @@ class Reactions:
     async def _see_to(self, method: str, channel: str, call: Call) -> None:
         """Make a call that ought to come, waiting for its turn."""
         try:
-            async with self._limits.turn(method, channel):
+            async with self._client.turn(method, channel):
                 await call()
         except SendDelayed as exc:
             log.debug("slack_sign_failed", channel=channel, reason=str(exc))

@@ -11,7 +11,7 @@ import structlog
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Outgoing, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
-from adapters.slack.client import POST, UPDATE, Client, RateLimits, metadata_of, nonce_of
+from adapters.slack.client import POST, UPDATE, Client, metadata_of, nonce_of
 from adapters.slack.errors import (
     CallFailed,
     CallRefused,
@@ -42,11 +42,10 @@ class Sender:
         previews: Knows the messages that answers were shown in while they grew.
     """
 
-    def __init__(self, client: Client, limits: RateLimits, previews: Previews) -> None:
+    def __init__(self, client: Client, previews: Previews) -> None:
         self._client = client
-        self._limits = limits
         self._previews = previews
-        self._files = FileSender(client, limits)
+        self._files = FileSender(client)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
@@ -65,7 +64,7 @@ class Sender:
         """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
         channel = withdrawal.address.chat
         try:
-            async with self._limits.turn(UPDATE, channel):
+            async with self._client.turn(UPDATE, channel):
                 await self._client.web.chat_update(
                     channel=channel,
                     ts=withdrawal.message_ref,
@@ -99,7 +98,7 @@ class Sender:
                     return Receipt(shown)
         content = content_of(message, RESENT_MARK if marked else "")
         try:
-            async with self._limits.turn(POST, message.address.chat):
+            async with self._client.turn(POST, message.address.chat):
                 answer = await self._client.web.chat_postMessage(
                     channel=message.address.chat,
                     thread_ts=message.address.thread,

@@ -10,11 +10,11 @@ from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
 from adapters.errors import SendRejected
 from adapters.messages import MessageRef, Outgoing, Reaction, Receipt
 from adapters.outbound import UnderWay
-from adapters.pacing import PaceLimits, Pacer
+from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
-from adapters.telegram.client import Client, RateLimits
+from adapters.telegram.client import LIMITS, Client
 from adapters.telegram.files import FileFetcher
 from adapters.telegram.inbound import PLATFORM
 from adapters.telegram.platform import TelegramSettings
@@ -25,8 +25,6 @@ from adapters.telegram.render import render
 from adapters.telegram.send import Sender
 
 POLL_TIMEOUT_S = 30
-LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
-"""Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
 
 
 def renderer(_settings: TelegramSettings) -> Renderer:
@@ -74,17 +72,15 @@ class TelegramAdapter:
         self._settings = settings
         # The receiver opens a client of its own for each attempt: while Telegram cannot be polled,
         # answers still go out over this one.
-        self._client = client = Client(settings)
-        pacer = Pacer(limits, clock=clock)
-        rate_limits = RateLimits(pacer, clock)
-        self._sender = Sender(client, pacer, rate_limits)
+        self._client = client = Client(settings, limits, clock)
+        self._sender = Sender(client)
         drafts = settings.preview == "draft"
-        self._previews = Previews(client, pacer, rate_limits, drafts=drafts, clock=clock)
+        self._previews = Previews(client, drafts=drafts, clock=clock)
         self._under_way = UnderWay()
-        self._reactions = Reactions(client, pacer, rate_limits)
+        self._reactions = Reactions(client)
         albums = Albums(clock)
         self._files = FileFetcher(client, albums, local=settings.base_url is not None)
-        self._buttons = Buttons(client, pacer, rate_limits)
+        self._buttons = Buttons(client)
         # What one part does alone.
         self.render = render
         self.pool = client.outbound

@@ -13,8 +13,7 @@ from telegram import CallbackQuery, Message, MessageEntity
 from adapters.base import Recent
 from adapters.errors import UNREADABLE, SendDelayed, SendRejected
 from adapters.messages import Admission, Withdrawal
-from adapters.pacing import Pacer
-from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group
+from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group
 from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
 
@@ -82,10 +81,8 @@ class Buttons:
     a press by somebody who may not press leaves them there.
     """
 
-    def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._pacer = pacer
-        self._limits = limits
         self._waiting: asyncio.Queue[tuple[Press, Admission]] = asyncio.Queue(_WAITING)
         self._chosen: asyncio.Queue[Press] = asyncio.Queue()
         self._taken_off: Recent[tuple[str, int], None] = Recent(_REMEMBERED)
@@ -126,7 +123,7 @@ class Buttons:
     async def withdraw(self, withdrawal: Withdrawal) -> None:
         """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
         chat, content = withdrawal.address.chat, orjson.loads(withdrawal.payload)
-        with await self._pacer.wait(chat, group=is_group(chat)):
+        with await self._client.pacer.wait(chat, group=is_group(chat)):
             try:
                 await self._replace(
                     Press(
@@ -140,13 +137,13 @@ class Buttons:
                     )
                 )
             except SendDelayed as exc:
-                self._limits.heed(chat, exc)
+                self._client.heed(chat, exc)
                 raise
 
     async def _answer_all(self) -> NoReturn:
         while True:
             press, admission = await self._waiting.get()
-            with self._limits.best_effort("button", press.chat):
+            with self._client.best_effort("button", press.chat):
                 await self._answer(press, admission)
 
     async def _answer(self, press: Press, admission: Admission) -> None:
@@ -162,9 +159,9 @@ class Buttons:
 
     async def _take_off(self, press: Press) -> None:
         """Replace the buttons; where that fails, the next press tries again."""
-        with self._limits.best_effort("button", press.chat), ExitStack() as undo:
+        with self._client.best_effort("button", press.chat), ExitStack() as undo:
             undo.callback(self._taken_off.pop, (press.chat, press.message_id), None)
-            with await self._pacer.wait(press.chat, group=is_group(press.chat)):
+            with await self._client.pacer.wait(press.chat, group=is_group(press.chat)):
                 await self._replace(press)
             undo.pop_all()
 

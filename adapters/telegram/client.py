@@ -2,8 +2,8 @@
 
 The stock request class tells an error answer apart from a broken connection only by text, and
 warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
-the one place that every request passes, so that none is ended by who asked for it. `RateLimits`
-says what is done about a 429, and about requests that are only best effort.
+the one place that every request passes, so that none is ended by who asked for it. `Client` has the
+bot's budgets; it says what is done about a 429, and about requests that are only best effort.
 """
 
 import json
@@ -30,7 +30,7 @@ from adapters.base import Clock
 from adapters.errors import AdapterError
 from adapters.messages import Address
 from adapters.outbound import Outbound, Shut, Verdict
-from adapters.pacing import Pacer
+from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import AccountReport, credential
 from adapters.telegram.errors import (
     Flooded,
@@ -45,6 +45,8 @@ from agent.network import in_words, proxy_for, tls_for
 log = structlog.get_logger()
 
 PUBLIC_ROOT = "https://api.telegram.org"
+LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
+"""Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
 # Telegram keeps the list of the last call. A kind that is not named here is neither sent nor kept.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
 NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
@@ -84,7 +86,7 @@ class CheckedRequest(BaseRequest):
             proxy=proxy_for(root),
             httpx_kwargs={"verify": tls_for(root), "trust_env": False},
         )
-        self._transport = self._new_transport()
+        self._transport: HTTPXRequest | None = None
         self.outbound = Outbound("telegram", account, self._swap, _verdict, limit=_CONNECTIONS)
 
     @property
@@ -98,10 +100,11 @@ class CheckedRequest(BaseRequest):
 
     @override
     async def shutdown(self) -> None:
-        await self._transport.shutdown()
+        await self._swap()()
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
+        self._transport = self._transport or self._new_transport()
         request = self._transport.do_request(*args, **kwargs)
         try:
             status, body = await self.outbound.run(request, _deadline_s(**kwargs))
@@ -119,19 +122,34 @@ class CheckedRequest(BaseRequest):
         return status, body
 
     def _swap(self) -> Shut:
-        replaced, self._transport = self._transport, self._new_transport()
-        return replaced.shutdown
+        """Let the next request open new connections; return what closes those until now."""
+        transport, self._transport = self._transport, None
+
+        async def shut() -> None:
+            if transport is not None:
+                await transport.shutdown()
+
+        return shut
 
 
 class Client:
-    """One bot with its own connections; it may be closed at any time, and only once.
+    """One bot with its own connections and budgets; it may be closed at any time, and only once.
 
     Attributes:
+        pacer: The bot's budgets.
         close: Closes the connections; `Bot.shutdown` closes none of a bot that was never started.
         files_root: Begins the address of every file.
     """
 
-    def __init__(self, settings: TelegramSettings) -> None:
+    def __init__(
+        self,
+        settings: TelegramSettings,
+        limits: PaceLimits = LIMITS,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.pacer = Pacer(limits, clock=clock)
+        self._clock = clock
+        self._refused_at: OrderedDict[str, float] = OrderedDict()
         self.token = credential(settings.token, "platforms.telegram.token")
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
         request = CheckedRequest(settings.name, root)
@@ -155,28 +173,15 @@ class Client:
         read_timeout = timeout_s + _ANSWER_TIMEOUT_S
         return await self.bot.do_api_request("getUpdates", data, read_timeout=read_timeout)
 
-
-class RateLimits:
-    """Keeps a chat quiet, or the whole bot, as long as Telegram asked for.
-
-    Args:
-        clock: Monotonic seconds.
-    """
-
-    def __init__(self, pacer: Pacer, clock: Clock = time.monotonic) -> None:
-        self._pacer = pacer
-        self._clock = clock
-        self._refused_at: OrderedDict[str, float] = OrderedDict()
-
     def heed(self, chat: str, exc: AdapterError) -> None:
-        """Block what an error asks for, if it does."""
+        """Keep a chat quiet, or the whole bot, as long as Telegram asked for, if it did."""
         if not isinstance(exc, Flooded) or exc.retry_after_s is None:
             return
-        self._pacer.block(chat, exc.retry_after_s)
+        self.pacer.block(chat, exc.retry_after_s)
         if self._chats_refused(chat) >= _FLOODED_CHATS:
             log.warning("telegram_flooded", seconds=exc.retry_after_s)
             # Several chats refused within moments: it is the bot's own limit.
-            self._pacer.block_all(exc.retry_after_s)
+            self.pacer.block_all(exc.retry_after_s)
 
     @contextmanager
     def best_effort(self, action: str, chat: str) -> Iterator[None]:

@@ -8,9 +8,8 @@ from telegram.constants import ChatAction
 from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
-from adapters.pacing import Pacer
 from adapters.rendering import rendered
-from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group, reply_to, topic
+from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group, reply_to, topic
 from adapters.telegram.errors import Troubled, mapped_edit, mapped_send
 from adapters.telegram.render import preview_text
 
@@ -34,15 +33,11 @@ class Previews:
     def __init__(
         self,
         client: Client,
-        pacer: Pacer,
-        limits: RateLimits,
         *,
         drafts: bool,
         clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
-        self._pacer = pacer
-        self._limits = limits
         self._drafts = drafts
         self._clock = clock
         self._shown: Recent[tuple[Address, str], str] = Recent(_REMEMBERED)
@@ -63,10 +58,10 @@ class Previews:
             return None
         if ref is not None and self._shown.get((address, ref)) == shown:
             return ref
-        slot = self._pacer.try_preview(address.chat, group=is_group(address.chat))
+        slot = self._client.pacer.try_preview(address.chat, group=is_group(address.chat))
         if slot is None:
             return ref
-        with slot, self._limits.best_effort("preview", address.chat):
+        with slot, self._client.best_effort("preview", address.chat):
             return await self._show(question, shown, ref, intent)
         return ref
 
@@ -76,12 +71,12 @@ class Previews:
         text, drafted_at = self._drafted.get(address, ("", 0.0))
         if text and self._clock() - drafted_at >= _DRAFT_REFRESH_S:
             await self._draft(address, text)
-        slot = self._pacer.try_typing(address.chat)
+        slot = self._client.pacer.try_typing(address.chat)
         if slot is None:
             return
         with (
             slot,
-            self._limits.best_effort("typing", address.chat),
+            self._client.best_effort("typing", address.chat),
             mapped_edit(self._client.token),
         ):
             await self._client.bot.send_chat_action(
@@ -140,12 +135,12 @@ class Previews:
         shown, drafted_at = self._drafted.get(address, ("", 0.0))
         if shown == text and self._clock() - drafted_at < _DRAFT_REFRESH_S:
             return
-        slot = self._pacer.try_preview(address.chat, group=False)
+        slot = self._client.pacer.try_preview(address.chat, group=False)
         if slot is None:
             return
         with (
             slot,
-            self._limits.best_effort("draft", address.chat),
+            self._client.best_effort("draft", address.chat),
             mapped_edit(self._client.token),
         ):
             await self._client.bot.send_message_draft(

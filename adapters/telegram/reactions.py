@@ -3,8 +3,7 @@
 from telegram.constants import ReactionEmoji
 
 from adapters.messages import MessageRef, Reaction
-from adapters.pacing import Pacer
-from adapters.telegram.client import Client, RateLimits
+from adapters.telegram.client import Client
 from adapters.telegram.errors import mapped_edit
 
 # Telegram takes only what is on its list; neither a check mark nor a warning sign is.
@@ -20,15 +19,11 @@ class Reactions:
     """The reactions of one bot.
 
     Args:
-        client: The bot; closed by its owner.
-        pacer: The budgets of the bot; a reaction costs only the overall one.
-        limits: What is done about a 429.
+        client: The bot; a reaction costs only its overall budget.
     """
 
-    def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._pacer = pacer
-        self._limits = limits
 
     async def show(self, question: MessageRef, mark: Reaction) -> None:
         """React to the question's message, in place of an earlier reaction.
@@ -38,12 +33,12 @@ class Reactions:
         chat, ref = question.address.chat, question.message_ref
         if ref is None:
             return
-        with self._limits.best_effort("reaction", chat):
+        with self._client.best_effort("reaction", chat):
             if mark == "received":
                 # The mark of the end replaces it anyhow.
-                slot = self._pacer.try_signal(chat)
+                slot = self._client.pacer.try_signal(chat)
             else:
-                slot = await self._pacer.wait_signal(chat)
+                slot = await self._client.pacer.wait_signal(chat)
             if slot is not None:
                 with slot, mapped_edit(self._client.token):
                     await self._client.bot.set_message_reaction(chat, int(ref), EMOJI[mark])

@@ -15,8 +15,7 @@ from telegram import (
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
-from adapters.pacing import Pacer
-from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group, reply_to, topic
+from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group, reply_to, topic
 from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
 from adapters.telegram.render import RESENT_MARK, units
 
@@ -39,21 +38,19 @@ class Sender:
         client: The bot; closed by its owner.
     """
 
-    def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._pacer = pacer
-        self._limits = limits
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
         chat = message.address.chat
-        with await self._pacer.wait(chat, group=is_group(chat)):
+        with await self._client.pacer.wait(chat, group=is_group(chat)):
             try:
                 if message.file is not None:
                     return await self._show_file(message, message.file)
                 return await self._show(message, _Content.of(message.payload))
             except SendDelayed as exc:
-                self._limits.heed(chat, exc)
+                self._client.heed(chat, exc)
                 raise
 
     async def _show(self, message: Outgoing, content: "_Content") -> Receipt:
@@ -125,7 +122,7 @@ class Sender:
                     raise
                 log.info("telegram_photo_refused", chat=chat, reason=str(exc))
                 # The refused picture was a message of the budget, too.
-                await self._pacer.wait(chat, group=is_group(chat))
+                await self._client.pacer.wait(chat, group=is_group(chat))
         # Telegram would look into the file, and show some as another kind.
         options["disable_content_type_detection"] = True
         with mapped_send(self._client.token):

@@ -17,7 +17,8 @@ import pytest_asyncio
 from sqlalchemy import func, select
 
 from adapters.base import Share
-from adapters.telegram.adapter import LIMITS, TelegramAdapter
+from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.client import LIMITS
 from adapters.telegram.platform import TelegramSettings
 from adapters.telegram.render import render
 from agent.models.base import ChatModel

@@ -8,7 +8,8 @@ import structlog
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Address, Admission, Choice, Outgoing, Withdrawal
-from adapters.telegram.adapter import LIMITS, TelegramAdapter
+from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.client import LIMITS
 from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import CUT, HTML_502, BotApi, Fault, flood
 from tests.support.bot_replicas import until

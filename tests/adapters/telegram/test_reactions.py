@@ -5,7 +5,8 @@ import structlog
 
 from adapters.messages import Address, MessageRef, Reaction
 from adapters.pacing import PaceLimits
-from adapters.telegram.adapter import LIMITS, TelegramAdapter
+from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.client import LIMITS
 from adapters.telegram.reactions import EMOJI
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import BLOCKED, CUT, HTML_502, BotApi, Fault, flood
@@ -91,7 +92,7 @@ async def test_reactions_leave_the_chats_budgets_alone(api: BotApi, make: MakeAd
     await adapter.acknowledge(group, "received")
     await adapter.acknowledge(group, "answered")
     assert len(api.made("setMessageReaction")) == 2
-    assert adapter._reactions._pacer._chats["-7"].minute.left(1000.0) == 19  # type: ignore[union-attr]
+    assert adapter._client.pacer._chats["-7"].minute.left(1000.0) == 19  # type: ignore[union-attr]
 
 
 async def test_the_own_budgets_are_no_flood(api: BotApi, make: MakeAdapter) -> None:
@@ -109,7 +110,7 @@ async def test_a_busy_bot_leaves_the_first_mark_out(
 ) -> None:
     """Where the overall budget is used up "received" is dropped, and nothing waits for it."""
     adapter = make(limits=LIMITS, clock=lambda: 1000.0)
-    while adapter._reactions._pacer.try_signal("1"):
+    while adapter._client.pacer.try_signal("1"):
         pass
     await adapter.acknowledge(question, "received")
     assert api.made("setMessageReaction") == []

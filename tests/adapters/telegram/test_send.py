@@ -13,7 +13,8 @@ from adapters.base import FENCE
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing, OutgoingFile, Receipt
 from adapters.pacing import PaceLimits
-from adapters.telegram.adapter import LIMITS, TelegramAdapter
+from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.client import LIMITS
 from adapters.telegram.platform import TelegramSettings
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import (
@@ -221,7 +222,7 @@ async def test_a_slow_answer_is_an_unknown_outcome(api: BotApi, make: MakeAdapte
     adapter = make()
     # Its connection is open by then: opening one may take as long.
     await adapter.send(row(adapter, "before"))
-    adapter._client._request._transport._client.timeout = 0.05
+    adapter._client.bot.request._transport._client.timeout = 0.05
     api.fail("sendMessage", Fault("slow", delay_s=0.3))
     with pytest.raises(SendUnknown):
         await adapter.send(row(adapter, "Hello"))
