@@ -8,7 +8,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
-from adapters.errors import SendDelayed
+from adapters.errors import AdapterError, SendDelayed
 from adapters.messages import (
     Address,
     Attachment,
@@ -20,7 +20,6 @@ from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.slack.client import LIMITS, Client, signing_secret
-from adapters.slack.errors import CallFailed
 from adapters.slack.files import download
 from adapters.slack.find_sent import find_unfinished
 from adapters.slack.inbound import Names
@@ -129,7 +128,7 @@ class SlackAdapter:
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         # Without it there is no stream, but a preview all the same.
-        with suppress(CallFailed):
+        with suppress(AdapterError):
             await self._know_identity()
         return await self._under_way.show(
             question,
@@ -143,10 +142,7 @@ class SlackAdapter:
         """Look a preview up where it was to be; see `Adapter.find_preview`."""
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
-        try:
-            await self._know_identity()
-        except CallFailed as exc:
-            raise SendDelayed(f"Slack: {exc.code}") from exc
+        await self._know_identity()
         identity = self._ingest.identity
         if identity is None:
             raise SendDelayed("Slack is not connected yet")

@@ -22,7 +22,7 @@ from adapters.base import Clock, Share
 from adapters.outbound import Outbound, Shut, verdict_of_aiohttp
 from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import AccountReport, credential
-from adapters.slack.errors import CallFailed, Limited, mapped, receiving_error
+from adapters.slack.errors import Limited, mapped, mapped_receiving
 from adapters.slack.platform import SlackSettings
 from agent.network import proxy_for, tls_for
 
@@ -38,6 +38,7 @@ REACT = "reactions.add"
 UNREACT = "reactions.remove"
 STATUS = "assistant.threads.setStatus"
 USERS = "users.info"
+_ONCE = frozenset({POST, START, APPEND})
 _PER_MIN = {
     START: 20,
     STOP: 20,
@@ -147,21 +148,21 @@ class Client:
 
         Raises:
             SendDelayed: It would come too late; nothing was charged.
-            CallFailed: The body's call did.
+            AdapterError: What the call does; a SendUnknown only if it shows something new.
         """
         pacer, chat, group = self._pacer(method, channel)
         slot = await pacer.wait(chat, group=group)
-        with _taken(pacer, chat, slot):
+        with _taken(pacer, chat, slot, once=method in _ONCE):
             yield
 
     def chance(self, method: str, channel: str) -> AbstractContextManager[None] | None:
         """Return a context manager around a best-effort call; None if it may not be made now.
 
-        It leaves room for calls that matter more. Raises what the call does, as CallFailed.
+        It leaves room for calls that matter more, and raises what `turn` does.
         """
         pacer, chat, group = self._pacer(method, channel)
         slot = pacer.try_preview(chat, group=group)
-        return None if slot is None else _taken(pacer, chat, slot)
+        return None if slot is None else _taken(pacer, chat, slot, once=method in _ONCE)
 
     def _pacer(self, method: str, channel: str) -> tuple[Pacer, str, bool]:
         """Return what counts a call, under which key, and whether several processes do so.
@@ -205,7 +206,8 @@ class Client:
             options: Others of `conversations.history`.
 
         Raises:
-            CallFailed: It cannot be read.
+            SendDelayed: It cannot be read now.
+            Refused: It cannot be read.
         """
         place: dict[str, Any] = {"channel": channel, "oldest": oldest, "limit": PAGE}
         with mapped():
@@ -295,13 +297,10 @@ async def check(settings: SlackSettings) -> AccountReport:
 
 
 async def _asked(client: Client, setting: str, app_token: str | None = None) -> Any:
-    try:
-        with mapped():
-            if app_token is None:
-                return await client.web.auth_test()
-            return await client.web.apps_connections_open(app_token=app_token)
-    except CallFailed as exc:
-        raise receiving_error(exc, setting) from exc
+    with mapped_receiving(setting):
+        if app_token is None:
+            return await client.web.auth_test()
+        return await client.web.apps_connections_open(app_token=app_token)
 
 
 def _lacks(headers: Any) -> tuple[str, ...]:
@@ -317,10 +316,10 @@ def _lacks(headers: Any) -> tuple[str, ...]:
 
 
 @contextmanager
-def _taken(pacer: Pacer, chat: str, slot: Slot) -> Iterator[None]:
+def _taken(pacer: Pacer, chat: str, slot: Slot, *, once: bool) -> Iterator[None]:
     """Tell the pacer when the call ends, and be quiet for as long as Slack asks for."""
     try:
-        with slot, mapped():
+        with slot, mapped(once=once):
             yield
     except Limited as exc:
         pacer.block(chat, _BLOCKED_S if exc.retry_after_s is None else exc.retry_after_s)

@@ -1,11 +1,4 @@
-"""Maps what slack_sdk raises to what became of a call; the only place that reads Slack's codes.
-
-CallFailed
-├── Limited      too many calls: the same again after `retry_after_s`
-├── NotTaken     the request did not leave, or Slack says that it did not carry it out for now
-├── Unanswered   the request went out; nobody knows whether it was carried out
-└── CallRefused  Slack says no, with a `code`
-"""
+"""Maps what slack_sdk raises to the adapters' tree; the only place that reads Slack's codes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,80 +54,73 @@ _MENDABLE = CREDENTIALS | frozenset({
 })
 
 
-class CallFailed(Exception):
-    """A call of the Web API failed; `code` is Slack's word for it, or ours."""
+class Limited(SendDelayed):
+    """Slack asked for a pause; the own budgets' delays are plain SendDelayed."""
+
+
+class Mendable(SendDelayed):
+    """Slack's no, with its `code`, for a reason that an operator can fix: nothing is buried."""
 
     def __init__(self, code: str) -> None:
-        super().__init__(code)
+        super().__init__(f"Slack: {code}")
         self.code = code
 
 
-class Limited(CallFailed):
-    """Too many calls; `retry_after_s` is what Slack asked for, if it said so."""
+class Refused(SendRejected):
+    """Slack's no for good, with its `code`."""
 
-    def __init__(self, code: str, retry_after_s: float | None) -> None:
-        super().__init__(code)
-        self.retry_after_s = retry_after_s
-
-
-class NotTaken(CallFailed):
-    """Nothing was carried out; the same call can succeed later."""
+    def __init__(self, code: str) -> None:
+        super().__init__(f"Slack: {code}")
+        self.code = code
 
 
-class Unanswered(CallFailed):
-    """The call may have been carried out."""
+REFUSED = (Refused, Mendable)
 
 
-class CallRefused(CallFailed):
-    """Slack will not do it."""
+def code_of(exc: AdapterError) -> str:
+    """Return Slack's word for a refusal, empty for what is none."""
+    return exc.code if isinstance(exc, REFUSED) else ""
 
 
 @contextmanager
-def mapped() -> Iterator[None]:
-    """Turn what the SDK raises into a CallFailed, without its texts: they quote whole answers."""
+def mapped(*, once: bool = False) -> Iterator[None]:
+    """Turn what the SDK raises into the adapters' errors, without its texts: they quote answers.
+
+    Args:
+        once: The call must not be repeated unasked: if it may have been carried out that is a
+            SendUnknown, else a SendDelayed.
+    """
+    doubt = SendUnknown if once else SendDelayed
     try:
         yield
     except SlackApiError as exc:
-        raise _of_answer(exc) from None
+        raise _of_answer(exc, doubt) from None
     except aiohttp.RedirectClientError as exc:
         # Some of these are InvalidURL too, but an answer has led there: the request has left.
-        raise Unanswered(in_words(exc)) from exc
+        raise doubt(f"Slack: {in_words(exc)}") from exc
     except _NOT_SENT as exc:
-        raise NotTaken(in_words(exc)) from exc
+        raise SendDelayed(f"Slack: {in_words(exc)}") from exc
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-        raise Unanswered(in_words(exc)) from exc
+        raise doubt(f"Slack: {in_words(exc)}") from exc
     except (SlackClientError, *UNREADABLE) as exc:
-        raise Unanswered("malformed answer") from exc
+        raise doubt("Slack: malformed answer") from exc
 
 
-def send_error(exc: CallFailed) -> AdapterError:
-    """Return what a failed post means for its outbox row."""
-    reason = f"Slack: {exc.code}"
-    match exc:
-        case Limited():
-            return SendDelayed(reason, exc.retry_after_s)
-        case Unanswered():
-            return SendUnknown(reason)
-        case CallRefused() if exc.code not in _MENDABLE:
-            return SendRejected(reason)
-    return SendDelayed(reason)
-
-
-def edit_error(exc: CallFailed) -> AdapterError:
-    """Like `send_error`; an edit can be repeated, so nothing about it is ever unknown."""
-    error = send_error(exc)
-    return SendDelayed(str(error)) if isinstance(error, SendUnknown) else error
-
-
-def receiving_error(exc: CallFailed, setting: str) -> AdapterError:
-    """Return what a failed call means for the receiving half.
+@contextmanager
+def mapped_receiving(setting: str) -> Iterator[None]:
+    """Turn what a call raises while receiving into AdapterDisconnected or AdapterRefused.
 
     Args:
-        setting: Name of the credential that was used.
+        setting: Name of the credential that is used.
     """
-    if isinstance(exc, CallRefused) and exc.code in CREDENTIALS | {"missing_scope"}:
-        return AdapterRefused(f"Slack refuses platforms.slack.{setting}: {exc.code}")
-    return AdapterDisconnected(f"Slack: {exc.code}")
+    try:
+        with mapped():
+            yield
+    except (SendDelayed, Refused) as exc:
+        if code_of(exc) in CREDENTIALS | {"missing_scope"}:
+            why = f"Slack refuses platforms.slack.{setting}: {code_of(exc)}"
+            raise AdapterRefused(why) from exc
+        raise AdapterDisconnected(str(exc)) from exc
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -146,16 +132,18 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _of_answer(exc: SlackApiError) -> CallFailed:
+def _of_answer(exc: SlackApiError, doubt: type[SendUnknown] | type[SendDelayed]) -> AdapterError:
     """Tell apart what an answer says; where it was not even JSON the response is aiohttp's own."""
     response = exc.response
     status: int = getattr(response, "status_code", 0) or getattr(response, "status", 0)
     data = getattr(response, "data", None)
     code = data.get("error") if isinstance(data, dict) else None
     if status == HTTPStatus.TOO_MANY_REQUESTS or code in _LIMITED:
-        return Limited(str(code or "ratelimited"), retry_after_s(response.headers))
+        return Limited(f"Slack: {code or 'ratelimited'}", retry_after_s(response.headers))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or code in _IN_DOUBT:
-        return Unanswered(str(code or f"HTTP status {status}"))
+        return doubt(f"Slack: {code or f'HTTP status {status}'}")
     if not isinstance(code, str):
-        return Unanswered(f"malformed answer with HTTP status {status}")
-    return NotTaken(code) if code in _NOT_NOW else CallRefused(code)
+        return doubt(f"Slack: malformed answer with HTTP status {status}")
+    if code in _NOT_NOW:
+        return SendDelayed(f"Slack: {code}")
+    return Mendable(code) if code in _MENDABLE else Refused(code)

@@ -6,17 +6,13 @@ from typing import Any
 
 import aiohttp
 
-from adapters.errors import FetchDelayed, FetchRejected, SendRejected
+from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
 from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
 from adapters.slack.client import POST, Client
 from adapters.slack.errors import (
     CREDENTIALS,
-    CallFailed,
-    CallRefused,
-    NotTaken,
-    edit_error,
+    REFUSED,
     mapped,
-    send_error,
 )
 from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
 from adapters.wire import read_within
@@ -49,20 +45,14 @@ class FileSender:
         # Slack would show the file in the channel instead.
         if thread is not None and await is_thread_gone(self._client, channel, thread):
             raise SendRejected("the thread is gone")
-        try:
-            file_id = await self._upload(file)
-        except CallFailed as exc:
-            raise edit_error(exc) from exc
-        try:
-            async with self._client.turn(POST, channel):
-                await self._client.web.files_completeUploadExternal(
-                    files=[{"id": file_id, "title": file.name}],
-                    channel_id=channel,
-                    initial_comment=comment or None,
-                    thread_ts=thread,
-                )
-        except CallFailed as exc:
-            raise send_error(exc) from exc
+        file_id = await self._upload(file)
+        async with self._client.turn(POST, channel):
+            await self._client.web.files_completeUploadExternal(
+                files=[{"id": file_id, "title": file.name}],
+                channel_id=channel,
+                initial_comment=comment or None,
+                thread_ts=thread,
+            )
         return Receipt(file_id, resent=comment != message.payload)
 
     async def _find(self, message: Outgoing, file: OutgoingFile) -> str | None:
@@ -92,9 +82,9 @@ async def _uploaded(answer: aiohttp.ClientResponse) -> None:
 
 
 def check_upload(status: int) -> None:
-    """Let a success pass; raise NotTaken for all else, since nobody has seen the file yet."""
+    """Let a success pass; raise SendDelayed for all else, since nobody has seen the file yet."""
     if status != HTTPStatus.OK:
-        raise NotTaken(f"the upload ended with HTTP status {status}")
+        raise SendDelayed(f"Slack: the upload ended with HTTP status {status}")
 
 
 async def download(client: Client, attachment: Attachment, limit_bytes: int) -> bytes:
@@ -116,13 +106,13 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
                 # It may lead to the login page, or elsewhere; the token must not follow.
                 allow_redirects=False,
             )
-    except CallRefused as exc:
+    except REFUSED as exc:
         # A token can be fixed, and the file is still there.
         if exc.code in CREDENTIALS:
-            raise FetchDelayed(f"Slack: {exc.code}") from exc
+            raise FetchDelayed(str(exc)) from exc
         raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc
-    except CallFailed as exc:
-        raise FetchDelayed(f"Slack: {exc.code}") from exc
+    except SendDelayed as exc:
+        raise FetchDelayed(str(exc)) from exc
 
 
 def _address(client: Client, file: Any) -> str:

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from adapters.errors import SendDelayed, SendRejected
+from adapters.errors import AdapterError, SendDelayed, SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.slack.client import Client, nonce_of
-from adapters.slack.errors import CallFailed, CallRefused, Limited, mapped
+from adapters.slack.errors import REFUSED, code_of, mapped
 
 STREAMED = "stream:"
 """Begins the ref of a preview that is, or was, Slack's own text stream."""
@@ -108,16 +108,13 @@ async def _page(
         return await client.history(
             address.chat, address.thread, oldest=oldest, cursor=cursor, include_all_metadata=True
         )
-    except CallRefused as exc:
+    except REFUSED as exc:
         # An app without the scope for histories works; it then marks what it sends again.
         if exc.code in _NO_ACCESS:
             raise HistoryUnreadable from exc
         if exc.code in {"channel_not_found", "thread_not_found"}:
             return {}
-        raise SendDelayed(f"Slack: {exc.code}") from exc
-    except CallFailed as exc:
-        retry_after_s = exc.retry_after_s if isinstance(exc, Limited) else None
-        raise SendDelayed(f"Slack: {exc.code}", retry_after_s) from exc
+        raise SendDelayed(str(exc)) from exc
 
 
 async def is_thread_gone(client: Client, channel: str, thread: str) -> bool:
@@ -125,6 +122,6 @@ async def is_thread_gone(client: Client, channel: str, thread: str) -> bool:
     try:
         with mapped():
             await client.web.conversations_replies(channel=channel, ts=thread, limit=1)
-    except CallFailed as exc:
-        return exc.code in _THREAD_GONE
+    except AdapterError as exc:
+        return code_of(exc) in _THREAD_GONE
     return False

@@ -19,9 +19,10 @@ import structlog
 from pydantic import Field, ValidationError
 
 from adapters.base import Clock, Recent
+from adapters.errors import AdapterError
 from adapters.messages import Address, Addressing, Attachment, ChatKind, InboundMessage, Poison
 from adapters.slack.client import USERS, Client
-from adapters.slack.errors import CallFailed, CallRefused
+from adapters.slack.errors import REFUSED
 from adapters.wire import (
     Text,
     WirePart,
@@ -426,10 +427,10 @@ class Names:
         try:
             with chance:
                 answer = await self._client.web.users_info(user=user)
-        except CallFailed as exc:
-            log.debug("slack_name_unknown", reason=exc.code)
+        except AdapterError as exc:
+            log.debug("slack_name_unknown", reason=str(exc))
             # Only a no is remembered: after an outage the name may be there at the next message.
-            if isinstance(exc, CallRefused):
+            if isinstance(exc, REFUSED):
                 self._failed[user] = self._clock()
         else:
             self._names[user] = _name_in_profile(answer.get("user")) or user

@@ -16,11 +16,11 @@ from typing import Any, Literal
 import structlog
 
 from adapters.base import Intake, Recent
-from adapters.errors import AdapterDisconnected
+from adapters.errors import AdapterDisconnected, SendDelayed
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
 from adapters.slack.buttons import Press, read_command, read_press, read_stop
 from adapters.slack.client import Client
-from adapters.slack.errors import CallFailed, CallRefused, Limited
+from adapters.slack.errors import REFUSED, Limited
 from adapters.slack.inbound import (
     BotIdentity,
     Names,
@@ -317,12 +317,12 @@ class Backfill:
             gap = self._gaps.popleft()
             try:
                 stored += await self._close(client, gap)
-            except CallRefused as exc:
+            except REFUSED as exc:
                 # Nothing can be read there: let live messages move the cursor again.
-                log.info("slack_backfill_refused", channel=gap.channel, reason=exc.code)
-            except CallFailed as exc:
+                log.info("slack_backfill_refused", channel=gap.channel, reason=str(exc))
+            except SendDelayed as exc:
                 # The cursor stays held, so that the next connection begins there again.
-                log.warning("slack_backfill_failed", channel=gap.channel, reason=exc.code)
+                log.warning("slack_backfill_failed", channel=gap.channel, reason=str(exc))
                 continue
             self._ingest.held.discard(gap.source)
         if stored:
@@ -357,7 +357,7 @@ class Backfill:
             if not page.get("has_more") or not cursor:
                 return newer_than(found, gap.position)
         # A failure: the cursor must stay.
-        raise CallFailed("pages without messages")
+        raise SendDelayed("pages without messages")
 
     async def _page(self, client: Client, gap: _Gap, cursor: str | None) -> dict[str, Any]:
         """Return one page, waiting as long as Slack asks for."""

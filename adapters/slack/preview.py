@@ -18,12 +18,12 @@ from typing import Any
 import structlog
 
 from adapters.base import Clock, PreviewIntent, Recent
-from adapters.errors import SendRejected
+from adapters.errors import AdapterError, SendRejected, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, metadata_of
-from adapters.slack.errors import CallFailed, CallRefused, Unanswered, edit_error, mapped
+from adapters.slack.errors import REFUSED, Refused, mapped
 from adapters.slack.find_sent import STREAMED
 from adapters.slack.ingest import Ingest
 from adapters.slack.render import preview_text
@@ -125,8 +125,8 @@ class Previews:
             if ref is None:
                 return await self._begin(question, text, intent, grows=grows)
             await self._grow(self._known(address, ref), text, grows=grows)
-        except CallFailed as exc:
-            log.debug("slack_preview_failed", channel=address.chat, reason=exc.code)
+        except AdapterError as exc:
+            log.debug("slack_preview_failed", channel=address.chat, reason=str(exc))
         return ref
 
     async def finish(self, message: Outgoing, content: dict[str, Any]) -> str:
@@ -142,10 +142,10 @@ class Previews:
                 return ts
             async with self._client.turn(UPDATE, message.address.chat):
                 await self._client.web.chat_update(channel=message.address.chat, ts=ts, **content)
-        except CallFailed as exc:
+        except Refused as exc:
             if exc.code in _GONE:
-                raise PreviewGone(f"Slack: {exc.code}") from exc
-            raise edit_error(exc) from exc
+                raise PreviewGone(str(exc)) from exc
+            raise
         return ts
 
     async def delete(self, channel: str, ts: str | None) -> None:
@@ -153,8 +153,8 @@ class Previews:
         try:
             with mapped():
                 await self._client.web.chat_delete(channel=channel, ts=ts or "")
-        except CallFailed as exc:
-            log.debug("slack_message_not_deleted", channel=channel, reason=exc.code)
+        except AdapterError as exc:
+            log.debug("slack_message_not_deleted", channel=channel, reason=str(exc))
 
     async def _begin(
         self, question: MessageRef, text: str, intent: PreviewIntent, *, grows: bool
@@ -200,8 +200,8 @@ class Previews:
                     recipient_user_id=question.sender,
                     markdown_text=beginning,
                 )
-        except CallRefused as exc:
-            log.debug("slack_stream_refused", channel=address.chat, reason=exc.code)
+        except REFUSED as exc:
+            log.debug("slack_stream_refused", channel=address.chat, reason=str(exc))
             # Not asked for again there: it would be refused again, and each attempt costs a
             # request.
             self._unstreamed[address] = None
@@ -264,7 +264,7 @@ class Previews:
                 await self._client.web.chat_appendStream(
                     channel=live.address.chat, ts=live.ts, markdown_text=added
                 )
-        except (CallRefused, Unanswered):
+        except (*REFUSED, SendUnknown):
             # Appending the same piece again would show it twice.
             live.in_doubt = True
             await self._end_stream(live)
@@ -301,7 +301,7 @@ class Previews:
         rest = _rest(live, message)
         try:
             return await self._close(message, ts, rest)
-        except CallFailed as exc:
+        except Refused as exc:
             # The rest is more than a stream takes at its end. The edit that follows brings it all.
             if exc.code not in _TOO_LONG:
                 raise
@@ -326,10 +326,10 @@ class Previews:
         """A second message must not follow one that perhaps stands there, unfinished for good."""
         try:
             yield
-        except Unanswered:
+        except SendUnknown:
             self._lost.add(address)
             raise
-        except CallFailed:
+        except AdapterError:
             intent.undo()
             raise
 
@@ -339,7 +339,7 @@ def _closed_before() -> Iterator[None]:
     """Let a stream pass that Slack has closed already; the block ends there."""
     try:
         yield
-    except CallFailed as exc:
+    except Refused as exc:
         if exc.code not in _CLOSED:
             raise
 

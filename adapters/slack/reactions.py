@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from adapters.base import Clock, Recent
-from adapters.errors import SendDelayed
+from adapters.errors import AdapterError
 from adapters.messages import Address, MessageRef, Reaction
 from adapters.slack.client import REACT, STATUS, UNREACT, Client
-from adapters.slack.errors import CallFailed, CallRefused
+from adapters.slack.errors import REFUSED, code_of
 from adapters.slack.ingest import position_of
 
 log = structlog.get_logger()
@@ -100,7 +100,7 @@ class Reactions:
                 initiator_user_id=sender,
             ),
         )
-        if isinstance(failed, CallRefused):
+        if isinstance(failed, REFUSED):
             self._has_sessions = False
 
     async def _status(self, address: Address, status: str) -> None:
@@ -111,7 +111,7 @@ class Reactions:
                 channel_id=address.chat, thread_ts=address.thread or "", status=status
             ),
         )
-        if failed is not None and failed.code in _NEVER:
+        if failed is not None and code_of(failed) in _NEVER:
             self._has_status = False
 
     def _react(self, channel: str, ts: str, mark: Reaction) -> Awaitable[object]:
@@ -122,7 +122,7 @@ class Reactions:
         name = _REACTIONS["received"]
         return self._client.web.reactions_remove(channel=channel, timestamp=ts, name=name)
 
-    async def _try(self, method: str, channel: str, call: Call) -> CallFailed | None:
+    async def _try(self, method: str, channel: str, call: Call) -> AdapterError | None:
         """Make a call if there is room for it; return how it failed, if it did."""
         chance = self._client.chance(method, channel)
         if chance is None:
@@ -130,7 +130,7 @@ class Reactions:
         try:
             with chance:
                 await call()
-        except CallFailed as exc:
+        except AdapterError as exc:
             return _noted(channel, exc)
         return None
 
@@ -139,13 +139,11 @@ class Reactions:
         try:
             async with self._client.turn(method, channel):
                 await call()
-        except SendDelayed as exc:
-            log.debug("slack_sign_failed", channel=channel, reason=str(exc))
-        except CallFailed as exc:
+        except AdapterError as exc:
             _noted(channel, exc)
 
 
-def _noted(channel: str, exc: CallFailed) -> CallFailed:
-    if exc.code not in _DONE:
-        log.debug("slack_sign_failed", channel=channel, reason=exc.code)
+def _noted(channel: str, exc: AdapterError) -> AdapterError:
+    if code_of(exc) not in _DONE:
+        log.debug("slack_sign_failed", channel=channel, reason=str(exc))
     return exc

@@ -21,11 +21,11 @@ from slack_bolt.response import BoltResponse
 from slack_sdk.signature import SignatureVerifier
 
 from adapters.base import Clock, Intake
-from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.errors import AdapterDisconnected, AdapterError, AdapterRefused
 from adapters.registry import credential
 from adapters.slack.buttons import Press, pressed_blocks
 from adapters.slack.client import Client, sdk_log
-from adapters.slack.errors import CallFailed, mapped, receiving_error
+from adapters.slack.errors import mapped, mapped_receiving
 from adapters.slack.inbound import BotIdentity
 from adapters.slack.ingest import (
     MENTION_DELAY_S,
@@ -263,20 +263,14 @@ class Receiver:
         log.info("slack_connected", account=account, bot=identity.name, mode=self._settings.mode)
 
     async def _identify(self, client: Client) -> BotIdentity:
-        try:
+        with mapped_receiving("bot_token"):
             identity = await identified(client)
-        except CallFailed as exc:
-            raise receiving_error(exc, "bot_token") from exc
         self._reached_at = self._clock()
         return identity
 
 
 async def identified(client: Client) -> BotIdentity:
-    """Return who the bot is.
-
-    Raises:
-        CallFailed: Slack does not say.
-    """
+    """Return who the bot is; raises what `mapped` does."""
     with mapped():
         me = await client.web.auth_test()
     words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
@@ -306,8 +300,8 @@ async def follow_up(ingest: Ingest, client: Client) -> NoReturn:
         try:
             with mapped():
                 await _carry_out(item, client)
-        except CallFailed as exc:
-            log.debug("slack_followup_failed", action=type(item).__name__, reason=exc.code)
+        except AdapterError as exc:
+            log.debug("slack_followup_failed", action=type(item).__name__, reason=str(exc))
 
 
 async def _carry_out(item: Press | Title, client: Client) -> None:

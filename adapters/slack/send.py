@@ -13,14 +13,10 @@ from adapters.messages import Outgoing, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
 from adapters.slack.client import POST, UPDATE, Client, metadata_of, nonce_of
 from adapters.slack.errors import (
-    CallFailed,
-    CallRefused,
     Limited,
-    Unanswered,
-    edit_error,
+    Refused,
     mapped,
     retry_after_s,
-    send_error,
 )
 from adapters.slack.files import RESENT_MARK, FileSender
 from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
@@ -63,17 +59,14 @@ class Sender:
     async def withdraw(self, withdrawal: Withdrawal) -> None:
         """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
         channel = withdrawal.address.chat
-        try:
-            async with self._client.turn(UPDATE, channel):
-                await self._client.web.chat_update(
-                    channel=channel,
-                    ts=withdrawal.message_ref,
-                    text=withdrawal.payload[:_NOTICE_CHARS],
-                    blocks=over_blocks(withdrawal.payload, withdrawal.note),
-                    link_names=False,
-                )
-        except CallFailed as exc:
-            raise edit_error(exc) from exc
+        async with self._client.turn(UPDATE, channel):
+            await self._client.web.chat_update(
+                channel=channel,
+                ts=withdrawal.message_ref,
+                text=withdrawal.payload[:_NOTICE_CHARS],
+                blocks=over_blocks(withdrawal.payload, withdrawal.note),
+                link_names=False,
+            )
 
     async def _show(self, message: Outgoing) -> Receipt:
         try:
@@ -107,8 +100,12 @@ class Sender:
                     unfurl_media=False,
                     **content,
                 )
-        except CallFailed as exc:
-            return await self._answer_command(message, exc)
+        except Refused as exc:
+            url = response_url(message.reply_to)
+            # The address came with a request: nothing but Slack may be sent an answer.
+            if exc.code not in _NOT_THERE or url is None or not self._client.is_slack(url):
+                raise
+            return await self._answer_command(message, url)
         ts = str(answer["ts"])
         await self._check_thread(message, ts, answer.get("message"))
         return Receipt(ts, resent=marked)
@@ -139,21 +136,8 @@ class Sender:
             await self._previews.delete(channel, ts)
             raise SendRejected("the thread is gone")
 
-    async def _answer_command(self, message: Outgoing, exc: CallFailed) -> Receipt:
+    async def _answer_command(self, message: Outgoing, url: str) -> Receipt:
         """Answer a slash command where the bot itself may not write, for its giver alone."""
-        url = response_url(message.reply_to)
-        # The address came with a request: nothing but Slack may be sent an answer.
-        is_possible = url is not None and self._client.is_slack(url)
-        if not is_possible or not isinstance(exc, CallRefused) or exc.code not in _NOT_THERE:
-            raise send_error(exc) from exc
-        try:
-            with mapped():
-                await self._respond(str(url), message)
-        except CallFailed as failure:
-            raise send_error(failure) from failure
-        return Receipt(f"response:{message.nonce}", resent=message.outcome_unknown)
-
-    async def _respond(self, url: str, message: Outgoing) -> None:
         mark = RESENT_MARK if message.outcome_unknown else ""
         blocks = choice_blocks(mark + message.payload, message.choices)
         body = {
@@ -162,7 +146,9 @@ class Sender:
             "text": mark + message.payload[:_NOTICE_CHARS],
             "blocks": blocks if message.choices else blocks[:1],
         }
-        await self._client.exchange("POST", url, _checked, json=body)
+        with mapped(once=True):
+            await self._client.exchange("POST", url, _checked, json=body)
+        return Receipt(f"response:{message.nonce}", resent=message.outcome_unknown)
 
 
 async def _checked(answer: aiohttp.ClientResponse) -> None:
@@ -172,11 +158,11 @@ async def _checked(answer: aiohttp.ClientResponse) -> None:
 def check_response(status: int, headers: Mapping[str, str]) -> None:
     """Let the answer of a command's own address pass, or raise what became of the call."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise Limited("ratelimited", retry_after_s(headers))
+        raise Limited("Slack: ratelimited", retry_after_s(headers))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise Unanswered(f"HTTP status {status}")
+        raise SendUnknown(f"Slack: HTTP status {status}")
     if status != HTTPStatus.OK:
-        raise CallRefused(f"the command can no longer be answered ({status})")
+        raise Refused(f"the command can no longer be answered ({status})")
 
 
 def content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.slack.client import Client
-from adapters.slack.errors import CallFailed, mapped, receiving_error
+from adapters.slack.errors import mapped_receiving
 from adapters.slack.ingest import (
     MENTION_DELAY_S,
     IncomingPayload,
@@ -208,11 +208,8 @@ class Socket:
 
     async def _address(self, client: Client) -> str:
         """Ask first: the SDK's client would not tell that the token is wrong."""
-        try:
-            with mapped():
-                answer = await client.web.apps_connections_open(app_token=self._app_token)
-        except CallFailed as exc:
-            raise receiving_error(exc, "app_token") from exc
+        with mapped_receiving("app_token"):
+            answer = await client.web.apps_connections_open(app_token=self._app_token)
         return str(answer["url"])
 
     @asynccontextmanager

@@ -18,21 +18,16 @@ from adapters.errors import (
     FetchDelayed,
     FetchRejected,
     SendDelayed,
-    SendRejected,
     SendUnknown,
 )
 from adapters.messages import Attachment
 from adapters.slack.errors import (
-    CallFailed,
-    CallRefused,
     Limited,
-    NotTaken,
-    Unanswered,
-    edit_error,
+    Mendable,
+    Refused,
     mapped,
-    receiving_error,
+    mapped_receiving,
     retry_after_s,
-    send_error,
 )
 from adapters.slack.files import check_download, check_upload
 from adapters.slack.send import check_response
@@ -54,9 +49,9 @@ def answer(code: str | None, status: int = 200, **headers: str) -> SlackApiError
     return SlackApiError("failed", response)  # type: ignore[no-untyped-call]
 
 
-def failure(exc: Exception) -> CallFailed:
+def failure(exc: Exception, *, once: bool = True) -> AdapterError:
     """Return what a call failed with."""
-    with pytest.raises(CallFailed) as caught, mapped():
+    with pytest.raises(AdapterError) as caught, mapped(once=once):
         raise exc
     return caught.value
 
@@ -145,18 +140,18 @@ FINAL = [
     "a_code_of_next_year",
 ]
 BY_CODE = {
-    **dict.fromkeys(LIMITED, (Limited, SendDelayed, SendDelayed)),
-    **dict.fromkeys(IN_DOUBT, (Unanswered, SendUnknown, SendDelayed)),
-    **dict.fromkeys(NOT_NOW, (NotTaken, SendDelayed, SendDelayed)),
-    **dict.fromkeys([*TOKEN_REFUSED, *MENDABLE], (CallRefused, SendDelayed, SendDelayed)),
-    **dict.fromkeys(FINAL, (CallRefused, SendRejected, SendRejected)),
+    **dict.fromkeys(LIMITED, (Limited, Limited)),
+    **dict.fromkeys(IN_DOUBT, (SendUnknown, SendDelayed)),
+    **dict.fromkeys(NOT_NOW, (SendDelayed, SendDelayed)),
+    **dict.fromkeys([*TOKEN_REFUSED, *MENDABLE], (Mendable, Mendable)),
+    **dict.fromkeys(FINAL, (Refused, Refused)),
 }
-"""What became of the call, and what that means for a post and for an edit."""
+"""What it means for a post, which must not be repeated unasked, and for an edit."""
 BY_STATUS = {
-    429: (Limited, SendDelayed, SendDelayed),
+    429: (Limited, Limited),
     **dict.fromkeys(
         (200, 302, 400, 401, 403, 404, 408, 413, 500, 501, 502, 503, 504, 599),
-        (Unanswered, SendUnknown, SendDelayed),
+        (SendUnknown, SendDelayed),
     ),
 }
 """The same for answers in which Slack says nothing: pages of something in front of it."""
@@ -172,18 +167,18 @@ NEVER_MET = {
     "SlackClientNotConnectedError": "of the SDK's own socket client",
     "SlackTokenRotationError": "no token is rotated",
 }
-NOT_TAKEN = (NotTaken, SendDelayed, SendDelayed)
-UNANSWERED = (Unanswered, SendUnknown, SendDelayed)
+NOT_TAKEN = (SendDelayed, SendDelayed)
+UNANSWERED = (SendUnknown, SendDelayed)
 
 
-Outcomes = tuple[type[CallFailed], type[AdapterError], type[AdapterError]]
+Outcomes = tuple[type[AdapterError], type[AdapterError]]
 CASES: list[tuple[Exception, Outcomes]] = [
     *[(answer(code), outcomes) for code, outcomes in BY_CODE.items()],
     *[(answer(None, status), outcomes) for status, outcomes in BY_STATUS.items()],
-    (answer("ratelimited", 429), (Limited, SendDelayed, SendDelayed)),
+    (answer("ratelimited", 429), (Limited, Limited)),
     *[(answer("internal_error", status), UNANSWERED) for status in (500, 502, 503, 504)],
     (answer("channel_not_found", 500), UNANSWERED),
-    (answer("channel_not_found", 404), (CallRefused, SendRejected, SendRejected)),
+    (answer("channel_not_found", 404), (Refused, Refused)),
     *[(exc, NOT_TAKEN) for exc in NOT_SENT],
     *[(exc, UNANSWERED) for exc in (*MAYBE_SENT, *OF_THE_SDK)],
 ]
@@ -198,17 +193,18 @@ def name_of(exc: Exception) -> str:
 @pytest.mark.parametrize(("exc", "outcomes"), CASES, ids=[name_of(exc) for exc, _ in CASES])
 def test_what_became_of_a_call(exc: Exception, outcomes: Outcomes) -> None:
     """Only what never left, or what Slack refuses, has certainly not been done."""
-    found = failure(exc)
-    assert (type(found), type(send_error(found)), type(edit_error(found))) == outcomes
-    assert "secret" not in str(found)
+    post, edit = failure(exc), failure(exc, once=False)
+    assert (type(post), type(edit)) == outcomes
+    assert "secret" not in f"{post} {edit}"
 
 
 @pytest.mark.parametrize("code", BY_CODE)
 def test_what_ends_a_connection(code: str) -> None:
     """A token or a scope that Slack refuses ends the adapter; anything else is a matter of time."""
     ends = code in TOKEN_REFUSED or code == "missing_scope"
-    found = receiving_error(failure(answer(code)), "bot_token")
-    assert type(found) is (AdapterRefused if ends else AdapterDisconnected)
+    with pytest.raises(AdapterError) as found, mapped_receiving("bot_token"):
+        raise answer(code)
+    assert type(found.value) is (AdapterRefused if ends else AdapterDisconnected)
 
 
 def test_no_error_of_the_libraries_is_left_out() -> None:
@@ -225,39 +221,16 @@ def test_an_answer_that_is_no_json_is_in_doubt() -> None:
         status = 200
 
     exc = SlackApiError("no JSON", Plain())  # type: ignore[no-untyped-call]
-    assert isinstance(failure(exc), Unanswered)
-
-
-@pytest.mark.parametrize(
-    ("exc", "kind"),
-    [
-        (CallRefused("channel_not_found"), SendRejected),
-        (CallRefused("restricted_action_thread_locked"), SendRejected),
-        (CallRefused("invalid_auth"), SendDelayed),
-        (CallRefused("account_inactive"), SendDelayed),
-        (CallRefused("missing_scope"), SendDelayed),
-        (Limited("ratelimited", 7.0), SendDelayed),
-        (NotTaken("update_failed"), SendDelayed),
-        (Unanswered("TimeoutError"), SendUnknown),
-    ],
-)
-def test_what_it_means_for_a_post(exc: CallFailed, kind: type[AdapterError]) -> None:
-    """What can be fixed is not buried."""
-    assert type(send_error(exc)) is kind
-
-
-def test_an_edit_is_never_in_doubt() -> None:
-    """It is simply done again."""
-    assert isinstance(edit_error(Unanswered("TimeoutError")), SendDelayed)
-    assert isinstance(edit_error(CallRefused("is_inactive")), SendRejected)
+    assert isinstance(failure(exc), SendUnknown)
 
 
 def test_wrong_credentials_end_the_adapter_and_name_their_setting() -> None:
     """Anything else is a matter of time."""
-    refusal = receiving_error(CallRefused("invalid_auth"), "app_token")
-    assert isinstance(refusal, AdapterRefused)
-    assert "platforms.slack.app_token" in str(refusal)
-    assert isinstance(receiving_error(Unanswered("x"), "bot_token"), AdapterDisconnected)
+    with pytest.raises(AdapterRefused) as refusal, mapped_receiving("app_token"):
+        raise answer("invalid_auth")
+    assert "platforms.slack.app_token" in str(refusal.value)
+    with pytest.raises(AdapterDisconnected), mapped_receiving("bot_token"):
+        raise TimeoutError
 
 
 SERVER_ERRORS = (500, 502, 503, 504, 599)
@@ -266,15 +239,15 @@ DOWNLOADS: dict[int, type[AdapterError] | None] = {
     **dict.fromkeys((302, 400, 401, 403, 404, 410), FetchRejected),
     **dict.fromkeys((429, *SERVER_ERRORS), FetchDelayed),
 }
-UPLOADS: dict[int, type[CallFailed] | None] = {
+UPLOADS: dict[int, type[AdapterError] | None] = {
     200: None,
-    **dict.fromkeys((302, 400, 403, 404, 413, 429, *SERVER_ERRORS), NotTaken),
+    **dict.fromkeys((302, 400, 403, 404, 413, 429, *SERVER_ERRORS), SendDelayed),
 }
-RESPONSES: dict[int, type[CallFailed] | None] = {
+RESPONSES: dict[int, type[AdapterError] | None] = {
     200: None,
     429: Limited,
-    **dict.fromkeys((302, 400, 403, 404, 410), CallRefused),
-    **dict.fromkeys(SERVER_ERRORS, Unanswered),
+    **dict.fromkeys((302, 400, 403, 404, 410), Refused),
+    **dict.fromkeys(SERVER_ERRORS, SendUnknown),
 }
 
 
