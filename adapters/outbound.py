@@ -8,17 +8,14 @@ cannot reach its platform any more, is replaced by a fresh one while the gateway
 """
 
 import asyncio
-import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import aiohttp
 import structlog
 
-from adapters.base import FENCE, Clock, Recent
-from adapters.messages import Address, MessageRef, Outgoing
+from adapters.base import FENCE, Clock
 
 log = structlog.get_logger()
 
@@ -36,8 +33,6 @@ LONGEST_PAUSE_S = 600.0
 """A client is not replaced again within this time: doubled each time until the platform answers."""
 CLOSE_WITHIN_S = 2.0
 """How long the end of a client waits for requests that are on their way."""
-MOST_LATE = 1_000
-"""Late previews that are remembered: one whose answer never comes stays as it is."""
 _ABORTED_S = 1.0
 
 
@@ -99,7 +94,7 @@ class Outbound:
         is_fenced = (holds := FENCE.get()) is not None and not holds()
         if is_fenced or self.is_closed:
             request.close()
-            why = "this process stood still beyond its lease" if is_fenced else "it is closed"
+            why = "this process has lost its lease" if is_fenced else "the client is closed"
             raise aiohttp.ConnectionTimeoutError(why)
         # No TaskGroup: who begins one has to be its end, and callers come and go. `close` waits
         # for these tasks instead.
@@ -190,72 +185,6 @@ async def _retire(requests: set[asyncio.Task[Any]], shut: Shut) -> None:
     if requests:
         await asyncio.wait(requests)
     await shut()
-
-
-class UnderWay:
-    """Previews that are on their way; the answer neither overtakes one nor stands beside it."""
-
-    def __init__(self) -> None:
-        self._previews: dict[Address, asyncio.Task[str | None]] = {}
-        self._late: Recent[tuple[Address, str | None], str] = Recent(MOST_LATE)
-
-    async def show(
-        self,
-        question: MessageRef,
-        ref: str | None,
-        preview: Callable[[], Coroutine[Any, Any, str | None]],
-    ) -> str | None:
-        """Carry out one step of a preview; it goes on where the caller is cancelled.
-
-        Args:
-            question: What is answered; nothing is shown while an earlier step is on its way to
-                its address.
-            ref: The preview's message, as far as the caller knows.
-            preview: Ends in bounded time, and returns the message that shows the preview.
-        """
-        address = question.address
-        if address in self._previews:
-            return ref
-        # A cancelled preview could have been posted, and its id would be lost.
-        task = asyncio.get_running_loop().create_task(preview(), name="preview")
-        self._previews[address] = task
-        task.add_done_callback(lambda _: self._previews.pop(address))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(functools.partial(self._came_late, question, ref))
-            raise
-
-    async def settled(self, message: Outgoing) -> Outgoing:
-        """Return the row as it is to be sent, once no preview can come behind it.
-
-        A row takes the place of its question's preview where nobody knew that one's message when
-        the turn ended.
-        """
-        await self._wait(message.address)
-        if message.file is not None or message.preview_ref is not None or not self._late:
-            return message
-        ref = self._late.pop((message.address, message.reply_to), None)
-        return replace(message, preview_ref=ref)
-
-    async def arrived(self, question: MessageRef) -> str | None:
-        """Wait for what is on its way; return the message of a preview that came too late, if any.
-
-        The row that takes its place is then the caller's matter.
-        """
-        await self._wait(question.address)
-        return self._late.pop((question.address, question.message_ref), None)
-
-    async def _wait(self, address: Address) -> None:
-        if (task := self._previews.get(address)) is not None:
-            await asyncio.wait([task])
-
-    def _came_late(
-        self, question: MessageRef, known: str | None, task: asyncio.Task[str | None]
-    ) -> None:
-        ref = None if task.cancelled() or task.exception() else task.result()
-        if ref is not None and ref != known:
-            self._late[question.address, question.message_ref] = ref
 
 
 def verdict_of_aiohttp(exc: BaseException | None, *, full: bool = False) -> Verdict:

@@ -4,14 +4,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
+from adapters.base import Clock, Intake, Renderer
 from adapters.discord.buttons import Buttons
 from adapters.discord.client import LIMITS, Api, Shard
 from adapters.discord.files import fetch
 from adapters.discord.find_sent import find_unfinished
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.preview import Previews
+from adapters.discord.preview import DiscordPreviews
 from adapters.discord.reactions import Reactions
 from adapters.discord.receive import Receiver
 from adapters.discord.render import render
@@ -21,10 +21,7 @@ from adapters.messages import (
     Address,
     Attachment,
     MessageRef,
-    Outgoing,
-    Receipt,
 )
-from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 
@@ -80,23 +77,18 @@ class DiscordAdapter:
         parts = AccountParts(self._api, intake, kinds, threads, buttons, commands)
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self.receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
-        self._sender = Sender(self._api, posts, kinds, buttons.pending)
-        self._previews = Previews(self._api, posts, kinds)
-        self._under_way = UnderWay()
+        self._previews = DiscordPreviews(self._api, posts, kinds)
+        sender = Sender(self._api, posts, kinds, buttons.pending, self._previews)
         reactions = Reactions(self._api, threads, reactions=settings.reactions)
         # What one part does alone.
         self.render = render
+        self.send = sender.send
+        self.preview = self._previews.show
         self.pool = self._api.outbound
         self.close = self._api.close
-        self.withdraw = self._sender.withdraw
+        self.withdraw = sender.withdraw
         self.show_working = reactions.show_working
         self.acknowledge = reactions.acknowledge
-
-    async def send(self, message: Outgoing) -> Receipt:
-        """Show one payload; see `Adapter.send`."""
-        message = await self._under_way.settled(message)
-        self._previews.end(message.address)
-        return await self._sender.send(message)
 
     async def fetch(
         self,
@@ -107,24 +99,10 @@ class DiscordAdapter:
         """Download a file; see `Adapter.fetch`."""
         return await fetch(self._api, attachment, limit_bytes, self._settings.api_url)
 
-    async def preview(
-        self,
-        question: MessageRef,
-        text: str,
-        ref: str | None,
-        *,
-        grows: bool = True,  # noqa: ARG002
-        intent: PreviewIntent = UNANNOUNCED,
-    ) -> str | None:
-        """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._under_way.show(
-            question, ref, lambda: self._previews.show(question, text, ref, intent)
-        )
-
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
         """Look a preview up in the channel's history; see `Adapter.find_preview`."""
-        if (ref := await self._under_way.arrived(question)) is not None:
+        if (ref := await self._previews.arrived(question)) is not None:
             return ref
         return await find_unfinished(self._api, question, nonce, others)

@@ -29,6 +29,7 @@ from adapters.discord.render import RESENT_MARK
 from adapters.discord.threads import ChannelKinds, Threads, channel_of
 from adapters.errors import SendDelayed, SendUnknown
 from adapters.messages import Address, Choice, Outgoing, OutgoingFile, Receipt, Withdrawal
+from adapters.previews import Previews
 
 log = structlog.get_logger()
 
@@ -149,16 +150,19 @@ class Sender:
         posts: Posts,
         channel_kinds: ChannelKinds,
         acknowledging: PendingKeys,
+        previews: Previews,
     ) -> None:
         self._api = api
         self._posts = posts
         self._channel_kinds = channel_kinds
         self._acknowledging = acknowledging
+        self._previews = previews
         self._shown: Recent[str, str] = Recent(_REMEMBERED)
         self._answered: Recent[str, str] = Recent(_REMEMBERED)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one row; see `Adapter.send`."""
+        message = await self._previews.settled(message)
         channel = channel_of(message.address)
         slot = await self._api.pacer.wait(channel, group=False)
         try:

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
-from adapters.errors import AdapterError, SendDelayed
+from adapters.base import Clock, Intake, Renderer
+from adapters.errors import SendDelayed
 from adapters.messages import (
     Address,
     Attachment,
@@ -16,7 +15,6 @@ from adapters.messages import (
     Outgoing,
     Receipt,
 )
-from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.slack.client import LIMITS, Client, signing_secret
@@ -25,9 +23,9 @@ from adapters.slack.find_sent import find_unfinished
 from adapters.slack.inbound import Names
 from adapters.slack.ingest import Ingest
 from adapters.slack.platform import SlackSettings
-from adapters.slack.preview import Previews
+from adapters.slack.preview import SlackPreviews
 from adapters.slack.reactions import Reactions
-from adapters.slack.receive import Receiver, Webhook, identified
+from adapters.slack.receive import Receiver, Webhook
 from adapters.slack.render import render
 from adapters.slack.send import Sender
 
@@ -78,12 +76,12 @@ class SlackAdapter:
         self.receivers = (Receiver(settings, self._ingest, intake, clock=clock),)
         # One process at a time has the socket; calls of the webhook go to any.
         self.is_exclusive = settings.mode == "socket"
-        self._previews = Previews(self._client, self._ingest, clock=clock)
-        self._under_way = UnderWay()
+        self._previews = SlackPreviews(self._client, self._ingest, clock=clock)
         self._sender = Sender(self._client, self._previews)
         self._reactions = Reactions(self._client, reactions=settings.reactions, clock=clock)
         # What one part does alone.
         self.render = render
+        self.preview = self._previews.show
         self.pool = self._client.outbound
         self.close = self._client.close
         self.withdraw = self._sender.withdraw
@@ -103,7 +101,7 @@ class SlackAdapter:
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
-        message = await self._under_way.settled(message)
+        message = await self._previews.settled(message)
         receipt = await self._sender.send(message)
         await self._reactions.show_done(message.address, posted=message.preview_ref is None)
         return receipt
@@ -117,44 +115,17 @@ class SlackAdapter:
         """Download a file; see `Adapter.fetch`."""
         return await download(self._client, attachment, limit_bytes)
 
-    async def preview(
-        self,
-        question: MessageRef,
-        text: str,
-        ref: str | None,
-        *,
-        grows: bool = True,
-        intent: PreviewIntent = UNANNOUNCED,
-    ) -> str | None:
-        """Show an answer as it grows; see `Adapter.preview`."""
-        # Without it there is no stream, but a preview all the same.
-        with suppress(AdapterError):
-            await self._know_identity()
-        return await self._under_way.show(
-            question,
-            ref,
-            lambda: self._previews.show(question, text, ref, intent, grows=grows),
-        )
-
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
         """Look a preview up where it was to be; see `Adapter.find_preview`."""
-        if (ref := await self._under_way.arrived(question)) is not None:
+        if (ref := await self._previews.arrived(question)) is not None:
             return ref
-        await self._know_identity()
+        await self._ingest.know_bot(self._client)
         identity = self._ingest.identity
         if identity is None:
             raise SendDelayed("Slack is not connected yet")
         return await find_unfinished(self._client, question, nonce, identity.user, others)
-
-    async def _know_identity(self) -> None:
-        """Ask who the bot is, where another process has the socket and nobody has told this one.
-
-        In HTTP mode the receiver asks, and holds what was missed before anything can be read.
-        """
-        if self._settings.mode == "socket" and self._ingest.identity is None:
-            self._ingest.identity = await identified(self._client)
 
     async def show_working(self, question: MessageRef) -> None:
         """Show a status line in a thread, until something is said there."""

@@ -20,7 +20,7 @@ from adapters.errors import AdapterDisconnected, SendDelayed
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
 from adapters.slack.buttons import Press, read_command, read_press, read_stop
 from adapters.slack.client import Client
-from adapters.slack.errors import REFUSED, Limited
+from adapters.slack.errors import REFUSED, Limited, mapped
 from adapters.slack.inbound import (
     BotIdentity,
     Names,
@@ -90,11 +90,20 @@ class Ingest:
         self._allow_bots = frozenset(settings.allow_bots)
         self._commands = frozenset(name.removeprefix("/") for name, _ in commands)
         self._command = settings.command
+        self._mode = settings.mode
         self._intake = intake
         self._names = names
         self.identity: BotIdentity | None = None
         self._ours: Recent[Address, None] = Recent(_REMEMBERED)
         self._untitled: Recent[Address, None] = Recent(_REMEMBERED)
+
+    async def know_bot(self, client: Client) -> None:
+        """Ask who the bot is, if another process has the socket and nobody has told this one.
+
+        In HTTP mode the receiver asks, and holds what was missed before anything can be read.
+        """
+        if self._mode == "socket" and self.identity is None:
+            self.identity = await identified(client)
 
     async def store(self, updates: Sequence[IncomingPayload]) -> None:
         """Commit a batch of updates; they are durable when this returns.
@@ -232,6 +241,14 @@ class Ingest:
             return False
         self._ours[address] = None
         return True
+
+
+async def identified(client: Client) -> BotIdentity:
+    """Return who the bot is; raises what `mapped` does."""
+    with mapped():
+        me = await client.web.auth_test()
+    words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
+    return BotIdentity(*words)
 
 
 def is_bare_mention(update: IncomingPayload) -> bool:

@@ -10,16 +10,18 @@ guess is wrong the preview goes on as edits.
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 import structlog
+from typing_extensions import override
 
 from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendRejected, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing
+from adapters.previews import Previews
 from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, metadata_of
@@ -75,7 +77,7 @@ class _Live:
     in_doubt: bool = False
 
 
-class Previews:
+class SlackPreviews(Previews):
     """The previews of one app.
 
     Args:
@@ -90,37 +92,31 @@ class Previews:
         *,
         clock: Clock = time.monotonic,
     ) -> None:
+        super().__init__()
         self._client = client
         self._ingest = ingest
         self._clock = clock
         self._live: Recent[str, _Live] = Recent(_REMEMBERED)
         self._unstreamed: Recent[Address, None] = Recent(_REMEMBERED)
-        self._lost: set[Address] = set()
 
     def is_live(self, address: Address) -> bool:
         """Whether an answer is being shown there."""
         return any(live.address == address for live in self._live.values())
 
-    def forget_lost(self, address: Address) -> None:
-        """Allow previews again where one may stand that nobody knows."""
-        self._lost.discard(address)
-
-    async def show(
+    @override
+    async def step(
         self,
         question: MessageRef,
         text: str,
         ref: str | None,
         intent: PreviewIntent,
         *,
-        grows: bool = True,
+        grows: bool,
     ) -> str | None:
-        """Show a growing answer, or leave it as it is when it is too early for a new version.
-
-        What does not only grow is no stream: it is a message that is edited.
-        """
         address = question.address
-        if address in self._lost:
-            return ref
+        # Without it there is no stream, but a preview all the same.
+        with suppress(AdapterError):
+            await self._ingest.know_bot(self._client)
         try:
             if ref is None:
                 return await self._begin(question, text, intent, grows=grows)
@@ -189,17 +185,16 @@ class Previews:
         chance = self._client.chance(START, address.chat)
         if chance is None:
             return None
-        # Before the request: a killed process may leave a message that only this tells of.
-        await intent.begin()
         try:
-            with self._uncertain(address, intent), chance:
-                answer = await self._client.web.chat_startStream(
-                    channel=address.chat,
-                    thread_ts=address.thread or "",
-                    recipient_team_id=self._team,
-                    recipient_user_id=question.sender,
-                    markdown_text=beginning,
-                )
+            async with self.announced(address, intent):
+                with chance:
+                    answer = await self._client.web.chat_startStream(
+                        channel=address.chat,
+                        thread_ts=address.thread or "",
+                        recipient_team_id=self._team,
+                        recipient_user_id=question.sender,
+                        markdown_text=beginning,
+                    )
         except REFUSED as exc:
             log.debug("slack_stream_refused", channel=address.chat, reason=str(exc))
             # Not asked for again there: it would be refused again, and each attempt costs a
@@ -212,17 +207,17 @@ class Previews:
         chance = self._client.chance(POST, address.chat)
         if chance is None:
             return None
-        nonce = await intent.begin()
-        with self._uncertain(address, intent), chance:
-            answer = await self._client.web.chat_postMessage(
-                channel=address.chat,
-                thread_ts=address.thread,
-                markdown_text=shown,
-                metadata=metadata_of(nonce),
-                link_names=False,
-                unfurl_links=False,
-                unfurl_media=False,
-            )
+        async with self.announced(address, intent) as nonce:
+            with chance:
+                answer = await self._client.web.chat_postMessage(
+                    channel=address.chat,
+                    thread_ts=address.thread,
+                    markdown_text=shown,
+                    metadata=metadata_of(nonce),
+                    link_names=False,
+                    unfurl_links=False,
+                    unfurl_media=False,
+                )
         return self._remembered(address, str(answer["ts"]), shown, is_open=False)
 
     def _remembered(self, address: Address, ts: str, shown: str, *, is_open: bool) -> str:
@@ -320,18 +315,6 @@ class Previews:
                 )
             return rest is not None
         return False
-
-    @contextmanager
-    def _uncertain(self, address: Address, intent: PreviewIntent) -> Iterator[None]:
-        """A second message must not follow one that perhaps stands there, unfinished for good."""
-        try:
-            yield
-        except SendUnknown:
-            self._lost.add(address)
-            raise
-        except AdapterError:
-            intent.undo()
-            raise
 
 
 @contextmanager

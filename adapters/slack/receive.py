@@ -33,6 +33,7 @@ from adapters.slack.ingest import (
     IncomingPayload,
     Ingest,
     Title,
+    identified,
     is_bare_mention,
 )
 from adapters.slack.platform import SlackSettings
@@ -267,14 +268,6 @@ class Receiver:
             identity = await identified(client)
         self._reached_at = self._clock()
         return identity
-
-
-async def identified(client: Client) -> BotIdentity:
-    """Return who the bot is; raises what `mapped` does."""
-    with mapped():
-        me = await client.web.auth_test()
-    words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
-    return BotIdentity(*words)
 
 
 def _checked(settings: SlackSettings) -> str | None:

@@ -20,7 +20,7 @@ from adapters.slack.errors import (
 )
 from adapters.slack.files import RESENT_MARK, FileSender
 from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
-from adapters.slack.preview import PreviewGone, Previews, ts_of_preview
+from adapters.slack.preview import PreviewGone, SlackPreviews, ts_of_preview
 
 log = structlog.get_logger()
 
@@ -38,14 +38,13 @@ class Sender:
         previews: Knows the messages that answers were shown in while they grew.
     """
 
-    def __init__(self, client: Client, previews: Previews) -> None:
+    def __init__(self, client: Client, previews: SlackPreviews) -> None:
         self._client = client
         self._previews = previews
         self._files = FileSender(client)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
-        self._previews.forget_lost(message.address)
         if message.preview_ref is None:
             return await self._show(message)
         try:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Clock, Intake, PreviewIntent, Renderer
+from adapters.base import Clock, Intake, Renderer
 from adapters.errors import SendRejected
-from adapters.messages import MessageRef, Outgoing, Reaction, Receipt
-from adapters.outbound import UnderWay
+from adapters.messages import MessageRef, Reaction
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.telegram.albums import Albums
@@ -18,7 +17,7 @@ from adapters.telegram.client import LIMITS, Client
 from adapters.telegram.files import FileFetcher
 from adapters.telegram.inbound import PLATFORM
 from adapters.telegram.platform import TelegramSettings
-from adapters.telegram.preview import Previews
+from adapters.telegram.preview import TelegramPreviews
 from adapters.telegram.reactions import Reactions
 from adapters.telegram.receive import Ingest, Receiver, Webhook, webhook_secret
 from adapters.telegram.render import render
@@ -73,16 +72,16 @@ class TelegramAdapter:
         # The receiver opens a client of its own for each attempt: while Telegram cannot be polled,
         # answers still go out over this one.
         self._client = client = Client(settings, limits, clock)
-        self._sender = Sender(client)
         drafts = settings.preview == "draft"
-        self._previews = Previews(client, drafts=drafts, clock=clock)
-        self._under_way = UnderWay()
+        self._previews = TelegramPreviews(client, drafts=drafts, clock=clock)
         self._reactions = Reactions(client)
         albums = Albums(clock)
         self._files = FileFetcher(client, albums, local=settings.base_url is not None)
         self._buttons = Buttons(client)
         # What one part does alone.
         self.render = render
+        self.send = Sender(client, self._previews).send
+        self.preview = self._previews.show
         self.pool = client.outbound
         self.close = client.close
         self.fetch = self._files.fetch
@@ -111,31 +110,11 @@ class TelegramAdapter:
             return []
         return [web.post(f"/telegram/{self.account}", Webhook(secret, self._ingest).handle)]
 
-    async def send(self, message: Outgoing) -> Receipt:
-        """Show one payload; see `Adapter.send`."""
-        message = await self._under_way.settled(message)
-        self._previews.end(message.address, message.preview_ref)
-        return await self._sender.send(message)
-
-    async def preview(
-        self,
-        question: MessageRef,
-        text: str,
-        ref: str | None,
-        *,
-        grows: bool = True,  # noqa: ARG002
-        intent: PreviewIntent = UNANNOUNCED,
-    ) -> str | None:
-        """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._under_way.show(
-            question, ref, lambda: self._previews.show(question, text, ref, intent)
-        )
-
     async def find_preview(
         self, question: MessageRef, _nonce: str, _others: frozenset[str]
     ) -> str | None:
         """Return one that came late; the Bot API has no look-up. See `Adapter.find_preview`."""
-        if (ref := await self._under_way.arrived(question)) is not None:
+        if (ref := await self._previews.arrived(question)) is not None:
             return ref
         raise SendRejected("Telegram does not let bots read a chat")
 

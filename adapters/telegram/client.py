@@ -109,7 +109,7 @@ class CheckedRequest(BaseRequest):
         try:
             status, body = await self.outbound.run(request, _deadline_s(**kwargs))
         except (TimeoutError, ConnectionAbortedError) as exc:
-            raise NetworkError(f"The request was ended: {in_words(exc)}") from exc
+            raise NetworkError(f"The request was ended: {in_words(exc, quoted=True)}") from exc
         answer = _parse(body)
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             if answer is None or "result" not in answer:

@@ -17,6 +17,7 @@ from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
 from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group, reply_to, topic
 from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
+from adapters.telegram.preview import TelegramPreviews
 from adapters.telegram.render import RESENT_MARK, units
 
 log = structlog.get_logger()
@@ -38,11 +39,13 @@ class Sender:
         client: The bot; closed by its owner.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, previews: TelegramPreviews) -> None:
         self._client = client
+        self._previews = previews
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
+        message = await self._previews.settled(message)
         chat = message.address.chat
         with await self._client.pacer.wait(chat, group=is_group(chat)):
             try:

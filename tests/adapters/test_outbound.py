@@ -7,13 +7,11 @@ import aiohttp
 import pytest
 
 from adapters.base import FENCE
-from adapters.messages import Address, MessageRef, Outgoing
 from adapters.outbound import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     MOST_FAILURES,
     Outbound,
-    UnderWay,
     Verdict,
 )
 
@@ -196,51 +194,6 @@ async def test_a_closed_client_makes_no_request() -> None:
     await client.outbound.close()
     with pytest.raises(aiohttp.ConnectionTimeoutError):
         await client.outbound.run(answer(), 60)
-
-
-GROUP = Address("p", "a", "group")
-
-
-def answer_to(message_ref: str) -> Outgoing:
-    return Outgoing(
-        conversation=1, address=GROUP, seq=1, payload="", nonce="n", reply_to=message_ref
-    )
-
-
-async def shown_late(under_way: UnderWay, message_ref: str) -> None:
-    """Show a preview of a question whose turn ends before its message is known."""
-    posted = asyncio.Event()
-
-    async def preview() -> str:
-        await posted.wait()
-        return "preview"
-
-    showing = asyncio.get_running_loop().create_task(
-        under_way.show(MessageRef(GROUP, "ann", message_ref), None, preview)
-    )
-    await asyncio.sleep(0)
-    showing.cancel()
-    await asyncio.wait([showing])
-    posted.set()
-
-
-async def test_late_previews_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest is forgotten where its answer never came."""
-    monkeypatch.setattr("adapters.outbound.MOST_LATE", 2)
-    under_way = UnderWay()
-    for each in ("1", "2", "3"):
-        await shown_late(under_way, each)
-        await under_way.settled(answer_to("0"))
-    found = [(await under_way.settled(answer_to(each))).preview_ref for each in ("1", "2", "3")]
-    assert found == [None, "preview", "preview"]
-
-
-async def test_an_answer_takes_no_preview_of_another_question() -> None:
-    """Several people are answered at one address; each answer takes the place of its own."""
-    under_way = UnderWay()
-    await shown_late(under_way, "1")
-    assert (await under_way.settled(answer_to("2"))).preview_ref is None
-    assert (await under_way.settled(answer_to("1"))).preview_ref == "preview"
 
 
 async def test_no_request_leaves_once_the_lease_is_over() -> None:

@@ -1,0 +1,176 @@
+"""An answer that grows in a message of its own, which the answer replaces: alike on all platforms.
+
+A platform says how such a message is shown. Best effort: a step that fails costs nothing, and is no
+reason to post a second message.
+"""
+
+import asyncio
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import replace
+
+from typing_extensions import override
+
+from adapters.base import UNANNOUNCED, PreviewIntent, Recent
+from adapters.errors import AdapterError, SendUnknown
+from adapters.messages import Address, MessageRef, Outgoing
+from adapters.pacing import Pacer
+
+MOST_LATE = 1_000
+"""Late previews that are remembered: one whose answer never comes stays as it is."""
+_REMEMBERED = 1024
+BestEffort = Callable[[str, str], AbstractContextManager[None]]
+"""Logs and heeds the failure of a request that nothing depends on: (what for, pacer's chat)."""
+
+
+class Previews(ABC):
+    """The growing answers of one account; an answer comes behind the last step of its own."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Address, asyncio.Task[str | None]] = {}
+        self._late: Recent[tuple[Address, str | None], str] = Recent(MOST_LATE)
+        self._lost: set[Address] = set()
+
+    @abstractmethod
+    async def step(
+        self,
+        question: MessageRef,
+        text: str,
+        ref: str | None,
+        intent: PreviewIntent,
+        *,
+        grows: bool,
+    ) -> str | None:
+        """Post or change the message, or leave it as it is when it is too early for a new version.
+
+        It ends in bounded time, and returns the message that shows the preview.
+        """
+
+    async def show(
+        self,
+        question: MessageRef,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,
+        intent: PreviewIntent = UNANNOUNCED,
+    ) -> str | None:
+        """Show an answer as it grows; see `Adapter.preview`.
+
+        Nothing is shown while an earlier step is on its way to the same address. A step goes on if
+        the caller is cancelled: it could have been posted, and its id would be lost.
+        """
+        address = question.address
+        if address in self._steps or address in self._lost:
+            return ref
+        step = self.step(question, text, ref, intent, grows=grows)
+        task = asyncio.get_running_loop().create_task(step, name="preview")
+        self._steps[address] = task
+        task.add_done_callback(lambda _: self._steps.pop(address))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(functools.partial(self._came_late, question, ref))
+            raise
+
+    @asynccontextmanager
+    async def announced(self, address: Address, intent: PreviewIntent) -> AsyncIterator[str]:
+        """Announce a new message before the block posts it with this nonce; a kill may leave it."""
+        nonce = await intent.begin()
+        try:
+            yield nonce
+        except SendUnknown:
+            # A second message must not follow one that perhaps stands there, unfinished for good.
+            self._lost.add(address)
+            raise
+        except AdapterError:
+            intent.undo()
+            raise
+
+    async def settled(self, message: Outgoing) -> Outgoing:
+        """Return the row as it is to be sent, once no preview can come behind it.
+
+        A row takes the place of its question's preview if nobody knew that one's message when the
+        turn ended. The next answer may have a preview again.
+        """
+        await self._wait(message.address)
+        self._lost.discard(message.address)
+        if message.file is not None or message.preview_ref is not None or not self._late:
+            return message
+        ref = self._late.pop((message.address, message.reply_to), None)
+        return replace(message, preview_ref=ref)
+
+    async def arrived(self, question: MessageRef) -> str | None:
+        """Wait for what is on its way; return the message of a preview that came too late, if any.
+
+        The row that takes its place is then the caller's matter.
+        """
+        await self._wait(question.address)
+        return self._late.pop((question.address, question.message_ref), None)
+
+    async def _wait(self, address: Address) -> None:
+        if (task := self._steps.get(address)) is not None:
+            await asyncio.wait([task])
+
+    def _came_late(
+        self, question: MessageRef, known: str | None, task: asyncio.Task[str | None]
+    ) -> None:
+        ref = None if task.cancelled() or task.exception() else task.result()
+        if ref is not None and ref != known:
+            self._late[question.address, question.message_ref] = ref
+
+
+class EditedPreviews(Previews):
+    """Messages that are posted once and edited from then on.
+
+    Args:
+        text: Returns what of an unfinished answer fits into one message; None if it is blank.
+    """
+
+    def __init__(
+        self, pacer: Pacer, best_effort: BestEffort, text: Callable[[str], str | None]
+    ) -> None:
+        super().__init__()
+        self._pacer = pacer
+        self._best_effort = best_effort
+        self._text = text
+        self._shown: Recent[tuple[Address, str], str] = Recent(_REMEMBERED)
+
+    @abstractmethod
+    def budget(self, address: Address) -> tuple[str, bool]:
+        """Return the pacer's name for the chat, and whether it is a group."""
+
+    @abstractmethod
+    async def post(self, question: MessageRef, text: str, nonce: str) -> str:
+        """Show a new message and return its id; raises as `Adapter.send`."""
+
+    @abstractmethod
+    async def edit(self, address: Address, ref: str, text: str) -> None:
+        """Change a message that `post` has shown; raises as `Adapter.send`."""
+
+    @override
+    async def step(
+        self,
+        question: MessageRef,
+        text: str,
+        ref: str | None,
+        intent: PreviewIntent,
+        *,
+        grows: bool,
+    ) -> str | None:
+        address, shown = question.address, await asyncio.to_thread(self._text, text)
+        if shown is None or (ref is not None and self._shown.get((address, ref)) == shown):
+            return ref
+        chat, is_group = self.budget(address)
+        if (slot := self._pacer.try_preview(chat, group=is_group)) is None:
+            return ref
+        with slot, self._best_effort("preview", chat):
+            if ref is None:
+                async with self.announced(address, intent) as nonce:
+                    ref = await self.post(question, shown, nonce)
+            else:
+                await self.edit(address, ref, shown)
+            self._shown[address, ref] = shown
+        return ref
