@@ -90,12 +90,7 @@ class DiscordAdapter:
         self.show_working = reactions.show_working
         self.acknowledge = reactions.acknowledge
 
-    async def fetch(
-        self,
-        address: Address,  # noqa: ARG002 - an attachment tells itself where it is
-        attachment: Attachment,
-        limit_bytes: int,
-    ) -> bytes:
+    async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file; see `Adapter.fetch`."""
         return await fetch(self._api, attachment, limit_bytes, self._settings.api_url)
 

@@ -106,12 +106,7 @@ class SlackAdapter:
         await self._reactions.show_done(message.address, posted=message.preview_ref is None)
         return receipt
 
-    async def fetch(
-        self,
-        address: Address,  # noqa: ARG002 - Slack's ids of files say it all
-        attachment: Attachment,
-        limit_bytes: int,
-    ) -> bytes:
+    async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file; see `Adapter.fetch`."""
         return await download(self._client, attachment, limit_bytes)
 

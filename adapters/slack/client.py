@@ -9,7 +9,7 @@ tiers are "at least", per method and workspace.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import AccountReport, credential
 from adapters.slack.errors import Limited, mapped, mapped_receiving
 from adapters.slack.platform import SlackSettings
+from adapters.wire import read_within
 from agent.network import proxy_for, tls_for
 
 # The workspace-wide limit of posts is not published ("several hundred per minute").
@@ -51,6 +52,7 @@ _PER_MIN = {
 }
 # Pause after a 429 that does not say how long it holds.
 _BLOCKED_S = 30.0
+_CHUNK_BYTES = 1 << 16
 _ANSWER_TIMEOUT_S = 20
 # For a free connection or a new one; beyond it the request has not left.
 _CONNECT_TIMEOUT_S = 10
@@ -177,20 +179,29 @@ class Client:
         self,
         method: str,
         url: str,
-        take: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        check: Callable[[aiohttp.ClientResponse], None],
+        *,
+        limit_bytes: int = 0,
         **options: Any,
-    ) -> T:
-        """Return what `take` makes of an answer to a request that is no method of the Web API.
+    ) -> bytes:
+        """Return the body of an answer to a request that is no method of the Web API.
+
+        Args:
+            check: Raises what a bad answer means.
+            limit_bytes: Largest body; 0 reads none.
 
         Raises:
+            FetchRejected: There are more bytes.
             aiohttp.ClientError: There is no answer.
             OSError: Likewise, or it takes too long.
         """
 
-        async def taken() -> T:
+        async def taken() -> bytes:
             proxy = proxy_for(url)
             async with self.session.request(method, url, proxy=proxy, **options) as answer:
-                return await take(answer)
+                check(answer)
+                chunks = answer.content.iter_chunked(_CHUNK_BYTES)
+                return await read_within(chunks, limit_bytes) if limit_bytes else b""
 
         return await self.outbound.run(taken(), _DEADLINE_S)
 

@@ -1,90 +1,16 @@
-"""Files out and in: uploads in Slack's three steps, downloads with the token."""
+"""Downloads what came with messages, with the token."""
 
-import time
 from http import HTTPStatus
 from typing import Any
 
-import aiohttp
-
-from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
-from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
-from adapters.slack.client import POST, Client
+from adapters.errors import FetchDelayed, FetchRejected, SendDelayed
+from adapters.messages import Attachment
+from adapters.slack.client import Client
 from adapters.slack.errors import (
     CREDENTIALS,
     REFUSED,
     mapped,
 )
-from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
-from adapters.wire import read_within
-
-RESENT_MARK = "(re-sent)\n"
-_CHUNK_BYTES = 1 << 16
-
-
-class FileSender:
-    """Shows files."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def send(self, message: Outgoing, file: OutgoingFile) -> Receipt:
-        """Show a file; its receipt has the message's timestamp, or its own id.
-
-        Only the last step shows anything, so only its outcome can be unknown. Then the file is
-        looked for by name and size: its id may have been lost with the process. Where the bot may
-        not look, it is shown once more, marked as such.
-        """
-        comment = message.payload
-        if message.outcome_unknown:
-            try:
-                if shown := await self._find(message, file):
-                    return Receipt(shown)
-            except HistoryUnreadable:
-                comment = (RESENT_MARK + comment).strip()
-        channel, thread = message.address.chat, message.address.thread
-        # Slack would show the file in the channel instead.
-        if thread is not None and await is_thread_gone(self._client, channel, thread):
-            raise SendRejected("the thread is gone")
-        file_id = await self._upload(file)
-        async with self._client.turn(POST, channel):
-            await self._client.web.files_completeUploadExternal(
-                files=[{"id": file_id, "title": file.name}],
-                channel_id=channel,
-                initial_comment=comment or None,
-                thread_ts=thread,
-            )
-        return Receipt(file_id, resent=comment != message.payload)
-
-    async def _find(self, message: Outgoing, file: OutgoingFile) -> str | None:
-        def is_it(shown: dict[str, Any]) -> bool:
-            size = len(file.content)
-            return any(
-                (each.get("title") or each.get("name")) == file.name and each.get("size") == size
-                for each in shown.get("files") or ()
-            )
-
-        shown = await find(self._client, message, time.time(), is_it)
-        return None if shown is None else str(shown["ts"])
-
-    async def _upload(self, file: OutgoingFile) -> str:
-        """Bring the bytes to Slack; nobody sees them yet."""
-        with mapped():
-            ticket = await self._client.web.files_getUploadURLExternal(
-                filename=file.name, length=len(file.content)
-            )
-            url, file_id = str(ticket["upload_url"]), str(ticket["file_id"])
-            await self._client.exchange("POST", url, _uploaded, data=file.content)
-        return file_id
-
-
-async def _uploaded(answer: aiohttp.ClientResponse) -> None:
-    check_upload(answer.status)
-
-
-def check_upload(status: int) -> None:
-    """Let a success pass; raise SendDelayed for all else, since nobody has seen the file yet."""
-    if status != HTTPStatus.OK:
-        raise SendDelayed(f"Slack: the upload ended with HTTP status {status}")
 
 
 async def download(client: Client, attachment: Attachment, limit_bytes: int) -> bytes:
@@ -101,7 +27,8 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
             return await client.exchange(
                 "GET",
                 url,
-                lambda response: _content(response, attachment, limit_bytes),
+                lambda answer: check_download(answer.status, answer.content_type, attachment),
+                limit_bytes=limit_bytes,
                 headers=client.authorization(url),
                 # It may lead to the login page, or elsewhere; the token must not follow.
                 allow_redirects=False,
@@ -121,13 +48,6 @@ def _address(client: Client, file: Any) -> str:
     if not client.is_slack(url):
         raise FetchRejected("the file is not kept at Slack")
     return url
-
-
-async def _content(
-    response: aiohttp.ClientResponse, attachment: Attachment, limit_bytes: int
-) -> bytes:
-    check_download(response.status, response.content_type, attachment)
-    return await read_within(response.content.iter_chunked(_CHUNK_BYTES), limit_bytes)
 
 
 def check_download(status: int, content_type: str, attachment: Attachment) -> None:

@@ -26,8 +26,8 @@ class HistoryUnreadable(Exception):
 
 async def find(
     client: Client, message: Outgoing, now: float, is_it: Callable[[dict[str, Any]], bool]
-) -> dict[str, Any] | None:
-    """Return the message at an outbox row's address that a test finds; None if there is none.
+) -> str | None:
+    """Return the timestamp of a row's message, which a test finds; None if there is none.
 
     Raises:
         SendDelayed: It cannot be said now.
@@ -37,7 +37,7 @@ async def find(
     async with aclosing(_since(client, message.address, oldest)) as history:
         async for shown in history:
             if is_it(shown):
-                return shown
+                return str(shown["ts"])
     return None
 
 

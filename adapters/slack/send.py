@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-import aiohttp
 import structlog
 
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Outgoing, Receipt, Withdrawal
+from adapters.messages import Outgoing, OutgoingFile, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
 from adapters.slack.client import POST, UPDATE, Client, metadata_of, nonce_of
 from adapters.slack.errors import (
@@ -18,12 +17,12 @@ from adapters.slack.errors import (
     mapped,
     retry_after_s,
 )
-from adapters.slack.files import RESENT_MARK, FileSender
 from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
 from adapters.slack.preview import PreviewGone, SlackPreviews, ts_of_preview
 
 log = structlog.get_logger()
 
+RESENT_MARK = "(re-sent)\n"
 # Of a message with blocks only notifications show the text.
 _NOTICE_CHARS = 150
 # The bot is not where the command was given; only the command's own address leads there.
@@ -41,7 +40,6 @@ class Sender:
     def __init__(self, client: Client, previews: SlackPreviews) -> None:
         self._client = client
         self._previews = previews
-        self._files = FileSender(client)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
@@ -68,27 +66,25 @@ class Sender:
             )
 
     async def _show(self, message: Outgoing) -> Receipt:
+        mark = ""
+        if message.outcome_unknown:
+            try:
+                if (shown := await self._find(message)) is not None:
+                    return Receipt(shown)
+            except HistoryUnreadable:
+                mark = RESENT_MARK
         try:
             if message.file is not None:
-                return await self._files.send(message, message.file)
-            return await self._post(message)
+                return await self._send_file(message, message.file, mark)
+            return await self._post(message, mark)
         except SendUnknown as exc:
             if message.outcome_unknown:
                 # It is looked up again before the next attempt.
                 raise SendDelayed(str(exc)) from exc
             raise
 
-    async def _post(self, message: Outgoing) -> Receipt:
-        marked = False
-        if message.outcome_unknown:
-            try:
-                shown = await self._find(message)
-            except HistoryUnreadable:
-                marked = True
-            else:
-                if shown is not None:
-                    return Receipt(shown)
-        content = content_of(message, RESENT_MARK if marked else "")
+    async def _post(self, message: Outgoing, mark: str) -> Receipt:
+        content = content_of(message, mark)
         try:
             async with self._client.turn(POST, message.address.chat):
                 answer = await self._client.web.chat_postMessage(
@@ -107,20 +103,57 @@ class Sender:
             return await self._answer_command(message, url)
         ts = str(answer["ts"])
         await self._check_thread(message, ts, answer.get("message"))
-        return Receipt(ts, resent=marked)
+        return Receipt(ts, resent=bool(mark))
 
     async def _find(self, message: Outgoing) -> str | None:
         """Return the timestamp of the message that an earlier attempt has posted, if any.
 
-        A preview that was to become the answer has the same mark and perhaps not all of the text.
+        A preview that was to become the answer has the same mark and perhaps not all of the text. A
+        file is known by name and size: its id may have been lost with the process.
         """
-        preview_ts = ts_of_preview(message.preview_ref)
+        preview_ts, file = ts_of_preview(message.preview_ref), message.file
 
         def is_it(shown: dict[str, Any]) -> bool:
-            return shown.get("ts") != preview_ts and nonce_of(shown) == message.nonce
+            if file is None:
+                return shown.get("ts") != preview_ts and nonce_of(shown) == message.nonce
+            return any(
+                (each.get("title") or each.get("name"), each.get("size"))
+                == (file.name, len(file.content))
+                for each in shown.get("files") or ()
+            )
 
-        shown = await find(self._client, message, time.time(), is_it)
-        return None if shown is None else str(shown["ts"])
+        return await find(self._client, message, time.time(), is_it)
+
+    async def _send_file(self, message: Outgoing, file: OutgoingFile, mark: str) -> Receipt:
+        """Show a file; its receipt has the message's timestamp, or its own id.
+
+        Only the last step shows anything, so only its outcome can be unknown.
+        """
+        channel, thread = message.address.chat, message.address.thread
+        # Slack would show the file in the channel instead.
+        if thread is not None and await is_thread_gone(self._client, channel, thread):
+            raise SendRejected("the thread is gone")
+        file_id = await self._upload(file)
+        async with self._client.turn(POST, channel):
+            await self._client.web.files_completeUploadExternal(
+                files=[{"id": file_id, "title": file.name}],
+                channel_id=channel,
+                initial_comment=(mark + message.payload).strip() or None,
+                thread_ts=thread,
+            )
+        return Receipt(file_id, resent=bool(mark))
+
+    async def _upload(self, file: OutgoingFile) -> str:
+        """Bring the bytes to Slack; nobody sees them yet."""
+        with mapped():
+            ticket = await self._client.web.files_getUploadURLExternal(
+                filename=file.name, length=len(file.content)
+            )
+            url, file_id = str(ticket["upload_url"]), str(ticket["file_id"])
+            await self._client.exchange(
+                "POST", url, lambda answer: check_upload(answer.status), data=file.content
+            )
+        return file_id
 
     async def _check_thread(self, message: Outgoing, ts: str, shown: Any) -> None:
         """Take back an answer that landed beside its thread because that is gone.
@@ -146,12 +179,16 @@ class Sender:
             "blocks": blocks if message.choices else blocks[:1],
         }
         with mapped(once=True):
-            await self._client.exchange("POST", url, _checked, json=body)
+            await self._client.exchange(
+                "POST", url, lambda answer: check_response(answer.status, answer.headers), json=body
+            )
         return Receipt(f"response:{message.nonce}", resent=message.outcome_unknown)
 
 
-async def _checked(answer: aiohttp.ClientResponse) -> None:
-    check_response(answer.status, answer.headers)
+def check_upload(status: int) -> None:
+    """Let a success pass; raise SendDelayed for all else, since nobody has seen the file yet."""
+    if status != HTTPStatus.OK:
+        raise SendDelayed(f"Slack: the upload ended with HTTP status {status}")
 
 
 def check_response(status: int, headers: Mapping[str, str]) -> None:

@@ -29,8 +29,8 @@ from adapters.slack.errors import (
     mapped_receiving,
     retry_after_s,
 )
-from adapters.slack.files import check_download, check_upload
-from adapters.slack.send import check_response
+from adapters.slack.files import check_download
+from adapters.slack.send import check_response, check_upload
 from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in, raised_by
 
 
