@@ -17,7 +17,6 @@ from adapters.base import Intake
 from adapters.discord.client import Api, PendingKeys
 from adapters.discord.errors import ALREADY_ANSWERED, CodedRefusal, mapped_call
 from adapters.discord.inbound import (
-    Bot,
     ChannelKind,
     GuildMember,
     Id,
@@ -77,6 +76,11 @@ def is_same(menu: Sequence[dict[str, Any]], registered: Any) -> bool:
     return _words(menu) == _words(registered)
 
 
+def _words(commands: Any) -> set[tuple[str, ...]]:
+    parts = ((each, *(each.get("options") or ())) for each in commands)
+    return {tuple(word for it in own for word in (it["name"], it["description"])) for own in parts}
+
+
 async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, str]]) -> None:
     """Make Discord's menu the same as ours; a failure costs only the menu."""
     menu = menu_of(commands)
@@ -92,11 +96,6 @@ async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, st
         log.warning("discord_commands_not_set", reason=str(exc))
     else:
         log.info("discord_commands_set", commands=len(menu))
-
-
-def _words(commands: Any) -> set[tuple[str, ...]]:
-    parts = ((each, *(each.get("options") or ())) for each in commands)
-    return {tuple(word for it in own for word in (it["name"], it["description"])) for own in parts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ def snowflake_at(seconds: float) -> int:
 
 
 def to_interaction(
-    data: Any, bot: Bot, channel_kind: ChannelKind | None
+    data: Any, account: str, channel_kind: ChannelKind | None
 ) -> Interaction | Poison | None:
     """Return what an interaction says, Poison if it cannot be decoded, None if nothing.
 
@@ -163,12 +162,31 @@ def to_interaction(
         decoded = _Interaction.model_validate(data)
         channel_kind = channel_kind if channel_kind is not None else kind_of(decoded.channel)
     except (ValidationError, LookupError, TypeError):
-        return unread(data, bot.account, "an interaction that cannot be read")
+        return unread(data, account, "an interaction that cannot be read")
     text = _text(decoded)
     user = decoded.member.user if decoded.member else decoded.user
     if text is None or user is None:
         return None
-    return _interaction(data, decoded, user, text, (bot, channel_kind))
+    callback = Callback(decoded.application_id, decoded.token, decoded.id)
+    address = address_in(decoded.channel_id or str(decoded.channel["id"]), account, channel_kind)
+    message = InboundMessage(
+        address=address,
+        chat_kind=chat_kind(address, channel_kind),
+        sender=user.id,
+        sender_name=(decoded.member and decoded.member.nick) or user.name,
+        text=text,
+        dedupe_key=decoded.id,
+        raw=raw_json(data),
+        message_ref=callback.ref if decoded.type == _COMMAND else None,
+        pressed=decoded.message is not None,
+    )
+    if decoded.message is None:
+        return Interaction(callback, message)
+    # What stands on the pressed button.
+    chosen = decoded.data.custom_id
+    buttons = (button for row in decoded.message.components for button in row.components)
+    labels = (it.label for it in buttons if it.custom_id == chosen and it.label)
+    return Interaction(callback, message, decoded.message.content, next(labels, chosen))
 
 
 class Buttons:
@@ -261,39 +279,6 @@ def _text(decoded: _Interaction) -> str | None:
         return None
     given = [str(option.value) for option in decoded.data.options if option.value is not None]
     return " ".join([f"/{decoded.data.name}", *given])
-
-
-def _interaction(
-    data: Any, decoded: _Interaction, user: User, text: str, where: tuple[Bot, ChannelKind]
-) -> Interaction:
-    bot, channel_kind = where
-    callback = Callback(decoded.application_id, decoded.token, decoded.id)
-    address = address_in(
-        decoded.channel_id or str(decoded.channel["id"]), bot.account, channel_kind
-    )
-    nick = decoded.member.nick if decoded.member else None
-    message = InboundMessage(
-        address=address,
-        chat_kind=chat_kind(address, channel_kind),
-        sender=user.id,
-        sender_name=nick or user.name,
-        text=text,
-        dedupe_key=decoded.id,
-        raw=raw_json(data),
-        message_ref=callback.ref if decoded.type == _COMMAND else None,
-        pressed=decoded.message is not None,
-    )
-    if decoded.message is None:
-        return Interaction(callback, message)
-    return Interaction(callback, message, decoded.message.content, _label(decoded, decoded.message))
-
-
-def _label(decoded: _Interaction, message: _Pressed) -> str:
-    """Return what stands on the pressed button."""
-    chosen = decoded.data.custom_id
-    buttons = [button for row in message.components for button in row.components]
-    labels = [button.label for button in buttons if button.custom_id == chosen and button.label]
-    return labels[0] if labels else chosen
 
 
 def noted(content: str, note: str) -> str:

@@ -103,26 +103,21 @@ def mapped_receiving() -> Iterator[None]:
 
 
 @contextmanager
-def mapped_post() -> Iterator[None]:
-    """Turn what the SDK raises on a new message into a SendDelayed, -Unknown or -Rejected."""
+def mapped_call(*, once: bool = False) -> Iterator[None]:
+    """Turn what the SDK raises on a request into a SendDelayed, -Unknown or -Rejected.
+
+    Args:
+        once: The request must not be repeated unasked: if it may have been carried out that is a
+            SendUnknown, else a SendDelayed.
+    """
+    doubt = SendUnknown if once else SendDelayed
     try:
         yield
     except _TRANSPORT as exc:
         error = _send_error(exc)
-        raise (SendUnknown(str(error)) if _maybe_done(exc) else error) from exc
+        raise (SendUnknown(str(error)) if once and _maybe_done(exc) else error) from exc
     except _UNREADABLE as exc:
-        raise SendUnknown("Discord's answer cannot be understood") from exc
-
-
-@contextmanager
-def mapped_call() -> Iterator[None]:
-    """Like `mapped_post`, for a request that can be repeated: nothing is ever unknown."""
-    try:
-        yield
-    except _TRANSPORT as exc:
-        raise _send_error(exc) from exc
-    except _UNREADABLE as exc:
-        raise SendDelayed("Discord's answer cannot be understood") from exc
+        raise doubt("Discord's answer cannot be understood") from exc
 
 
 def _maybe_done(exc: Exception) -> bool:

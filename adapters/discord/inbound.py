@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BeforeValidator, Field, ValidationError
 
+from adapters.discord.platform import DiscordSettings
 from adapters.messages import (
     UNKNOWN_AUTHOR,
     Address,
     Addressing,
     Attachment,
-    AttachmentKind,
     ChatKind,
     InboundMessage,
     Poison,
@@ -158,6 +158,11 @@ class Replied(Content):
     author: User | None = None
     message_snapshots: list[MessageSnapshot] = Field(default_factory=list)
 
+    @property
+    def forwarded(self) -> list[Content]:
+        """What it forwards; Discord does not say who wrote that."""
+        return [each.message for each in self.message_snapshots]
+
 
 class Reference(WirePart):
     """What another message is to this one."""
@@ -165,7 +170,7 @@ class Reference(WirePart):
     type: int = 0
 
 
-class Message(Content):
+class Message(Replied):
     """A message as the gateway and the history tell it."""
 
     id: Id
@@ -178,7 +183,6 @@ class Message(Content):
     edited_timestamp: str | None = None
     message_reference: Reference | None = None
     referenced_message: Replied | None = None
-    message_snapshots: list[MessageSnapshot] = Field(default_factory=list)
     poll: Any = None
     activity: Any = None
 
@@ -212,45 +216,30 @@ def kind_of(data: Any) -> ChannelKind:
     return ChannelKind(parent=parent, opens_threads=opens, guild=data.get("guild_id"))
 
 
-@dataclass(frozen=True, slots=True)
-class Bot:
-    """Who the bot is, and what its block says about reading.
-
-    Attributes:
-        listens_to: Ids of other bots that are listened to like people.
-    """
-
-    account: str
-    id: str
-    threads: bool = True
-    message_content: bool = True
-    listens_to: frozenset[str] = frozenset()
-
-
 NameOf = Callable[[str], str | None]
 """Returns the name of what Discord's markup names by an id, if it is known."""
 
 
-def _no_name(_mark: str) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
-class MessageContext:
-    """Where a message was said, as far as it does not say so itself.
+class Reading:
+    """Who reads a message, and where it was said, as far as it does not say so itself.
 
     Attributes:
-        roles: The bot's roles there; mentioning one of them is mentioning the bot.
+        settings: The block of the bot.
+        bot: Its id.
+        roles: Its roles there; mentioning one of them is mentioning the bot.
         name_of: Returns the name of a role ("@&<id>") or channel ("#<id>"), if it is known.
     """
 
-    channel_kind: ChannelKind
+    settings: DiscordSettings
+    bot: str
+    kind: ChannelKind
     roles: frozenset[str] = frozenset()
-    name_of: NameOf = _no_name
+    name_of: NameOf = lambda _: None
 
 
 def to_inbound(
-    data: Any, bot: Bot, context: MessageContext, *, edited: bool = False
+    data: Any, reading: Reading, *, edited: bool = False
 ) -> InboundMessage | Poison | None:
     """Return what a message says, Poison if it cannot be decoded, None if nobody said it.
 
@@ -262,15 +251,21 @@ def to_inbound(
         edited: It is the new version of a message; None if it differs by less than its text, as
             when a link preview was added.
     """
-    if edited and not _is_edit(data):
+    # Updates without an author are partial; those without a time are Discord's own additions.
+    is_partial = not isinstance(data, dict) or "author" not in data
+    if edited and (is_partial or not data.get("edited_timestamp")):
         return None
     try:
         message = Message.model_validate(data)
     except ValidationError as exc:
-        return unread(data, bot.account, flaw(exc))
-    if not _is_said(message, bot) or not _is_readable(message, bot, context):
+        return unread(data, reading.settings.name, flaw(exc))
+    if not _is_persons(message, reading):
         return None
-    return _inbound(data, message, bot, context, edited=edited)
+    # Without the intent other messages come empty.
+    is_readable = reading.settings.message_content or reading.kind.dm
+    if not (is_readable or _mentions(message, reading)):
+        return None
+    return _inbound(data, message, reading, edited=edited)
 
 
 def unread(data: Any, account: str, reason: str) -> Poison:
@@ -302,50 +297,38 @@ def title_of(text: str) -> str:
     return PLAIN_TITLE if is_blank(words) else words
 
 
-def _is_edit(data: Any) -> bool:
-    """Updates without an author are partial; without a time they are Discord's own additions."""
-    return isinstance(data, dict) and bool(data.get("edited_timestamp")) and "author" in data
-
-
-def _is_said(message: Message, bot: Bot) -> bool:
+def _is_persons(message: Message, reading: Reading) -> bool:
+    """Whether a person said it, or a bot that is listened to."""
     author = message.author
-    if message.type not in _SAID or message.webhook_id or author.system or author.id == bot.id:
+    is_said = message.type in _SAID and not message.webhook_id and not author.system
+    if not is_said or author.id == reading.bot:
         return False
-    return not author.bot or author.id in bot.listens_to
+    return not author.bot or author.id in reading.settings.allow_bots
 
 
-def _is_readable(message: Message, bot: Bot, context: MessageContext) -> bool:
-    """Whether Discord lets the bot read it: without the intent other messages come empty."""
-    return bot.message_content or context.channel_kind.dm or _mentions(message, bot, context)
-
-
-def _inbound(
-    data: Any, message: Message, bot: Bot, context: MessageContext, *, edited: bool
-) -> InboundMessage:
-    addressed = _addressed(message, bot, context)
+def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> InboundMessage:
+    addressed = _addressed(message, reading)
     # An edit need not name the bot again: what opened a thread goes on in it.
     has_thread = addressed == "direct" or (edited and bool(message.flags & _HAS_THREAD))
-    opens = has_thread and bot.threads and context.channel_kind.opens_threads
-    address = address_in(
-        message.channel_id, bot.account, context.channel_kind, message.id if opens else None
-    )
-    text = _with_quote(_plain_text(message, bot, context), message)
-    # Discord does not say who wrote what is forwarded.
-    forwarded = (UNKNOWN_AUTHOR,) if message.message_snapshots else ()
-    known = {message.author.id, bot.id}
-    replied = None if addressed == "overheard" or text.startswith("/") else _replied(message)
-    files = [
-        *(_attachment(file, message, message.id, ()) for file in message.attachments),
-        *(
-            _attachment(file, message, message.id, forwarded)
-            for each in message.message_snapshots
-            for file in each.message.attachments
-        ),
-        *_files_of(replied, message, known),
-    ]
+    opens = has_thread and reading.settings.threads and reading.kind.opens_threads
+    account, opened = reading.settings.name, message.id if opens else None
+    address = address_in(message.channel_id, account, reading.kind, opened)
+    text = _said(message, reading)
+    known = {message.author.id, reading.bot}
+    authors: list[str | None] = [UNKNOWN_AUTHOR] if message.forwarded else []
+    # A command stands alone.
+    is_command = text.startswith("/")
+    if not is_command:
+        replied = _words_replied_to(message)
+        # What Discord shows of links is the word of somebody else.
+        cards = [each.words for each in message.embeds if each.type != "rich" and each.words]
+        quoted = _forwarded(message) or quote(replied)
+        text = "\n\n".join(filter(None, (quoted, text, *map(quote, cards))))
+        authors += [*_authors_replied_to(message, replied), *([UNKNOWN_AUTHOR] if cards else [])]
+    files = _files(message, known, of_replied=addressed != "overheard" and not is_command)
     return InboundMessage(
         address=address,
-        chat_kind=chat_kind(address, context.channel_kind),
+        chat_kind=chat_kind(address, reading.kind),
         sender=message.author.id,
         sender_name=(message.member and message.member.nick) or message.author.name,
         text=text,
@@ -353,16 +336,8 @@ def _inbound(
         raw=raw_json(data),
         message_ref=message.id,
         kind="edit" if edited else "message",
-        attachments=tuple(files),
-        authors=others(
-            [
-                *forwarded,
-                *_authors_replied_to(text, message),
-                *(author for file in files for author in file.authors),
-                *([UNKNOWN_AUTHOR] if _previews(text, message) else []),
-            ],
-            known,
-        ),
+        attachments=files,
+        authors=others([*authors, *(author for file in files for author in file.authors)], known),
         unreadable=_unreadable(message, text, files),
         addressed=addressed,
     )
@@ -387,41 +362,33 @@ def chat_kind(address: Address, channel_kind: ChannelKind) -> ChatKind:
     return "group" if address.thread is None else "thread"
 
 
-def _addressed(message: Message, bot: Bot, context: MessageContext) -> Addressing:
-    if context.channel_kind.dm or _mentions(message, bot, context) or _replies_to(message, bot):
+def _addressed(message: Message, reading: Reading) -> Addressing:
+    replied = message.referenced_message
+    to = replied.author.id if replied and replied.author else None
+    if reading.kind.dm or _mentions(message, reading) or to == reading.bot:
         return "direct"
-    others = bool(message.mentions or message.mention_roles) or _replies_to_another(message)
-    return "overheard" if context.channel_kind.parent is None or others else "thread"
+    to_others = message.mentions or message.mention_roles or to not in {None, message.author.id}
+    return "overheard" if reading.kind.parent is None or to_others else "thread"
 
 
-def _mentions(message: Message, bot: Bot, context: MessageContext) -> bool:
-    named = any(user.id == bot.id for user in message.mentions)
-    return named or not context.roles.isdisjoint(message.mention_roles)
+def _mentions(message: Message, reading: Reading) -> bool:
+    named = any(user.id == reading.bot for user in message.mentions)
+    return named or not reading.roles.isdisjoint(message.mention_roles)
 
 
-def _replies_to(message: Message, bot: Bot) -> bool:
-    replied = message.referenced_message
-    return replied is not None and replied.author is not None and replied.author.id == bot.id
-
-
-def _replies_to_another(message: Message) -> bool:
-    """Whether a person answers somebody else; the bot was looked for before."""
-    replied = message.referenced_message
-    author = None if replied is None else replied.author
-    return author is not None and author.id != message.author.id
-
-
-def _plain_text(message: Message, bot: Bot, context: MessageContext) -> str:
-    """Return the text without a leading mention of the bot, and with names for all others."""
-    mine = {f"@{bot.id}", f"@!{bot.id}"} | {f"@&{role}" for role in context.roles}
-    text = "\n\n".join(filter(None, (message.content, *_own_cards(message))))
+def _said(message: Message, reading: Reading) -> str:
+    """Return the own words, without a leading mention of the bot, and with names for all others."""
+    bot = reading.bot
+    mine = {f"@{bot}", f"@!{bot}"} | {f"@&{role}" for role in reading.roles}
+    cards = (each.words for each in message.embeds if each.type == "rich")
+    text = "\n\n".join(filter(None, (message.content, *cards)))
     first = _MARKUP.match(text.lstrip())
     if first is not None and first[0][1:-1] in mine:
         text = text.lstrip()[first.end() :].lstrip(" \t\n,:") or text
-    return _named(text, message, context.name_of)
+    return _named(text, message, reading.name_of)
 
 
-def _named(text: str, said: Content, name_of: NameOf = _no_name) -> str:
+def _named(text: str, said: Content, name_of: NameOf = lambda _: None) -> str:
     """Replace Discord's markup by what people see in its place."""
     users = {user.id: user.name for user in said.mentions}
 
@@ -431,25 +398,6 @@ def _named(text: str, said: Content, name_of: NameOf = _no_name) -> str:
         return mark[0] if found is None else f"{kind[0]}{found}"
 
     return _COMMAND.sub(r"\1", _EMOJI.sub(r":\1:", _MARKUP.sub(name, text)))
-
-
-def _with_quote(text: str, message: Message) -> str:
-    """Put what was replied to or forwarded in front, except in front of a command."""
-    if text.startswith("/"):
-        return text
-    parts = (_quoted(message), text, *_previews(text, message))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _own_cards(message: Message) -> list[str]:
-    """Return the embeds that the author wrote."""
-    return [each.words for each in message.embeds if each.type == "rich"]
-
-
-def _previews(text: str, message: Message) -> list[str]:
-    """Return the texts of link previews as quotes of somebody else; none for a command."""
-    cards = [each.words for each in message.embeds if each.type != "rich" and each.words]
-    return [] if text.startswith("/") else [quote(each) for each in cards]
 
 
 def _words(said: Content) -> str:
@@ -463,46 +411,42 @@ def _words_replied_to(message: Message) -> str:
     replied = message.referenced_message
     if replied is None or not message.content:
         return ""
-    return "\n".join(
-        filter(None, map(_words, (replied, *(each.message for each in replied.message_snapshots))))
-    )
+    return "\n".join(filter(None, map(_words, (replied, *replied.forwarded))))
 
 
-def _replied(message: Message) -> Replied | None:
-    """Return the message whose files are meant, if one is answered with words."""
-    return message.referenced_message if message.content.strip() else None
+def _forwarded(message: Message) -> str:
+    """Return what was forwarded as a quote, whole."""
+    if message.message_reference is None or message.message_reference.type != _FORWARD:
+        return ""
+    return quoted_lines("\n".join(map(_words, message.forwarded)).strip().splitlines())
 
 
-def _files_of(
-    replied: Replied | None, message: Message, known: Collection[str]
-) -> list[Attachment]:
-    """Return the files of the message that is answered, or of what that one forwards."""
-    if replied is None or replied.id is None:
-        return []
-    author = replied.author.id if replied.author else UNKNOWN_AUTHOR
-    files = [(file, author) for file in replied.attachments]
-    for each in replied.message_snapshots:
-        files += [(file, UNKNOWN_AUTHOR) for file in each.message.attachments]
-    return [
-        _attachment(file, message, replied.id, others([author], known)) for file, author in files
-    ]
-
-
-def _quoted(message: Message) -> str:
-    """Return what was forwarded, whole, or what was replied to, shortened."""
-    if message.message_reference is not None and message.message_reference.type == _FORWARD:
-        forwarded = [_words(each.message) for each in message.message_snapshots]
-        return quoted_lines("\n".join(forwarded).strip().splitlines())
-    return quote(_words_replied_to(message))
-
-
-def _authors_replied_to(text: str, message: Message) -> list[str | None]:
+def _authors_replied_to(message: Message, words: str) -> list[str | None]:
     """Return who wrote what a message replies to, where that is quoted; None if it is not told."""
     replied = message.referenced_message
-    if replied is None or not _words_replied_to(message) or text.startswith("/"):
+    if replied is None or not words:
         return []
-    forwarded = [UNKNOWN_AUTHOR] if replied.message_snapshots else []
+    forwarded = [UNKNOWN_AUTHOR] if replied.forwarded else []
     return [None if replied.author is None else replied.author.id, *forwarded]
+
+
+def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tuple[Attachment, ...]:
+    """Return the files of a message and of what it forwards; likewise, if meant, of its question.
+
+    The message that is answered is meant only with words.
+    """
+    found: list[tuple[AttachedFile, str, tuple[str, ...]]]
+    unknown, replied = (UNKNOWN_AUTHOR,), message.referenced_message
+    found = [(file, message.id, ()) for file in message.attachments]
+    forwarded = (file for it in message.forwarded for file in it.attachments)
+    found += [(file, message.id, unknown) for file in forwarded]
+    if of_replied and replied is not None and replied.id is not None and message.content.strip():
+        author = others([replied.author.id if replied.author else None], known)
+        found += [(file, replied.id, author) for file in replied.attachments]
+        found += [
+            (file, replied.id, unknown) for it in replied.forwarded for file in it.attachments
+        ]
+    return tuple(_attachment(file, message, number, authors) for file, number, authors in found)
 
 
 def _attachment(
@@ -510,11 +454,12 @@ def _attachment(
 ) -> Attachment:
     """Return a file of the message with this number, which is the message or in its channel."""
     mime = (file.content_type or "").partition(";")[0].strip()
+    is_voice = message.flags & _IS_VOICE and mime.startswith("audio/")
     channel = message.channel_id
     location = {"channel": channel, "message": number, "id": file.id, "url": file.url}
     return Attachment(
         name=file_name(file.filename) or "file",
-        kind=_kind(file, mime, message),
+        kind="voice" if is_voice or file.waveform is not None else file_kind(mime),
         mime=mime,
         size_bytes=file.size,
         ref=orjson.dumps(location).decode(),
@@ -522,14 +467,8 @@ def _attachment(
     )
 
 
-def _kind(file: AttachedFile, mime: str, message: Message) -> AttachmentKind:
-    if file.waveform is not None or (message.flags & _IS_VOICE and mime.startswith("audio/")):
-        return "voice"
-    return file_kind(mime)
-
-
-def _unreadable(message: Message, text: str, files: list[Attachment]) -> str | None:
-    if any(it.sticker_items for it in (message, *(s.message for s in message.message_snapshots))):
+def _unreadable(message: Message, text: str, files: tuple[Attachment, ...]) -> str | None:
+    if any(each.sticker_items for each in (message, *message.forwarded)):
         return "a sticker"
     if message.poll is not None:
         return "a poll"

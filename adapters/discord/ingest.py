@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,14 +22,14 @@ from adapters.discord.client import PAGE, Api, Shard, answer_to
 from adapters.discord.errors import CodedRefusal
 from adapters.discord.inbound import (
     DM,
-    Bot,
     ChannelKind,
-    MessageContext,
+    Reading,
     as_id,
     snowflake_of,
     source_name,
     to_inbound,
 )
+from adapters.discord.platform import DiscordSettings
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Cursor, InboundMessage, Poison
@@ -111,7 +111,7 @@ class Ingest:
 
     Args:
         client: The connection, for its directory of channels and roles.
-        bot: What the block says about the bot; its id is known from READY on.
+        settings: The block of the bot.
         parts: What outlives the connection.
         tasks: Owns the tasks of the channels.
         on_ready: Called when Discord has accepted the session, anew or resumed.
@@ -120,7 +120,7 @@ class Ingest:
     def __init__(
         self,
         client: discord.Client,
-        bot: Bot,
+        settings: DiscordSettings,
         parts: AccountParts,
         tasks: asyncio.TaskGroup,
         on_ready: Callable[[], None],
@@ -128,7 +128,9 @@ class Ingest:
         shard: Shard,
     ) -> None:
         self._client = client
-        self._bot = bot
+        self._settings = settings
+        # Known from READY on.
+        self._bot = ""
         self._parts = parts
         self._tasks = tasks
         self._on_ready = on_ready
@@ -137,7 +139,7 @@ class Ingest:
         self._guild_came = asyncio.Event()
         self._is_broken = False
         self._lanes = Lanes(tasks)
-        self._backfill = Backfill(bot.account, parts, shard, self._store_page)
+        self._backfill = Backfill(settings.name, parts, shard, self._store_page)
 
     def take(self, frame: str) -> None:
         """Queue an event if something is to be done about it."""
@@ -203,7 +205,7 @@ class Ingest:
     async def _begin(self, *, resumed: bool) -> None:
         """Find the gaps, and have them filled before what comes in now, channel by channel."""
         if self._client.user is not None:
-            self._bot = replace(self._bot, id=str(self._client.user.id))
+            self._bot = str(self._client.user.id)
         self._parts.channel_kinds.use(self._shard.number, self._client)
         gaps = await self._backfill.look(_newest(self._client), resumed=resumed)
         for channel in gaps:
@@ -239,17 +241,17 @@ class Ingest:
     async def _read(
         self, channel: str, data: Any, *, edited: bool = False
     ) -> InboundMessage | Poison | None:
-        context = await self._context(channel)
-        return to_inbound(data, self._bot, context, edited=edited)
+        return to_inbound(data, await self._reading(channel), edited=edited)
 
-    async def _context(self, channel: str) -> MessageContext:
+    async def _reading(self, channel: str) -> Reading:
         channel_kind = await self._parts.channel_kinds.of(channel) if channel else ChannelKind()
         guild = self._client.get_guild(int(channel_kind.guild)) if channel_kind.guild else None
         if guild is None:
-            return MessageContext(channel_kind)
+            return Reading(self._settings, self._bot, channel_kind)
         mine = guild.me.roles if guild.me else []
         roles = frozenset(str(role.id) for role in mine if not role.is_default())
-        return MessageContext(channel_kind, roles, partial(_name_in, guild))
+        name_of = partial(_name_in, guild)
+        return Reading(self._settings, self._bot, channel_kind, roles, name_of)
 
     async def _store(
         self, channel: str, items: Sequence[InboundMessage | Poison], last: int | None
@@ -298,7 +300,7 @@ class Ingest:
 
     async def _interaction(self, data: Any) -> None:
         buttons = self._parts.buttons
-        read = to_interaction(data, self._bot, await self._channel_kind_of(data))
+        read = to_interaction(data, self._settings.name, await self._channel_kind_of(data))
         if isinstance(read, Poison):
             await self._store("", [read], None)
         elif read is not None:
@@ -319,7 +321,7 @@ class Ingest:
         return known if told else await self._parts.channel_kinds.of(channel)
 
     def _cursor(self, channel: str, position: int) -> Cursor:
-        return Cursor(source_name(self._bot.account, channel), position)
+        return Cursor(source_name(self._settings.name, channel), position)
 
 
 def _event(frame: str) -> tuple[str, Any]:

@@ -19,7 +19,6 @@ from typing_extensions import override
 from adapters.base import Clock
 from adapters.discord.client import Shard, connector, use_servers
 from adapters.discord.errors import mapped_receiving
-from adapters.discord.inbound import Bot
 from adapters.discord.ingest import AccountParts, Ingest
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterDisconnected
@@ -117,16 +116,9 @@ class Receiver:
             raise AdapterDisconnected(f"Discord closed the connection {self._drops} times")
 
     async def _connect(self, socket: "GatewaySocket", tasks: asyncio.TaskGroup) -> NoReturn:
-        bot = Bot(
-            account=self._settings.name,
-            id="",
-            threads=self._settings.threads,
-            message_content=self._settings.message_content,
-            listens_to=frozenset(self._settings.allow_bots),
-        )
-        ingest = Ingest(socket, bot, self._parts, tasks, self._ready, shard=self._shard)
+        ingest = Ingest(socket, self._settings, self._parts, tasks, self._ready, shard=self._shard)
         self._ingest = ingest
-        tasks.create_task(ingest.run(), name=f"discord {bot.account}")
+        tasks.create_task(ingest.run(), name=f"discord {self._settings.name}")
         try:
             # Discord refuses who identifies too early, and each try counts against a daily limit.
             await asyncio.sleep(self._waits_s)

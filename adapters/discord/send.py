@@ -22,7 +22,6 @@ from adapters.discord.errors import (
     UNKNOWN_WEBHOOK,
     CodedRefusal,
     mapped_call,
-    mapped_post,
 )
 from adapters.discord.find_sent import find_sent
 from adapters.discord.render import RESENT_MARK
@@ -120,7 +119,7 @@ class Posts:
             )
 
     async def _create(self, channel: str, body: dict[str, Any], file: OutgoingFile | None) -> str:
-        with mapped_post():
+        with mapped_call(once=True):
             if file is None:
                 sent = await self._api.call("POST", _MESSAGES, json=body, channel_id=channel)
             else:
@@ -249,7 +248,7 @@ class Sender:
         path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
         ids = {"webhook_id": callback.application, "webhook_token": callback.token}
         try:
-            with mapped_post():
+            with mapped_call(once=True):
                 # Before the request: also where its outcome is unknown the place is taken.
                 self._answered[callback.id] = message.nonce
                 shown = await self._api.callback("PATCH", path, body, **ids)

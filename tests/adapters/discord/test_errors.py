@@ -8,7 +8,7 @@ import aiohttp
 import discord
 import pytest
 
-from adapters.discord.errors import CodedRefusal, mapped_call, mapped_post, mapped_receiving
+from adapters.discord.errors import CodedRefusal, mapped_call, mapped_receiving
 from adapters.discord.files import Expired, check_status
 from adapters.errors import (
     AdapterDisconnected,
@@ -148,8 +148,8 @@ def test_what_becomes_of_a_request(
     raised: Exception, outcomes: tuple[type[AdapterError], type[AdapterError]]
 ) -> None:
     """A new message may have been shown where the request left; all else can be repeated."""
-    for mapped, wanted in zip((mapped_post, mapped_call), outcomes, strict=True):
-        with pytest.raises(wanted), mapped():
+    for once, wanted in zip((True, False), outcomes, strict=True):
+        with pytest.raises(wanted), mapped_call(once=once):
             raise raised
 
 
@@ -163,7 +163,7 @@ def test_no_error_of_the_libraries_is_left_out() -> None:
 
 def test_a_pause_is_told() -> None:
     """What Discord asks for goes on to who schedules the row."""
-    with pytest.raises(SendDelayed) as caught, mapped_post():
+    with pytest.raises(SendDelayed) as caught, mapped_call(once=True):
         raise discord.RateLimited(3.5)
     assert caught.value.retry_after_s == 3.5
 

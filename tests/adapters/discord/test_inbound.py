@@ -1,6 +1,7 @@
 """What a message or an interaction means: pure decoding, no server."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,22 +19,22 @@ from adapters.discord.buttons import (
 from adapters.discord.inbound import (
     DM,
     MAX_TITLE_CHARS,
-    Bot,
     ChannelKind,
-    MessageContext,
+    Reading,
     kind_of,
     title_of,
     to_inbound,
 )
+from adapters.discord.platform import DiscordSettings
 from adapters.messages import Address, InboundMessage, Poison
 
-BOT = Bot("main", "42")
+SETTINGS = DiscordSettings(name="main")
 ANN = {"id": "7", "username": "ann", "global_name": "Ann"}
 BEN = {"id": "8", "username": "ben", "global_name": None}
 PARLEY = {"id": "42", "username": "parley", "bot": True}
-CHANNEL = MessageContext(ChannelKind(guild="900"))
-THREAD = MessageContext(ChannelKind(parent="100", opens_threads=False, guild="900"))
-DIRECT = MessageContext(DM)
+CHANNEL = Reading(SETTINGS, "42", ChannelKind(guild="900"))
+THREAD = Reading(SETTINGS, "42", ChannelKind(parent="100", opens_threads=False, guild="900"))
+DIRECT = Reading(SETTINGS, "42", DM)
 
 
 def payload(text: str = "", **fields: Any) -> dict[str, Any]:
@@ -41,17 +42,17 @@ def payload(text: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def read(
-    text: str = "", scene: MessageContext = DIRECT, bot: Bot = BOT, **fields: Any
+    text: str = "", scene: Reading = DIRECT, settings: DiscordSettings = SETTINGS, **fields: Any
 ) -> InboundMessage:
-    message = to_inbound(payload(text, **fields), bot, scene)
+    message = to_inbound(payload(text, **fields), replace(scene, settings=settings))
     assert isinstance(message, InboundMessage)
     return message
 
 
 def mention(
-    text: str, scene: MessageContext = CHANNEL, bot: Bot = BOT, **fields: Any
+    text: str, scene: Reading = CHANNEL, settings: DiscordSettings = SETTINGS, **fields: Any
 ) -> InboundMessage:
-    return read(f"<@42> {text}", scene, bot, mentions=[PARLEY], **fields)
+    return read(f"<@42> {text}", scene, settings, mentions=[PARLEY], **fields)
 
 
 def test_a_direct_message() -> None:
@@ -90,13 +91,16 @@ def test_a_mention_in_a_channel_opens_a_thread() -> None:
 
 def test_a_mention_where_threads_are_off() -> None:
     """Without `threads` the conversation is the channel."""
-    message = mention("hi", bot=Bot("main", "42", threads=False))
+    message = mention("hi", settings=DiscordSettings(name="main", threads=False))
     assert (message.address.thread, message.chat_kind) == (None, "group")
 
 
 def test_a_mention_where_no_thread_can_be_opened() -> None:
     """The text chat of a voice channel has no threads: it is answered there."""
-    assert mention("hi", MessageContext(ChannelKind(opens_threads=False))).address.thread is None
+    assert (
+        mention("hi", Reading(SETTINGS, "42", ChannelKind(opens_threads=False))).address.thread
+        is None
+    )
 
 
 def test_talk_in_a_channel_is_overheard() -> None:
@@ -133,7 +137,7 @@ def test_a_forum_post() -> None:
 
 def test_a_role_of_the_bot_is_the_bot() -> None:
     """Mentioning a role that the bot has is mentioning it."""
-    scene = MessageContext(ChannelKind(), roles=frozenset({"55"}))
+    scene = Reading(SETTINGS, "42", ChannelKind(), roles=frozenset({"55"}))
     message = read("<@&55> hi", scene, mention_roles=["55"])
     assert (message.addressed, message.text) == ("direct", "hi")
 
@@ -154,7 +158,7 @@ def test_markup_becomes_what_people_see() -> None:
     """Mentions, channels, roles, emoji and commands are shown as names; unknown ones stay."""
     names = {"@&1": "staff", "#2": "general"}
     text = "<@8> <@&1> <#2> <a:wave:99> </new:5> <@9>"
-    message = read(text, MessageContext(DM, name_of=names.get), mentions=[BEN])
+    message = read(text, Reading(SETTINGS, "42", DM, name_of=names.get), mentions=[BEN])
     assert message.text == "@ben @staff #general :wave: /new <@9>"
 
 
@@ -341,7 +345,7 @@ def test_files_are_not_taken_from_what_people_answer_among_themselves() -> None:
 def test_an_edit_is_a_version_of_its_own() -> None:
     """It is keyed by its time, and names the message that it changes."""
     edited = payload("hello!", edited_timestamp="2026-01-01T00:00:00+00:00")
-    message = to_inbound(edited, BOT, DIRECT, edited=True)
+    message = to_inbound(edited, DIRECT, edited=True)
     assert isinstance(message, InboundMessage)
     assert (message.kind, message.message_ref) == ("edit", "500")
     assert message.dedupe_key == "500:e2026-01-01T00:00:00+00:00"
@@ -350,7 +354,7 @@ def test_an_edit_is_a_version_of_its_own() -> None:
 def test_an_edit_of_what_opened_a_thread() -> None:
     """It belongs to the thread, also when the mention was taken out."""
     edited = payload("hello!", edited_timestamp="2026-01-01T00:00:00+00:00", flags=32)
-    message = to_inbound(edited, BOT, CHANNEL, edited=True)
+    message = to_inbound(edited, CHANNEL, edited=True)
     assert isinstance(message, InboundMessage)
     assert message.address.thread == "500"
 
@@ -365,7 +369,7 @@ def test_an_edit_of_what_opened_a_thread() -> None:
 )
 def test_an_update_that_is_no_edit(update: Any) -> None:
     """Link previews and partial updates change no words."""
-    assert to_inbound(update, BOT, DIRECT, edited=True) is None
+    assert to_inbound(update, DIRECT, edited=True) is None
 
 
 @pytest.mark.parametrize(
@@ -382,23 +386,23 @@ def test_an_update_that_is_no_edit(update: Any) -> None:
 )
 def test_what_nobody_said(fields: dict[str, Any]) -> None:
     """The bot itself, other bots, webhooks and Discord's own messages are left aside."""
-    assert to_inbound(payload("x", **fields), BOT, DIRECT) is None
+    assert to_inbound(payload("x", **fields), DIRECT) is None
 
 
 def test_a_bot_that_is_listened_to() -> None:
     """`allow_bots` makes another bot a person."""
     other = {"id": "43", "username": "other", "bot": True}
-    bot = Bot("main", "42", listens_to=frozenset({"43"}))
-    assert read("hi", bot=bot, author=other).sender == "43"
+    settings = DiscordSettings(name="main", allow_bots=("43",))
+    assert read("hi", settings=settings, author=other).sender == "43"
 
 
 def test_without_the_message_content_intent() -> None:
     """Only direct chats and mentions can be read; the rest comes empty and is left aside."""
-    bot = Bot("main", "42", message_content=False)
-    assert to_inbound(payload(""), bot, CHANNEL) is None
-    assert to_inbound(payload("", channel_id="300"), bot, THREAD) is None
-    assert read("hi", bot=bot).text == "hi"
-    assert mention("hi", bot=bot).text == "hi"
+    settings = DiscordSettings(name="main", message_content=False)
+    assert to_inbound(payload(""), replace(CHANNEL, settings=settings)) is None
+    assert to_inbound(payload("", channel_id="300"), replace(THREAD, settings=settings)) is None
+    assert read("hi", settings=settings).text == "hi"
+    assert mention("hi", settings=settings).text == "hi"
 
 
 FILE = {"id": "9", "filename": "a.bin", "size": 3, "url": "https://cdn.discordapp.com/x"}
@@ -454,7 +458,7 @@ def test_what_no_database_takes() -> None:
 @pytest.mark.parametrize("broken", [{"author": 5}, {"id": "5x"}, {"content": ["x"]}])
 def test_what_cannot_be_decoded_is_poison(broken: dict[str, Any]) -> None:
     """It is kept whole, with the reason and a key of its own."""
-    item = to_inbound(payload("x") | broken, BOT, DIRECT)
+    item = to_inbound(payload("x") | broken, DIRECT)
     assert isinstance(item, Poison)
     assert item.source == "discord:main:100"
     assert json.loads(item.raw) == payload("x") | broken
@@ -501,7 +505,7 @@ JSON = st.recursive(
 @settings(max_examples=150)
 def test_no_message_breaks_the_decoder(changes: dict[str, Any]) -> None:
     """Whatever Discord sends is read, set aside or kept as poison."""
-    item = to_inbound(payload("x") | changes, BOT, CHANNEL)
+    item = to_inbound(payload("x") | changes, CHANNEL)
     assert item is None or isinstance(item, InboundMessage | Poison)
 
 
@@ -555,7 +559,7 @@ def interaction(kind: int, data: dict[str, Any], **fields: Any) -> dict[str, Any
 
 
 def taken(kind: int, data: dict[str, Any], **fields: Any) -> Interaction:
-    read_ = to_interaction(interaction(kind, data, **fields), BOT, fields.get("place"))
+    read_ = to_interaction(interaction(kind, data, **fields), "main", fields.get("place"))
     assert isinstance(read_, Interaction)
     return read_
 
@@ -581,7 +585,7 @@ def test_a_command_in_a_thread() -> None:
 def test_a_command_in_a_direct_chat() -> None:
     """There the person is no member."""
     direct = interaction(2, {"name": "new", "type": 1}, member=None, user=BEN)
-    read_ = to_interaction(direct, BOT, DM)
+    read_ = to_interaction(direct, "main", DM)
     assert isinstance(read_, Interaction)
     assert (read_.message.chat_kind, read_.message.sender_name) == ("dm", "ben")
 
@@ -611,13 +615,13 @@ def test_a_pressed_button_of_a_full_message() -> None:
 )
 def test_interactions_that_say_nothing(kind: int, data: dict[str, Any]) -> None:
     """Pings, completions and menus of other kinds are left aside."""
-    assert to_interaction(interaction(kind, data), BOT, None) is None
+    assert to_interaction(interaction(kind, data), "main", None) is None
 
 
 @pytest.mark.parametrize("broken", [{"token": 5}, {"channel": {}}, {"id": "x"}])
 def test_an_interaction_that_cannot_be_decoded(broken: dict[str, Any]) -> None:
     """It is poison; the reason holds nothing of it."""
-    item = to_interaction(interaction(2, {"name": "x"}) | broken, BOT, None)
+    item = to_interaction(interaction(2, {"name": "x"}) | broken, "main", None)
     assert isinstance(item, Poison)
     assert "secret" not in item.reason
 
