@@ -164,6 +164,15 @@ class Admission:
     over: str = ""
     silent: bool = False
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether its sender may not do that; a button that was pressed stays then."""
+        return self.answer == "refused" or self.outcome in {"denied", "ignored"}
+
+
+NOT_FOR_YOU = "This button is not for you."
+"""Told about a press that is refused, where nothing else is."""
+
 
 CHOICE_LABEL_CHARS = 75
 """Longest `Choice.label`: Slack's limit (Discord: 80). Telegram takes 64 bytes of its text."""

@@ -17,6 +17,7 @@ from adapters.base import UNANNOUNCED, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.pacing import Pacer
+from adapters.rendering import rendered
 
 MOST_LATE = 1_000
 """Late previews that are remembered: one whose answer never comes stays as it is."""
@@ -160,7 +161,7 @@ class EditedPreviews(Previews):
         *,
         grows: bool,
     ) -> str | None:
-        address, shown = question.address, await asyncio.to_thread(self._text, text)
+        address, shown = question.address, await rendered(self._text, text)
         if shown is None or (ref is not None and self._shown.get((address, ref)) == shown):
             return ref
         chat, is_group = self.budget(address)

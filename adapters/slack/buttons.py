@@ -9,7 +9,6 @@ from typing import Any
 
 from adapters.messages import (
     CHOICE_LABEL_CHARS,
-    Address,
     Admission,
     ChatKind,
     Choice,
@@ -57,7 +56,7 @@ def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | Non
     is_slip = name == said.removeprefix("/") and is_meant(name, reading.commands)
     is_menu = said in {"", "/"} or name in reading.commands or is_slip
     return InboundMessage(
-        address=Address("slack", reading.account, channel),
+        address=reading.address(channel),
         chat_kind="dm" if is_direct(channel) else "group",
         sender=sender,
         sender_name=storable(_word(form, "user_name")) or sender,
@@ -71,7 +70,8 @@ def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | Non
 def _said(form: dict[str, Any], reading: Reading) -> str:
     """Return what follows the app's own command; a further command of the app names itself."""
     command, text = _word(form, "command"), _word(form, "text").strip()
-    is_further = command != reading.command and command.removeprefix("/") in reading.commands
+    is_own = command == reading.settings.command
+    is_further = not is_own and command.removeprefix("/") in reading.commands
     return f"{command} {text}".strip() if is_further else text
 
 
@@ -93,12 +93,10 @@ def read_press(payload: Any, reading: Reading) -> Press | None:
     sender = _word(user, "id")
     if action is None or not (channel and ts and sender):
         return None
-    thread = _word(message, "thread_ts")
+    thread = _word(message, "thread_ts") if message.get("thread_ts") != ts else ""
     said = InboundMessage(
-        address=Address(
-            "slack", reading.account, channel, thread if thread not in {"", ts} else None
-        ),
-        chat_kind=_chat_kind(channel, threaded=thread not in {"", ts}),
+        address=reading.address(channel, thread or None),
+        chat_kind=_chat_kind(channel, threaded=bool(thread)),
         sender=sender,
         sender_name=_word(user, "name") or _word(user, "username") or sender,
         text=_word(action, "value"),
@@ -121,7 +119,7 @@ def read_stop(event: dict[str, Any], reading: Reading) -> InboundMessage | None:
     if not (channel and sender and at):
         return None
     return InboundMessage(
-        address=Address("slack", reading.account, channel, thread or None),
+        address=reading.address(channel, thread or None),
         chat_kind=_chat_kind(channel, threaded=bool(thread)),
         sender=sender,
         sender_name=sender,

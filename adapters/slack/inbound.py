@@ -23,6 +23,7 @@ from adapters.errors import AdapterError
 from adapters.messages import Address, Addressing, Attachment, ChatKind, InboundMessage, Poison
 from adapters.slack.client import USERS, Client
 from adapters.slack.errors import REFUSED
+from adapters.slack.platform import SlackSettings
 from adapters.wire import (
     Text,
     WirePart,
@@ -74,18 +75,19 @@ class Reading:
     """What decides how an event is read.
 
     Attributes:
-        allow_bots: Ids (user, bot or app) of bots that are listened to like people.
+        settings: The block of the app; `allow_bots` has ids of users, bots or apps.
         commands: Names of the command menu, without a slash.
-        command: The app's own slash command.
         name_of: Returns the name of a user, if it is known.
     """
 
-    account: str
+    settings: SlackSettings
     identity: BotIdentity
-    allow_bots: frozenset[str] = frozenset()
-    commands: frozenset[str] = frozenset()
-    command: str = "/parley"
+    commands: frozenset[str]
     name_of: NameOf = lambda _: None
+
+    def address(self, channel: str, thread: str | None = None) -> Address:
+        """Return an address of the account."""
+        return Address("slack", self.settings.name, channel, thread)
 
 
 def read_message(
@@ -100,7 +102,7 @@ def read_message(
     try:
         decoded = _Event.model_validate(event)
     except ValidationError as exc:
-        return poison(f"slack:{reading.account}", raw, flaw(exc))
+        return poison(f"slack:{reading.settings.name}", raw, flaw(exc))
     if decoded.subtype == "message_changed":
         return _edited(decoded, raw, reading)
     return _inbound(decoded, decoded, raw, reading) if _is_persons(decoded, reading) else None
@@ -208,7 +210,8 @@ def _is_persons(message: _Message, reading: Reading) -> bool:
     if message.subtype not in _SPOKEN or not message.ts:
         return False
     if message.bot_id or message.subtype == "bot_message":
-        return not reading.allow_bots.isdisjoint({message.user, message.bot_id, message.app_id})
+        ids = {message.user, message.bot_id, message.app_id}
+        return not ids.isdisjoint(reading.settings.allow_bots)
     return bool(message.user)
 
 
@@ -263,12 +266,12 @@ def _destination(
 ) -> tuple[Address, ChatKind, Addressing]:
     """Where the message belongs: a mention opens a thread on itself, direct chats go on as one."""
     thread = message.thread_ts if message.thread_ts not in {"", message.ts} else None
-    here = Address("slack", reading.account, event.channel, thread)
+    here = reading.address(event.channel, thread)
     # Threads in a direct chat are conversations of their own; nobody has to mention the bot.
     if is_direct(event.channel, event.channel_type):
         return here, "dm", "direct"
     if event.type == "app_mention" or mentions(message.text, reading.identity.user):
-        opened = Address("slack", reading.account, event.channel, thread or message.ts)
+        opened = reading.address(event.channel, thread or message.ts)
         return opened, "thread", "direct"
     return (here, "thread", "thread") if thread else (here, "group", "overheard")
 

@@ -87,10 +87,8 @@ class Ingest:
         self.held: set[str] = set()
         self.revoked = asyncio.Event()
         self.followups: asyncio.Queue[Press | Title] = asyncio.Queue()
-        self._allow_bots = frozenset(settings.allow_bots)
         self._commands = frozenset(name.removeprefix("/") for name, _ in commands)
-        self._command = settings.command
-        self._mode = settings.mode
+        self._settings = settings
         self._intake = intake
         self._names = names
         self.identity: BotIdentity | None = None
@@ -102,7 +100,7 @@ class Ingest:
 
         In HTTP mode the receiver asks, and holds what was missed before anything can be read.
         """
-        if self._mode == "socket" and self.identity is None:
+        if self._settings.mode == "socket" and self.identity is None:
             self.identity = await identified(client)
 
     async def store(self, updates: Sequence[IncomingPayload]) -> None:
@@ -144,14 +142,7 @@ class Ingest:
     def _known(self) -> Reading:
         if self.identity is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
-        return Reading(
-            self.account,
-            self.identity,
-            self._allow_bots,
-            self._commands,
-            self._command,
-            self._names.get,
-        )
+        return Reading(self._settings, self.identity, self._commands, self._names.get)
 
     def _read(self, update: IncomingPayload) -> InboundMessage | Poison | Press | None:
         reading, payload = self._known(), update.payload

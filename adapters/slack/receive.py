@@ -20,8 +20,10 @@ from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.response import BoltResponse
 from slack_sdk.signature import SignatureVerifier
 
+from adapters import errors
 from adapters.base import Clock, Intake
 from adapters.errors import AdapterDisconnected, AdapterError, AdapterRefused
+from adapters.messages import NOT_FOR_YOU
 from adapters.registry import credential
 from adapters.slack.buttons import Press, pressed_blocks
 from adapters.slack.client import Client, sdk_log
@@ -46,15 +48,7 @@ _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
 _SHORTEST_CONNECTION_S = 5.0
 _TITLE_CHARS = 80
-_NOT_FOR_YOU = "This button is not for you."
-UNREADABLE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+UNREADABLE = (*errors.UNREADABLE, ArithmeticError, RecursionError)
 """What Bolt raises, before it asks anybody, for calls of a shape it did not expect.
 
 It looks for ids in every corner of a payload: an event whose `user` is a number is a TypeError.
@@ -298,38 +292,24 @@ async def follow_up(ingest: Ingest, client: Client) -> NoReturn:
 
 
 async def _carry_out(item: Press | Title, client: Client) -> None:
-    if isinstance(item, Press) and _is_refused(item):
+    if isinstance(item, Title):
+        line = " ".join(item.text.split())
+        if len(line) > _TITLE_CHARS:
+            line = f"{line[: _TITLE_CHARS - 1]}…"
+        await client.web.assistant_threads_setTitle(
+            channel_id=item.channel, thread_ts=item.thread, title=line
+        )
+    elif item.admission is not None and item.admission.is_refused:
         await client.web.chat_postEphemeral(
             channel=item.channel,
             user=item.message.sender,
-            text=_refusal(item),
+            text=item.admission.told or NOT_FOR_YOU,
             thread_ts=item.message.address.thread,
         )
-    elif isinstance(item, Press):
+    else:
         await client.web.chat_update(
             channel=item.channel,
             ts=item.ts,
             text=item.text or item.label,
             blocks=pressed_blocks(item),
         )
-    else:
-        await client.web.assistant_threads_setTitle(
-            channel_id=item.channel, thread_ts=item.thread, title=_title(item.text)
-        )
-
-
-def _is_refused(press: Press) -> bool:
-    """Whether who pressed may not, which takes no button off."""
-    admission = press.admission
-    return admission is not None and (
-        admission.answer == "refused" or admission.outcome in {"denied", "ignored"}
-    )
-
-
-def _refusal(press: Press) -> str:
-    return (press.admission.told if press.admission else "") or _NOT_FOR_YOU
-
-
-def _title(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _TITLE_CHARS else f"{line[: _TITLE_CHARS - 1]}…"

@@ -12,7 +12,7 @@ from telegram import CallbackQuery, Message, MessageEntity
 
 from adapters.base import Recent
 from adapters.errors import UNREADABLE, SendDelayed, SendRejected
-from adapters.messages import Admission, Withdrawal
+from adapters.messages import NOT_FOR_YOU, Admission, Withdrawal
 from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group
 from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
@@ -24,8 +24,6 @@ _WAITING = 256
 _WORKERS = 16
 _REMEMBERED = 1024
 _TAKEN = frozenset({"queued", "command", "duplicate"})
-_NOT_ALLOWED = frozenset({"denied", "ignored"})
-_NOT_FOR_YOU = "This button is not for you."
 # Source: https://core.telegram.org/bots/api#answercallbackquery
 _MAX_NOTICE_CHARS = 200
 
@@ -148,8 +146,8 @@ class Buttons:
 
     async def _answer(self, press: Press, admission: Admission) -> None:
         """Stop the spinner on the button; tell the chat why a press was refused."""
-        alarm = admission.outcome in _NOT_ALLOWED or admission.answer in {"refused", "over"}
-        notice = (admission.told or _NOT_FOR_YOU) if alarm else press.label
+        alarm = admission.is_refused or admission.answer == "over"
+        notice = (admission.told or NOT_FOR_YOU) if alarm else press.label
         with mapped_edit(self._client.token):
             await self._client.bot.answer_callback_query(
                 press.query,

@@ -1,6 +1,5 @@
 """Shows that and how an answer grows: previews, drafts, "typing"; all best effort."""
 
-import asyncio
 import time
 
 from telegram.constants import ChatAction
@@ -10,6 +9,7 @@ from adapters.base import Clock, PreviewIntent
 from adapters.errors import SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.previews import EditedPreviews
+from adapters.rendering import rendered
 from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group, reply_to, topic
 from adapters.telegram.errors import Troubled, mapped_edit, mapped_send
 from adapters.telegram.render import preview_text
@@ -47,7 +47,7 @@ class TelegramPreviews(EditedPreviews):
         # Telegram takes drafts in private chats only.
         if not self._drafts or is_group(question.address.chat):
             return await super().step(question, text, ref, intent, grows=grows)
-        if (shown := await asyncio.to_thread(preview_text, text)) is not None:
+        if (shown := await rendered(preview_text, text)) is not None:
             await self._draft(question.address, shown)
         return None
 

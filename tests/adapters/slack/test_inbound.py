@@ -40,6 +40,7 @@ from adapters.slack.ingest import (
     position_of,
     ts_of,
 )
+from adapters.slack.platform import SlackSettings
 from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.faults import refused, slow
 from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL
@@ -47,7 +48,7 @@ from tests.support.slack.server import SlackServer
 
 NAMES = {"U1": "Ann", "U2": "Bob"}
 READING = Reading(
-    "default",
+    SlackSettings(),
     BotIdentity("UBOT", "BBOT", "T1", "parley"),
     commands=frozenset({"status", "new"}),
     name_of=NAMES.get,
@@ -155,7 +156,7 @@ def test_what_no_person_said_is_dropped(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("known", ["B2", "U9", "A3"])
 def test_a_bot_can_be_allowed(known: str) -> None:
     """By its id as a bot, as a user or as an app; never the bot itself."""
-    reading = replace(READING, allow_bots=frozenset({known, "UBOT", "BBOT"}))
+    reading = replace(READING, settings=SlackSettings(allow_bots=(known, "UBOT", "BBOT")))
     message = said(reading, user="U9", bot_id="B2", app_id="A3", username="robo")
     assert message.sender_name == "robo"
     assert read_message(event(user="UBOT", bot_id="BBOT"), reading) is None
@@ -271,7 +272,7 @@ def test_whose_words_a_message_shares(shared: Any, authors: tuple[str, ...]) -> 
 
 def test_what_a_bot_shows_below_its_text_is_its_own() -> None:
     """Of a bot that is listened to; what it shares is somebody else's."""
-    reading = replace(READING, allow_bots=frozenset({"B9"}))
+    reading = replace(READING, settings=SlackSettings(allow_bots=("B9",)))
     own = said(reading, bot_id="B9", subtype="bot_message", attachments=[{"text": "one"}])
     shared = said(reading, bot_id="B9", subtype="bot_message", attachments=[SHARED])
     assert (own.authors, shared.authors) == ((), ("U2",))
