@@ -152,13 +152,9 @@ class GatewayIntake:
             log.warning(
                 "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
             )
-        for update_ in batch.poison:
-            log.warning(
-                "update_quarantined",
-                source=update_.source,
-                update=update_.dedupe_key,
-                reason=update_.reason,
-            )
+        for bad in batch.poison:
+            facts = {"source": bad.source, "update": bad.dedupe_key, "reason": bad.reason}
+            log.warning("update_quarantined", **facts)
         return admissions
 
     def wait_s(self, platform: str, sender: str) -> float:
