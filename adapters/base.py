@@ -85,6 +85,10 @@ class PoolUse(Protocol):
         """How many carry a request now, or are lost to the pool; idle ones do not count."""
         ...
 
+    def figures(self) -> dict[str, int | None]:
+        """Return all three by name, as they are now."""
+        ...
+
 
 FENCE: ContextVar[Callable[[], bool] | None] = ContextVar("FENCE", default=None)
 """Asked before each request of a send: whether no other process can have sent it meanwhile."""

@@ -79,6 +79,10 @@ class Outbound:
         """How many requests are under way over the client as it is now."""
         return sum(client == self.replaced for client in self._running.values())
 
+    def figures(self) -> dict[str, int | None]:
+        """Return how the pool is used, by name."""
+        return {"in_use": self.in_use, "limit": self.limit, "replaced": self.replaced}
+
     async def run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
         """Carry out a request; a caller that is cancelled only stops waiting for it.
 
