@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import structlog
 
-from adapters.base import Adapter, Clock, PoolUse
+from adapters.base import Adapter, Clock
 from gateway.errors import StorageError
 from gateway.storage.database import Database
 from gateway.storage.queue import sending
@@ -135,7 +135,7 @@ class AccountHealth:
         last_sent_s: How long ago the platform last took something from this process.
         last_received_s: How long ago this process last stored something from the platform.
         silent_s: For how long it has been silent.
-        pool: The connections behind its requests; None where it has none.
+        pool: How its connections are used (`PoolUse`); None where it has none.
         last_error: Why the newest message was not taken; None since one was.
     """
 
@@ -144,7 +144,7 @@ class AccountHealth:
     last_sent_s: float | None
     last_received_s: float | None
     silent_s: float | None
-    pool: PoolUse | None
+    pool: Mapping[str, int | None] | None
     last_error: str | None = None
 
 
@@ -215,7 +215,7 @@ class Watch:
             last_sent_s=None if times.sent is None else now - times.sent,
             last_received_s=None if times.received is None else now - times.received,
             silent_s=None if since is None else now - since,
-            pool=self._adapters[account].pool,
+            pool=None if (pool := self._adapters[account].pool) is None else pool.figures(),
             last_error=times.error,
         )
         self._note(account, before, since, health.waiting)
