@@ -17,11 +17,7 @@ from adapters.discord.receive import Receiver
 from adapters.discord.render import render
 from adapters.discord.send import Posts, Sender
 from adapters.discord.threads import ChannelKinds, Threads
-from adapters.messages import (
-    Address,
-    Attachment,
-    MessageRef,
-)
+from adapters.messages import Address, Attachment, MessageRef
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 

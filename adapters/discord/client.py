@@ -158,10 +158,7 @@ class Api:
     """
 
     def __init__(
-        self,
-        settings: DiscordSettings,
-        limits: PaceLimits = LIMITS,
-        clock: Clock = time.monotonic,
+        self, settings: DiscordSettings, limits: PaceLimits = LIMITS, clock: Clock = time.monotonic
     ) -> None:
         use_servers(settings)
         self.token = credential(settings.token, "platforms.discord.token")
@@ -293,9 +290,7 @@ class Api:
     def _session(self) -> aiohttp.ClientSession:
         if self._plain is None:
             self._plain = aiohttp.ClientSession(
-                connector=connector(),
-                timeout=_PLAIN_TIMEOUT,
-                headers={"User-Agent": USER_AGENT},
+                connector=connector(), timeout=_PLAIN_TIMEOUT, headers={"User-Agent": USER_AGENT}
             )
         return self._plain
 

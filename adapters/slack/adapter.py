@@ -8,13 +8,7 @@ from aiohttp import web
 
 from adapters.base import Clock, Intake, Renderer
 from adapters.errors import SendDelayed
-from adapters.messages import (
-    Address,
-    Attachment,
-    MessageRef,
-    Outgoing,
-    Receipt,
-)
+from adapters.messages import Address, Attachment, MessageRef, Outgoing, Receipt
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.slack.client import LIMITS, Client, signing_secret

@@ -90,10 +90,7 @@ class Client:
     """One app's Web API with its own budgets and connections, opened by the first call."""
 
     def __init__(
-        self,
-        settings: SlackSettings,
-        limits: PaceLimits = LIMITS,
-        clock: Clock = time.monotonic,
+        self, settings: SlackSettings, limits: PaceLimits = LIMITS, clock: Clock = time.monotonic
     ) -> None:
         self._posts = Pacer(limits, clock=clock)
         self._methods = {

@@ -6,11 +6,7 @@ from typing import Any
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed
 from adapters.messages import Attachment
 from adapters.slack.client import Client
-from adapters.slack.errors import (
-    CREDENTIALS,
-    REFUSED,
-    mapped,
-)
+from adapters.slack.errors import CREDENTIALS, REFUSED, mapped
 
 
 async def download(client: Client, attachment: Attachment, limit_bytes: int) -> bytes:

@@ -24,17 +24,7 @@ from adapters.messages import Address, Addressing, Attachment, ChatKind, Inbound
 from adapters.slack.client import USERS, Client
 from adapters.slack.errors import REFUSED
 from adapters.slack.platform import SlackSettings
-from adapters.wire import (
-    Text,
-    WirePart,
-    file_kind,
-    flaw,
-    others,
-    poison,
-    quote,
-    raw_json,
-    storable,
-)
+from adapters.wire import Text, WirePart, file_kind, flaw, others, poison, quote, raw_json, storable
 
 log = structlog.get_logger()
 

@@ -21,14 +21,7 @@ from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
 from adapters.slack.buttons import Press, read_command, read_press, read_stop
 from adapters.slack.client import Client
 from adapters.slack.errors import REFUSED, Limited, mapped
-from adapters.slack.inbound import (
-    BotIdentity,
-    Names,
-    Reading,
-    people_in,
-    raw_of,
-    read_message,
-)
+from adapters.slack.inbound import BotIdentity, Names, Reading, people_in, raw_of, read_message
 from adapters.slack.platform import SlackSettings
 from adapters.wire import poison
 

@@ -85,13 +85,7 @@ class SlackPreviews(Previews):
         ingest: Knows the workspace, once Slack has told it.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        ingest: Ingest,
-        *,
-        clock: Clock = time.monotonic,
-    ) -> None:
+    def __init__(self, client: Client, ingest: Ingest, *, clock: Clock = time.monotonic) -> None:
         super().__init__()
         self._client = client
         self._ingest = ingest

@@ -40,13 +40,7 @@ class Reactions:
         client: The Web API; closed by its owner.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        reactions: bool,
-        clock: Clock = time.monotonic,
-    ) -> None:
+    def __init__(self, client: Client, *, reactions: bool, clock: Clock = time.monotonic) -> None:
         self._client = client
         self._reactions = reactions
         self._clock = clock

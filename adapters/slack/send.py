@@ -11,12 +11,7 @@ from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Outgoing, OutgoingFile, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
 from adapters.slack.client import POST, UPDATE, Client, metadata_of, nonce_of
-from adapters.slack.errors import (
-    Limited,
-    Refused,
-    mapped,
-    retry_after_s,
-)
+from adapters.slack.errors import Limited, Refused, mapped, retry_after_s
 from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
 from adapters.slack.preview import PreviewGone, SlackPreviews, ts_of_preview
 
@@ -210,8 +205,4 @@ def content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:
     content: dict[str, Any] = {"metadata": metadata_of(message.nonce), "link_names": False}
     if not message.choices:
         return {**content, "markdown_text": text}
-    return {
-        **content,
-        "text": text[:_NOTICE_CHARS],
-        "blocks": choice_blocks(text, message.choices),
-    }
+    return {**content, "text": text[:_NOTICE_CHARS], "blocks": choice_blocks(text, message.choices)}

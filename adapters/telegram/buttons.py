@@ -150,9 +150,7 @@ class Buttons:
         notice = (admission.told or NOT_FOR_YOU) if alarm else press.label
         with mapped_edit(self._client.token):
             await self._client.bot.answer_callback_query(
-                press.query,
-                notice[:_MAX_NOTICE_CHARS] or None,
-                show_alert=alarm,
+                press.query, notice[:_MAX_NOTICE_CHARS] or None, show_alert=alarm
             )
 
     async def _take_off(self, press: Press) -> None:

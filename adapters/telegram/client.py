@@ -142,10 +142,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        settings: TelegramSettings,
-        limits: PaceLimits = LIMITS,
-        clock: Clock = time.monotonic,
+        self, settings: TelegramSettings, limits: PaceLimits = LIMITS, clock: Clock = time.monotonic
     ) -> None:
         self.pacer = Pacer(limits, clock=clock)
         self._clock = clock

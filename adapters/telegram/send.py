@@ -6,12 +6,7 @@ from typing import Any
 
 import orjson
 import structlog
-from telegram import (
-    InlineKeyboardButton,
-    InlineKeyboardMarkup,
-    MessageEntity,
-    ReplyParameters,
-)
+from telegram import InlineKeyboardButton, InlineKeyboardMarkup, MessageEntity, ReplyParameters
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
