@@ -45,7 +45,12 @@ def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | Non
     channel, sender = _word(form, "channel_id"), _word(form, "user_id")
     if not channel or not sender:
         return None
-    said = storable(_said(form, reading))
+    command, said = _word(form, "command"), _word(form, "text").strip()
+    # A further command of the app names itself.
+    is_own = command == reading.settings.command
+    if not is_own and command.removeprefix("/") in reading.commands:
+        said = f"{command} {said}".strip()
+    said = storable(said)
     name = said.removeprefix("/").partition(" ")[0] or "help"
     is_slip = name == said.removeprefix("/") and is_meant(name, reading.commands)
     is_menu = said in {"", "/"} or name in reading.commands or is_slip
@@ -59,14 +64,6 @@ def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | Non
         raw=raw_of(form),
         message_ref=_COMMAND_REF + _word(form, "response_url"),
     )
-
-
-def _said(form: dict[str, Any], reading: Reading) -> str:
-    """Return what follows the app's own command; a further command of the app names itself."""
-    command, text = _word(form, "command"), _word(form, "text").strip()
-    is_own = command == reading.settings.command
-    is_further = not is_own and command.removeprefix("/") in reading.commands
-    return f"{command} {text}".strip() if is_further else text
 
 
 def response_url(message_ref: str | None) -> str | None:
@@ -145,7 +142,11 @@ def over_blocks(payload: str, note: str) -> list[dict[str, Any]]:
 
 def pressed_blocks(press: Press) -> list[dict[str, Any]]:
     """Return the message without its buttons, and who chose what."""
-    kept = [block for block in press.blocks if not _has_our_button(block)]
+    kept = [
+        block
+        for block in press.blocks
+        if block.get("type") != "actions" or not any(map(_is_ours, _dicts(block.get("elements"))))
+    ]
     over = press.admission.over if press.admission else ""
     note = over or f"*{escaped(press.label)}*: <@{press.message.sender}>"[:_SECTION_CHARS]
     return [*kept, _note(note)]
@@ -157,10 +158,6 @@ def _markdown(text: str) -> dict[str, Any]:
 
 def _note(text: str) -> dict[str, Any]:
     return {"type": "context", "elements": [{"type": "mrkdwn", "text": text}]}
-
-
-def _has_our_button(block: dict[str, Any]) -> bool:
-    return block.get("type") == "actions" and any(map(_is_ours, _dicts(block.get("elements"))))
 
 
 def _is_ours(action: dict[str, Any]) -> bool:

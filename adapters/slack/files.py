@@ -1,7 +1,6 @@
 """Downloads what came with messages, with the token."""
 
 from http import HTTPStatus
-from typing import Any
 
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed
 from adapters.messages import Attachment
@@ -19,7 +18,11 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
     try:
         with mapped():
             answer = await client.web.files_info(file=attachment.ref)
-            url = _address(client, answer.get("file"))
+            file = answer.get("file")
+            known = file if isinstance(file, dict) else {}
+            url = str(known.get("url_private_download") or known.get("url_private") or "")
+            if not client.is_slack(url):
+                raise FetchRejected("the file is not kept at Slack")
             return await client.exchange(
                 "GET",
                 url,
@@ -36,14 +39,6 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
         raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc
     except SendDelayed as exc:
         raise FetchDelayed(str(exc)) from exc
-
-
-def _address(client: Client, file: Any) -> str:
-    known = file if isinstance(file, dict) else {}
-    url = str(known.get("url_private_download") or known.get("url_private") or "")
-    if not client.is_slack(url):
-        raise FetchRejected("the file is not kept at Slack")
-    return url
 
 
 def check_download(status: int, content_type: str, attachment: Attachment) -> None:

@@ -271,18 +271,15 @@ def _text(message: _Message, reading: Reading) -> str:
     own = reading.identity
     rest = without_address(message.text, own.user).replace(f"<@{own.user}>", f"@{own.name}")
     words = as_command(readable(rest, reading.name_of).strip(), reading.commands)
-    quotes = [_quoted(each, reading) for each in message.attachments]
     if words.startswith("/"):
         return words
-    return "\n\n".join([*filter(None, quotes), *filter(None, [words])])
-
-
-def _quoted(shared: _Shared, reading: Reading) -> str:
-    """Return what somebody said elsewhere; empty for nothing."""
-    if not _is_quoted(shared):
-        return ""
-    said = readable(shared.text or shared.fallback, reading.name_of)
-    return quote(said, readable(shared.author_name))
+    name_of = reading.name_of
+    quotes = [
+        quote(readable(each.text or each.fallback, name_of), readable(each.author_name))
+        for each in message.attachments
+        if _is_quoted(each)
+    ]
+    return "\n\n".join(filter(None, [*quotes, words]))
 
 
 def _is_quoted(shared: _Shared) -> bool:
@@ -364,17 +361,11 @@ def _shown(markup: str, name_of: NameOf) -> str:
     if target.startswith("#"):
         return "#" + (label.removeprefix("#") or target[1:])
     if target.startswith("!"):
-        return _shown_special(target, label)
+        # `<!here>`, `<!subteam^S1|@team>`, `<!date^…|fallback>`.
+        return label or f"@{target[1:].partition('^')[0]}"
     if not label or label == target or target == f"mailto:{label}":
         return label or target
     return f"{label} ({target})"
-
-
-def _shown_special(target: str, label: str) -> str:
-    """`<!here>`, `<!subteam^S1|@team>`, `<!date^…|fallback>`."""
-    if label:
-        return label
-    return f"@{target[1:].partition('^')[0]}"
 
 
 class Names:

@@ -114,7 +114,10 @@ class Ingest:
                 admission = admissions[id(press.message)]
                 self.followups.put_nowait(replace(press, admission=admission))
         for message, _ in stored:
-            self._name_thread(message)
+            address = message.address
+            if address in self._untitled and message.text and message.kind == "message":
+                del self._untitled[address]
+                self.followups.put_nowait(Title(address.chat, address.thread or "", message.text))
 
     async def store_missed(self, events: Sequence[Any], source: str) -> list[InboundMessage]:
         """Commit messages read from a channel's history, in the order of their timestamps."""
@@ -177,12 +180,6 @@ class Ingest:
         if isinstance(thread, dict):
             channel, ts = str(thread.get("channel_id")), str(thread.get("thread_ts"))
             self._untitled[Address("slack", self.account, channel, ts)] = None
-
-    def _name_thread(self, message: InboundMessage) -> None:
-        if message.address in self._untitled and message.text and message.kind == "message":
-            del self._untitled[message.address]
-            channel, thread = message.address.chat, message.address.thread or ""
-            self.followups.put_nowait(Title(channel, thread, message.text))
 
     async def _commit(
         self, read: Sequence[InboundMessage | Poison | None], held: Collection[str]

@@ -151,7 +151,8 @@ class SlackPreviews(Previews):
     ) -> str | None:
         address = question.address
         # A stream needs a thread, and a person to be shown to.
-        if grows and self._can_stream(question):
+        can_stream = address.thread is not None and question.sender is not None and self._team
+        if grows and can_stream and address not in self._unstreamed:
             beginning = await rendered(settled, text)
             if not beginning:
                 return None
@@ -165,11 +166,6 @@ class SlackPreviews(Previews):
     def _team(self) -> str | None:
         identity = self._ingest.identity
         return identity.team if identity else None
-
-    def _can_stream(self, question: MessageRef) -> bool:
-        has_reader = question.sender is not None and bool(self._team)
-        is_thread = question.address.thread is not None
-        return has_reader and is_thread and question.address not in self._unstreamed
 
     async def _start(
         self, question: MessageRef, beginning: str, intent: PreviewIntent

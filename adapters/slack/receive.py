@@ -35,6 +35,7 @@ from adapters.slack.ingest import (
     IncomingPayload,
     Ingest,
     Title,
+    UpdateKind,
     identified,
     is_bare_mention,
 )
@@ -71,7 +72,11 @@ class Webhook:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             body = await request.read()
         try:
-            answer = await self._dispatched(request)
+            call = await to_bolt_request(request)
+            if not call.body and call.raw_body:
+                # Bolt 1.30.0 loses a slash command that has the word "payload" in its text.
+                call.body = dict(parse_qsl(call.raw_body, keep_blank_values=True))
+            answer = await self._app.async_dispatch(call)
         except UnicodeDecodeError:
             # Slack sends UTF-8, and nothing else can be checked.
             answer = BoltResponse(status=HTTPStatus.BAD_REQUEST)
@@ -80,13 +85,6 @@ class Webhook:
         if answer.status == HTTPStatus.UNAUTHORIZED:
             log.warning("slack_webhook_denied", address=request.remote)
         return await to_aiohttp_response(answer)
-
-    async def _dispatched(self, request: web.Request) -> BoltResponse:
-        call = await to_bolt_request(request)
-        if not call.body and call.raw_body:
-            # Bolt 1.30.0 loses a slash command that has the word "payload" in its text.
-            call.body = dict(parse_qsl(call.raw_body, keep_blank_values=True))
-        return await self._app.async_dispatch(call)
 
     async def _store(self, update: IncomingPayload) -> None:
         # Its twin, the `message` event, tells of files; the first one stored counts.
@@ -134,7 +132,9 @@ def bolt_app(client: Client, ingest: Ingest, store: Store, signing_secret: str) 
 
     async def admit(body: dict[str, Any]) -> BoltResponse:
         """Answer at once, without `next()`: no listener may come before the commit."""
-        return await answered(store(_update_of(body)))
+        kind: UpdateKind = "slash_commands" if "command" in body else "interactive"
+        kind = "events_api" if "event" in body else kind
+        return await answered(store(IncomingPayload(kind, body)))
 
     app = AsyncApp(
         # Below `slack_bolt`, since Bolt names loggers after the app.
@@ -163,12 +163,6 @@ async def answered(storing: Awaitable[None]) -> BoltResponse:
         log.exception("slack_webhook_not_stored")
         return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
     return BoltResponse(status=HTTPStatus.OK)
-
-
-def _update_of(body: dict[str, Any]) -> IncomingPayload:
-    if "event" in body:
-        return IncomingPayload("events_api", body)
-    return IncomingPayload("slash_commands" if "command" in body else "interactive", body)
 
 
 async def _passed_on(error: Exception) -> NoReturn:
@@ -211,7 +205,11 @@ class Receiver:
         Whatever the intake raises goes on to the caller. Nothing was acknowledged then: Slack
         delivers it again, and the next run reads what is missing.
         """
-        app_token = _checked(self._settings)
+        settings, app_token = self._settings, None
+        if settings.mode == "socket":
+            app_token = credential(settings.app_token, "platforms.slack.app_token")
+        else:
+            credential(settings.signing_secret, "platforms.slack.signing_secret")
         client = Client(self._settings)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -262,14 +260,6 @@ class Receiver:
             identity = await identified(client)
         self._reached_at = self._clock()
         return identity
-
-
-def _checked(settings: SlackSettings) -> str | None:
-    """Return the app token, None in HTTP mode, once all that the mode needs is there."""
-    if settings.mode == "socket":
-        return credential(settings.app_token, "platforms.slack.app_token")
-    credential(settings.signing_secret, "platforms.slack.signing_secret")
-    return None
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -194,23 +194,26 @@ class Socket:
             AdapterDisconnected: The connection broke, or Slack closed it.
             AdapterRefused: The app token is wrong, or Socket Mode was switched off.
         """
-        url = await self._address(client)
+        # The SDK's client would not tell that the token is wrong.
+        with mapped_receiving("app_token"):
+            answer = await client.web.apps_connections_open(app_token=self._app_token)
+        url = str(answer["url"])
         async with (
             self._connected(_Connection(client, url)) as connection,
             asyncio.TaskGroup() as tasks,
         ):
             storing = tasks.create_task(self._store_all(connection), name="slack store")
             aside = tasks.create_task(beside(), name="slack beside")
-            _note_end(await connection.ended())
+            reason = await connection.ended()
+            if reason == "link_disabled":
+                app = "the app of platforms.slack.app_token"
+                raise AdapterRefused(f"Socket Mode is switched off for {app}")
+            if reason not in _REFRESH:
+                raise AdapterDisconnected(f"Slack closed the socket: {reason}")
+            log.info("slack_socket_refreshed", reason=reason)
             aside.cancel()
             await connection.waiting.join()
             storing.cancel()
-
-    async def _address(self, client: Client) -> str:
-        """Ask first: the SDK's client would not tell that the token is wrong."""
-        with mapped_receiving("app_token"):
-            answer = await client.web.apps_connections_open(app_token=self._app_token)
-        return str(answer["url"])
 
     @asynccontextmanager
     async def _connected(self, connection: _Connection) -> AsyncIterator[_Connection]:
@@ -235,12 +238,3 @@ class Socket:
                 waiting.task_done()
             if self._ingest.revoked.is_set():
                 raise AdapterRefused("the app was removed from its workspace")
-
-
-def _note_end(reason: str) -> None:
-    """Return where a new connection will do; raise where it will not."""
-    if reason == "link_disabled":
-        raise AdapterRefused("Socket Mode is switched off for the app of platforms.slack.app_token")
-    if reason not in _REFRESH:
-        raise AdapterDisconnected(f"Slack closed the socket: {reason}")
-    log.info("slack_socket_refreshed", reason=reason)
