@@ -291,24 +291,19 @@ async def check(settings: SlackSettings) -> AccountReport:
     """
     client = Client(settings)
     try:
-        answer = await _asked(client, "bot_token")
+        with mapped_receiving("bot_token"):
+            answer = await client.web.auth_test()
         if settings.mode == "socket":
             token = credential(settings.app_token, "platforms.slack.app_token")
-            await _asked(client, "app_token", token)
-        elif not signing_secret(settings):
+            with mapped_receiving("app_token"):
+                await client.web.apps_connections_open(app_token=token)
+        else:
             credential(settings.signing_secret, "platforms.slack.signing_secret")
     finally:
         await client.close()
     name, team = str(answer.get("user") or ""), str(answer.get("team") or "")
     text = f"the token is that of {name} in the workspace {team}"
     return AccountReport("accepted", text, bot=name, lacks=_lacks(answer.headers))
-
-
-async def _asked(client: Client, setting: str, app_token: str | None = None) -> Any:
-    with mapped_receiving(setting):
-        if app_token is None:
-            return await client.web.auth_test()
-        return await client.web.apps_connections_open(app_token=app_token)
 
 
 def _lacks(headers: Any) -> tuple[str, ...]:

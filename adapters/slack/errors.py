@@ -58,28 +58,25 @@ class Limited(SendDelayed):
     """Slack asked for a pause; the own budgets' delays are plain SendDelayed."""
 
 
-class Mendable(SendDelayed):
-    """Slack's no, with its `code`, for a reason that an operator can fix: nothing is buried."""
+class Coded(AdapterError):
+    """Slack's no, with its `code`."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"Slack: {code}")
         self.code = code
 
 
-class Refused(SendRejected):
-    """Slack's no for good, with its `code`."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(f"Slack: {code}")
-        self.code = code
+class Mendable(Coded, SendDelayed):
+    """For a reason that an operator can fix: nothing is buried."""
 
 
-REFUSED = (Refused, Mendable)
+class Refused(Coded, SendRejected):
+    """For good."""
 
 
 def code_of(exc: AdapterError) -> str:
     """Return Slack's word for a refusal, empty for what is none."""
-    return exc.code if isinstance(exc, REFUSED) else ""
+    return exc.code if isinstance(exc, Coded) else ""
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed
 from adapters.messages import Attachment
 from adapters.slack.client import Client
-from adapters.slack.errors import CREDENTIALS, REFUSED, mapped
+from adapters.slack.errors import CREDENTIALS, Coded, mapped
 
 
 async def download(client: Client, attachment: Attachment, limit_bytes: int) -> bytes:
@@ -32,7 +32,7 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
                 # It may lead to the login page, or elsewhere; the token must not follow.
                 allow_redirects=False,
             )
-    except REFUSED as exc:
+    except Coded as exc:
         # A token can be fixed, and the file is still there.
         if exc.code in CREDENTIALS:
             raise FetchDelayed(str(exc)) from exc

@@ -8,7 +8,7 @@ from typing import Any
 from adapters.errors import AdapterError, SendDelayed, SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.slack.client import Client, nonce_of
-from adapters.slack.errors import REFUSED, code_of, mapped
+from adapters.slack.errors import Coded, code_of, mapped
 
 STREAMED = "stream:"
 """Begins the ref of a preview that is, or was, Slack's own text stream."""
@@ -91,7 +91,18 @@ async def _since(
     """
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
-        page = await _page(client, address, oldest, cursor)
+        place = address.chat, address.thread
+        try:
+            page = await client.history(
+                *place, oldest=oldest, cursor=cursor, include_all_metadata=True
+            )
+        except Coded as exc:
+            # An app without the scope for histories works; it then marks what it sends again.
+            if exc.code in _NO_ACCESS:
+                raise HistoryUnreadable from exc
+            if exc.code in {"channel_not_found", "thread_not_found"}:
+                return
+            raise SendDelayed(str(exc)) from exc
         for shown in page.get("messages") or ():
             if isinstance(shown, dict):
                 yield shown
@@ -99,22 +110,6 @@ async def _since(
         if not cursor:
             return
     raise HistoryUnreadable
-
-
-async def _page(
-    client: Client, address: Address, oldest: str, cursor: str | None
-) -> dict[str, Any]:
-    try:
-        return await client.history(
-            address.chat, address.thread, oldest=oldest, cursor=cursor, include_all_metadata=True
-        )
-    except REFUSED as exc:
-        # An app without the scope for histories works; it then marks what it sends again.
-        if exc.code in _NO_ACCESS:
-            raise HistoryUnreadable from exc
-        if exc.code in {"channel_not_found", "thread_not_found"}:
-            return {}
-        raise SendDelayed(str(exc)) from exc
 
 
 async def is_thread_gone(client: Client, channel: str, thread: str) -> bool:

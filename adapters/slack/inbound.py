@@ -22,7 +22,7 @@ from adapters.base import Clock, Recent
 from adapters.errors import AdapterError
 from adapters.messages import Address, Addressing, Attachment, ChatKind, InboundMessage, Poison
 from adapters.slack.client import USERS, Client
-from adapters.slack.errors import REFUSED
+from adapters.slack.errors import Coded
 from adapters.slack.platform import SlackSettings
 from adapters.wire import Text, WirePart, file_kind, flaw, others, poison, quote, raw_json, storable
 
@@ -369,11 +369,7 @@ def _shown(markup: str, name_of: NameOf) -> str:
 
 
 class Names:
-    """The names of the people in one workspace.
-
-    Args:
-        client: The Web API; closed by its owner.
-    """
+    """The names of the people in one workspace."""
 
     def __init__(self, client: Client, clock: Clock = time.monotonic) -> None:
         self._client = client
@@ -414,7 +410,7 @@ class Names:
         except AdapterError as exc:
             log.debug("slack_name_unknown", reason=str(exc))
             # Only a no is remembered: after an outage the name may be there at the next message.
-            if isinstance(exc, REFUSED):
+            if isinstance(exc, Coded):
                 self._failed[user] = self._clock()
         else:
             self._names[user] = _name_in_profile(answer.get("user")) or user

@@ -20,7 +20,7 @@ from adapters.errors import AdapterDisconnected, SendDelayed
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
 from adapters.slack.buttons import Press, read_command, read_press, read_stop
 from adapters.slack.client import Client
-from adapters.slack.errors import REFUSED, Limited, mapped
+from adapters.slack.errors import Coded, Limited, mapped
 from adapters.slack.inbound import BotIdentity, Names, Reading, people_in, raw_of, read_message
 from adapters.slack.platform import SlackSettings
 from adapters.wire import poison
@@ -315,7 +315,7 @@ class Backfill:
             gap = self._gaps.popleft()
             try:
                 stored += await self._close(client, gap)
-            except REFUSED as exc:
+            except Coded as exc:
                 # Nothing can be read there: let live messages move the cursor again.
                 log.info("slack_backfill_refused", channel=gap.channel, reason=str(exc))
             except SendDelayed as exc:

@@ -25,7 +25,7 @@ from adapters.previews import Previews
 from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, metadata_of
-from adapters.slack.errors import REFUSED, Refused, mapped
+from adapters.slack.errors import Coded, Refused, mapped
 from adapters.slack.find_sent import STREAMED
 from adapters.slack.ingest import Ingest
 from adapters.slack.render import preview_text
@@ -81,7 +81,6 @@ class SlackPreviews(Previews):
     """The previews of one app.
 
     Args:
-        client: The Web API; closed by its owner.
         ingest: Knows the workspace, once Slack has told it.
     """
 
@@ -185,7 +184,7 @@ class SlackPreviews(Previews):
                         recipient_user_id=question.sender,
                         markdown_text=beginning,
                     )
-        except REFUSED as exc:
+        except Coded as exc:
             log.debug("slack_stream_refused", channel=address.chat, reason=str(exc))
             # Not asked for again there: it would be refused again, and each attempt costs a
             # request.
@@ -249,7 +248,7 @@ class SlackPreviews(Previews):
                 await self._client.web.chat_appendStream(
                     channel=live.address.chat, ts=live.ts, markdown_text=added
                 )
-        except (*REFUSED, SendUnknown):
+        except (Coded, SendUnknown):
             # Appending the same piece again would show it twice.
             live.in_doubt = True
             await self._end_stream(live)

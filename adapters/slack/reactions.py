@@ -9,7 +9,7 @@ from adapters.base import Clock, Recent
 from adapters.errors import AdapterError
 from adapters.messages import Address, MessageRef, Reaction
 from adapters.slack.client import REACT, STATUS, UNREACT, Client
-from adapters.slack.errors import REFUSED, code_of
+from adapters.slack.errors import Coded, code_of
 from adapters.slack.ingest import position_of
 
 log = structlog.get_logger()
@@ -35,9 +35,6 @@ class Reactions:
 
     A thread's work is an agent session where Slack takes the app for an agent (then it shows its
     own stop button), else it has a status line. Outside of threads Slack has neither.
-
-    Args:
-        client: The Web API; closed by its owner.
     """
 
     def __init__(self, client: Client, *, reactions: bool, clock: Clock = time.monotonic) -> None:
@@ -94,7 +91,7 @@ class Reactions:
                 initiator_user_id=sender,
             ),
         )
-        if isinstance(failed, REFUSED):
+        if isinstance(failed, Coded):
             self._has_sessions = False
 
     async def _status(self, address: Address, status: str) -> None:

@@ -219,7 +219,11 @@ class Receiver:
                 else:
                     await self._listen(client, Socket(app_token, self._ingest))
         except BaseExceptionGroup as failures:
-            raise _first(failures) from failures
+            # A refusal says more than a broken connection.
+            found: BaseException = failures.subgroup(AdapterRefused) or failures
+            while isinstance(found, BaseExceptionGroup):
+                found = found.exceptions[0]
+            raise found from failures
         finally:
             self._socket = None
             await client.close()
@@ -260,14 +264,6 @@ class Receiver:
             identity = await identified(client)
         self._reached_at = self._clock()
         return identity
-
-
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the failure that says most: a refusal before a broken connection."""
-    found: BaseException = failures.subgroup(AdapterRefused) or failures
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
 
 
 async def follow_up(ingest: Ingest, client: Client) -> NoReturn:

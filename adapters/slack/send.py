@@ -28,7 +28,6 @@ class Sender:
     """The outgoing half of one app.
 
     Args:
-        client: The Web API; closed by its owner.
         previews: Knows the messages that answers were shown in while they grew.
     """
 

@@ -7,8 +7,8 @@ over each frame in order; what waits is one commit, and then Slack is told.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, get_args
 
@@ -197,30 +197,23 @@ class Socket:
         # The SDK's client would not tell that the token is wrong.
         with mapped_receiving("app_token"):
             answer = await client.web.apps_connections_open(app_token=self._app_token)
-        url = str(answer["url"])
-        async with (
-            self._connected(_Connection(client, url)) as connection,
-            asyncio.TaskGroup() as tasks,
-        ):
-            storing = tasks.create_task(self._store_all(connection), name="slack store")
-            aside = tasks.create_task(beside(), name="slack beside")
-            reason = await connection.ended()
-            if reason == "link_disabled":
-                app = "the app of platforms.slack.app_token"
-                raise AdapterRefused(f"Socket Mode is switched off for {app}")
-            if reason not in _REFRESH:
-                raise AdapterDisconnected(f"Slack closed the socket: {reason}")
-            log.info("slack_socket_refreshed", reason=reason)
-            aside.cancel()
-            await connection.waiting.join()
-            storing.cancel()
-
-    @asynccontextmanager
-    async def _connected(self, connection: _Connection) -> AsyncIterator[_Connection]:
+        connection = _Connection(client, str(answer["url"]))
         try:
             await connection.opened()
             self._connection = connection
-            yield connection
+            async with asyncio.TaskGroup() as tasks:
+                storing = tasks.create_task(self._store_all(connection), name="slack store")
+                aside = tasks.create_task(beside(), name="slack beside")
+                reason = await connection.ended()
+                if reason == "link_disabled":
+                    app = "the app of platforms.slack.app_token"
+                    raise AdapterRefused(f"Socket Mode is switched off for {app}")
+                if reason not in _REFRESH:
+                    raise AdapterDisconnected(f"Slack closed the socket: {reason}")
+                log.info("slack_socket_refreshed", reason=reason)
+                aside.cancel()
+                await connection.waiting.join()
+                storing.cancel()
         finally:
             self._connection = None
             await connection.shut()

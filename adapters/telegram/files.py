@@ -26,7 +26,6 @@ class FileFetcher:
     """The files of one bot.
 
     Args:
-        client: The bot; closed by its owner.
         albums: Their files are fetched once they are complete.
         local: The server is the operator's own: its files may lie on this machine's disk.
     """

@@ -28,11 +28,7 @@ _ROW_BUTTONS = 3
 
 
 class Sender:
-    """The outgoing half of one bot.
-
-    Args:
-        client: The bot; closed by its owner.
-    """
+    """The outgoing half of one bot."""
 
     def __init__(self, client: Client, previews: TelegramPreviews) -> None:
         self._client = client
