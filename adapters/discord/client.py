@@ -343,7 +343,10 @@ def connector() -> aiohttp.TCPConnector:
 def use_servers(settings: DiscordSettings) -> None:
     """Point the SDK at the configured servers; both hooks hold for the whole process."""
     if settings.api_url:
-        Route.BASE = _versioned(settings.api_url)
+        root = settings.api_url.rstrip("/")
+        # `http://host` and `http://host/api` are completed to the version that the SDK speaks.
+        version_of = {"": f"{root}/api/v10", "/api": f"{root}/v10"}
+        Route.BASE = version_of.get(URL(root).path.rstrip("/"), root)
     if settings.gateway_url:
         DiscordWebSocket.DEFAULT_GATEWAY = URL(settings.gateway_url)
 
@@ -428,7 +431,11 @@ class _Budget(Ratelimit):
 
     @override
     async def acquire(self) -> None:
-        while not self._has_room():
+        while True:
+            if self.is_expired():
+                self.reset()  # type: ignore[no-untyped-call]
+            if self.remaining > 0:
+                break
             now = asyncio.get_running_loop().time()
             wait_s = BUCKET_WAIT_S if self.expires is None else self.expires - now
             # Who asked goes back to the outbox, which can wait for hours.
@@ -448,11 +455,6 @@ class _Budget(Ratelimit):
             self.reset()  # type: ignore[no-untyped-call]
         self._freed.set()
 
-    def _has_room(self) -> bool:
-        if self.is_expired():
-            self.reset()  # type: ignore[no-untyped-call]
-        return self.remaining > 0
-
 
 async def _retry_after_s(answer: Any) -> float:
     """Return what a 429 asks for: in its body, else in its header."""
@@ -470,10 +472,3 @@ async def _said(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     except ValueError:
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def _versioned(url: str) -> str:
-    """Complete `http://host` and `http://host/api` to the version that the SDK speaks."""
-    root = url.rstrip("/")
-    path = URL(root).path.rstrip("/")
-    return {"": f"{root}/api/v10", "/api": f"{root}/v10"}.get(path, root)

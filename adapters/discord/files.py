@@ -36,7 +36,11 @@ async def fetch(api: Api, attachment: Attachment, limit_bytes: int, api_url: str
     """
     if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
         raise FetchRejected(f"the file is larger than {limit_bytes} bytes")
-    location = _location(attachment.ref)
+    try:
+        location = orjson.loads(attachment.ref)
+        location = {name: str(location[name]) for name in ("channel", "message", "id", "url")}
+    except (ValueError, LookupError, TypeError) as exc:
+        raise FetchRejected("it is not known where the file is") from exc
     try:
         return await _download(api, location["url"], limit_bytes, api_url)
     except Expired:
@@ -53,14 +57,6 @@ def is_discords(url: str, api_url: str | None) -> bool:
     if api_url is not None and target.host == URL(api_url).host:
         return True
     return target.scheme == "https" and target.host in _HOSTS
-
-
-def _location(ref: str) -> dict[str, str]:
-    try:
-        location = orjson.loads(ref)
-        return {name: str(location[name]) for name in ("channel", "message", "id", "url")}
-    except (ValueError, LookupError, TypeError) as exc:
-        raise FetchRejected("it is not known where the file is") from exc
 
 
 async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -> bytes:

@@ -33,7 +33,9 @@ async def find_sent(
         SendDelayed: The history cannot be read now.
         CodedRefusal: The bot may not read it.
     """
-    after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), _answered(message))
+    callback = Callback.parse(message.reply_to)
+    answered = _id_of((callback.id if callback else message.reply_to) or message.address.thread)
+    after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), answered)
     async with aclosing(_since(api, channel, after)) as history:
         async for shown in history:
             if shown["id"] not in others and _shows(shown, message, api.user):
@@ -79,12 +81,6 @@ def _is_unfinished(shown: Any, question: MessageRef, nonce: str, user: str) -> b
     return named is None or named == question.message_ref
 
 
-def _answered(message: Outgoing) -> int:
-    """Return the id of what a row answers, 0 where it answers nothing."""
-    callback = Callback.parse(message.reply_to)
-    return _id_of((callback.id if callback else message.reply_to) or message.address.thread)
-
-
 def _id_of(ref: str | None) -> int:
     return int(ref) if ref is not None and ref.isdecimal() else 0
 
@@ -97,22 +93,15 @@ async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None
     """
     for number in range(_MOST_PAGES):
         page = await api.history(channel, after)
-        if not page and number == 0:
-            await _check_readable(api, channel)
+        # A channel with a hidden history looks as quiet as one that is.
+        # Source: https://discord.com/developers/docs/resources/message#get-channel-messages
+        if not page and number == 0 and not await api.history(channel, 0, limit=1):
+            raise CodedRefusal("the bot may not read the history", 0)
         for shown in page:
             yield shown
         if len(page) < PAGE:
             return
         after = int(page[-1]["id"])
-
-
-async def _check_readable(api: Api, channel: str) -> None:
-    """Tell a quiet channel from one with a hidden history, which looks empty to the bot.
-
-    Source: https://discord.com/developers/docs/resources/message#get-channel-messages
-    """
-    if not await api.history(channel, 0, limit=1):
-        raise CodedRefusal("the bot may not read the history", 0)
 
 
 def _shows(shown: Any, message: Outgoing, user: str) -> bool:

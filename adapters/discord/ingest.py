@@ -143,7 +143,12 @@ class Ingest:
 
     def take(self, frame: str) -> None:
         """Queue an event if something is to be done about it."""
-        name, data = _event(frame)
+        try:
+            event = json.loads(frame)
+            name, data = str(event["t"]), event["d"]
+        # What is no JSON ends the connection in the SDK.
+        except (ValueError, LookupError, TypeError):
+            return
         if name == "GUILD_CREATE":
             self._guild_came.set()
         elif name in _WANTED:
@@ -258,7 +263,14 @@ class Ingest:
     ) -> None:
         """Commit messages of one channel with its cursor, and open the threads they ask for."""
         messages = [item for item in items if isinstance(item, InboundMessage)]
-        opening = [message for message in messages if _opens_thread(message, channel)]
+        # The first message of a forum post has the thread's id too, but was said inside of it.
+        opening = [
+            each
+            for each in messages
+            if each.kind == "message"
+            and each.address.thread == each.message_ref
+            and each.address.chat == channel
+        ]
         cursors = [
             # The thread's first message is the one that opens it; the echo of it is not read again.
             self._cursor(_thread_of(message), int(_thread_of(message)))
@@ -324,28 +336,10 @@ class Ingest:
         return Cursor(source_name(self._settings.name, channel), position)
 
 
-def _event(frame: str) -> tuple[str, Any]:
-    """Return name and data of an event; what is no JSON ends the connection in the SDK."""
-    try:
-        event = json.loads(frame)
-        return str(event["t"]), event["d"]
-    except (ValueError, LookupError, TypeError):
-        return "", None
-
-
 def _channel_of(data: Any) -> str:
     """Return the channel that an event belongs to, "" if it does not say."""
     channel = as_id(data.get("channel_id")) if isinstance(data, dict) else None
     return channel if isinstance(channel, str) and channel.isdecimal() else ""
-
-
-def _opens_thread(message: InboundMessage, channel: str) -> bool:
-    """Whether the message's conversation is a thread that is still to be opened from it.
-
-    The first message of a forum post has the thread's id too, but was said inside of it.
-    """
-    opened = message.address.thread == message.message_ref and message.address.chat == channel
-    return opened and message.kind == "message"
 
 
 def _thread_of(message: InboundMessage) -> str:

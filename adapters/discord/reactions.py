@@ -8,7 +8,7 @@ from adapters.discord.buttons import Callback
 from adapters.discord.client import Api
 from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, CodedRefusal, mapped_call
 from adapters.discord.threads import Threads, channel_of
-from adapters.messages import Address, MessageRef, Reaction
+from adapters.messages import MessageRef, Reaction
 
 log = structlog.get_logger()
 
@@ -46,7 +46,11 @@ class Reactions:
         ref = question.message_ref
         if ref is None or not self._reactions or Callback.parse(ref):
             return
-        for channel in _channels_of(question.address, ref):
+        address = question.address
+        # One that opened a thread is in the channel above it, but the first message of a forum post
+        # has the thread's id too, and is inside of it: only trying tells.
+        is_opener = address.thread is not None and ref == address.thread
+        for channel in [address.chat, ref] if is_opener else [channel_of(address)]:
             if channel not in self._forbidden and await self._reacted(channel, ref, mark):
                 return
 
@@ -54,7 +58,10 @@ class Reactions:
         """Whether nothing is left to be tried: False if the message is not in this channel."""
         with self._api.best_effort("reaction", channel):
             try:
-                await self._react(channel, ref, mark)
+                # The new mark first: between the two requests there is at least one.
+                await self._call("PUT", channel, ref, _EMOJI[mark])
+                if mark != "received":
+                    await self._call("DELETE", channel, ref, _EMOJI["received"])
             except CodedRefusal as exc:
                 if exc.code in {MISSING_ACCESS, MISSING_PERMISSIONS}:
                     self._forbidden.add(channel)
@@ -62,24 +69,7 @@ class Reactions:
                 return False
         return True
 
-    async def _react(self, channel: str, ref: str, mark: Reaction) -> None:
-        # The new mark first: between the two requests there is at least one.
-        await self._call("PUT", channel, ref, _EMOJI[mark])
-        if mark != "received":
-            await self._call("DELETE", channel, ref, _EMOJI["received"])
-
     async def _call(self, method: str, channel: str, ref: str, emoji: str) -> None:
         with await self._api.pacer.wait_signal(channel), mapped_call():
             await self._api.call(method, _REACTION, channel_id=channel, message_id=ref, emoji=emoji)
         await asyncio.sleep(_BETWEEN_REACTIONS_S)
-
-
-def _channels_of(address: Address, ref: str) -> list[str]:
-    """Return where the message may be: one that opened a thread is in the channel above it.
-
-    The first message of a forum post has the thread's id too, and is inside of it.
-    """
-    if address.thread is None or ref != address.thread:
-        return [channel_of(address)]
-    # Only trying tells in which of the two it is.
-    return [address.chat, address.thread]

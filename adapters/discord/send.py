@@ -198,7 +198,8 @@ class Sender:
         receipt = await self._show_anew(message)
         # The look-up may have found that very message: it is the answer then.
         if receipt.platform_ref != message.preview_ref:
-            await self._take_away(message, message.preview_ref)
+            with self._api.best_effort("preview", channel_of(message.address)):
+                await self._posts.delete(message.address, message.preview_ref)
         return receipt
 
     async def _show_anew(self, message: Outgoing) -> Receipt:
@@ -208,8 +209,11 @@ class Sender:
             return Receipt(ref)
         if message.outcome_unknown:
             try:
-                if ref := await self._find(message):
-                    return Receipt(ref)
+                shown = self._shown.items()
+                others = frozenset(ref for ref, nonce in shown if nonce != message.nonce)
+                channel = channel_of(message.address)
+                if found := await find_sent(self._api, channel, message, others):
+                    return Receipt(found)
             except CodedRefusal as exc:
                 # The nonce is what is left, for some minutes; later it would be shown twice.
                 log.warning("discord_look_up_failed", chat=message.address.chat, reason=str(exc))
@@ -227,11 +231,6 @@ class Sender:
             log.info("discord_preview_missing", chat=message.address.chat, reason=str(exc))
             return False
         return True
-
-    async def _take_away(self, message: Outgoing, ref: str) -> None:
-        """Delete a preview that could not become the answer, best effort."""
-        with self._api.best_effort("preview", channel_of(message.address)):
-            await self._posts.delete(message.address, ref)
 
     async def _answer(self, message: Outgoing, callback: Callback) -> str | None:
         """Put the row in the place of "thinking…"; None if it is too late for that.
@@ -261,10 +260,6 @@ class Sender:
                 raise SendDelayed("the interaction is not acknowledged yet", UNTIL_THEN_S) from exc
             log.info("discord_interaction_expired", chat=message.address.chat, reason=str(exc))
             return None
-
-    async def _find(self, message: Outgoing) -> str | None:
-        others = frozenset(ref for ref, nonce in self._shown.items() if nonce != message.nonce)
-        return await find_sent(self._api, channel_of(message.address), message, others)
 
     async def _post(self, message: Outgoing, mark: str = "") -> str:
         body = body_of((mark + message.payload).strip(), message.choices)

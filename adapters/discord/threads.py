@@ -115,17 +115,13 @@ def _from_directory(channel: Any) -> ChannelKind:
             parent=str(channel.parent_id), opens_threads=False, guild=str(channel.guild.id)
         )
     if isinstance(channel, discord.abc.GuildChannel):
-        opens = channel.type.value in OPENS_THREADS and _may_open_threads(channel)
+        me = channel.guild.me
+        mine = channel.permissions_for(me) if me else None
+        may_open = mine is None or (mine.create_public_threads and mine.send_messages_in_threads)
+        opens = channel.type.value in OPENS_THREADS and may_open
         return ChannelKind(opens_threads=opens, guild=str(channel.guild.id))
     # Bots cannot join group chats: what belongs to no server is a direct chat.
     return DM
-
-
-def _may_open_threads(channel: discord.abc.GuildChannel) -> bool:
-    if channel.guild.me is None:
-        return True
-    mine = channel.permissions_for(channel.guild.me)
-    return mine.create_public_threads and mine.send_messages_in_threads
 
 
 class Threads:
@@ -169,7 +165,10 @@ class Threads:
             SendRejected: There will never be such a thread.
             SendDelayed: It cannot be opened now.
         """
-        if await self._existed(address):
+        thread = address.thread or ""
+        # Its cursor begins at its own id (`Ingest`), and moves with the first message in it.
+        position = await self._intake.position(source_name(address.account, thread))
+        if thread in self._seen or (position is not None and position > int(thread)):
             raise CodedRefusal("the thread was deleted", UNKNOWN_CHANNEL)
         await self._open(address, title_of(await self._starter_text(address)))
 
@@ -196,15 +195,6 @@ class Threads:
             if exc.code != THREAD_EXISTS:
                 raise
         self.note(thread)
-
-    async def _existed(self, address: Address) -> bool:
-        """Whether something was said in the thread: its cursor has moved since it was opened."""
-        thread = address.thread or ""
-        if thread in self._seen:
-            return True
-        # Its cursor begins at its own id (`Ingest`), and moves with the first message in it.
-        position = await self._intake.position(source_name(address.account, thread))
-        return position is not None and position > int(thread)
 
     async def _starter_text(self, address: Address) -> str:
         path = "/channels/{channel_id}/messages/{message_id}"
