@@ -220,6 +220,7 @@ def _inbound(
 ) -> InboundMessage:
     address, kind, addressed = _destination(message, event, reading)
     known = {message.user, message.bot_id, reading.identity.user, reading.identity.bot}
+    files = _files(message)
     attachments = tuple(
         Attachment(
             name=file.name or file.title or file.id,
@@ -229,16 +230,22 @@ def _inbound(
             ref=file.id,
             authors=others(authors, known),
         )
-        for authors, file in _files(message)
+        for authors, file in files
         if file.id and not file.is_external and file.mode not in _GONE_FILES
     )
     text = _text(message, reading)
     key = f"{event.channel}:{message.ts}"
+    profile = message.user_profile or _Profile()
+    told = profile.display_name or profile.real_name or message.username
+    name = told or reading.name_of(message.user)
+    unreadable = None if text or attachments else "an empty message"
+    if len(attachments) < len(files):
+        unreadable = "a file that Slack does not hand out"
     return InboundMessage(
         address=address,
         chat_kind=kind,
         sender=message.user or message.bot_id,
-        sender_name=_name(message, reading),
+        sender_name=name or message.user or message.bot_id,
         text=text,
         dedupe_key=key if edit is None else f"{key}:e{edit}",
         raw=raw,
@@ -246,7 +253,7 @@ def _inbound(
         kind="message" if edit is None else "edit",
         attachments=attachments,
         authors=others(_authors(message, text, attachments), known),
-        unreadable=_unreadable(message, text, attachments),
+        unreadable=unreadable,
         addressed=addressed,
     )
 
@@ -288,13 +295,6 @@ def _is_quoted(shared: _Shared) -> bool:
     return not is_preview and bool((shared.text or shared.fallback).strip())
 
 
-def _name(message: _Message, reading: Reading) -> str:
-    profile = message.user_profile
-    told = (profile.display_name or profile.real_name) if profile else ""
-    known = told or message.username or reading.name_of(message.user)
-    return known or message.user or message.bot_id
-
-
 def _authors(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> list[str | None]:
     """Return whose words and files a message shares; None for somebody who is not told."""
     quoted = [] if text.startswith("/") else filter(_is_quoted, message.attachments)
@@ -313,12 +313,6 @@ def _files(message: _Message) -> list[tuple[list[str | None], _SharedFile]]:
     own: list[tuple[list[str | None], _SharedFile]] = [([], file) for file in message.files]
     shared = [(_author(each, message), file) for each in message.attachments for file in each.files]
     return [*own, *shared]
-
-
-def _unreadable(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> str | None:
-    if len(attachments) < len(_files(message)):
-        return "a file that Slack does not hand out"
-    return None if text or attachments else "an empty message"
 
 
 def readable(text: str, name_of: NameOf = lambda _: None) -> str:
@@ -413,12 +407,10 @@ class Names:
             if isinstance(exc, Coded):
                 self._failed[user] = self._clock()
         else:
-            self._names[user] = _name_in_profile(answer.get("user")) or user
-
-
-def _name_in_profile(user: Any) -> str:
-    known = user if isinstance(user, dict) else {}
-    profile = known.get("profile")
-    shown = profile if isinstance(profile, dict) else {}
-    words = [shown.get("display_name"), shown.get("real_name"), known.get("name")]
-    return storable(next((word for word in words if word and isinstance(word, str)), ""))
+            found = answer.get("user")
+            known = found if isinstance(found, dict) else {}
+            profile = known.get("profile")
+            shown = profile if isinstance(profile, dict) else {}
+            words = [shown.get("display_name"), shown.get("real_name"), known.get("name"), user]
+            name = next(word for word in words if word and isinstance(word, str))
+            self._names[user] = storable(name)

@@ -249,8 +249,12 @@ def _event_of(update: IncomingPayload) -> dict[str, Any] | None:
 
 def in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
     """Sort messages by timestamp; what has none (commands, buttons) keeps its place."""
-    timed = iter(sorted(filter(_position, said), key=lambda each: _position(each) or 0))
-    return [next(timed) if _position(each) else each for each in said]
+
+    def at(message: InboundMessage) -> int:
+        return position_of(message.message_ref) or 0
+
+    timed = iter(sorted(filter(at, said), key=at))
+    return [next(timed) if at(each) else each for each in said]
 
 
 def position_of(ts: str | None) -> int | None:
@@ -264,10 +268,6 @@ def position_of(ts: str | None) -> int | None:
 def ts_of(position: int) -> str:
     """Return microseconds as Slack writes a timestamp."""
     return f"{position // 1_000_000}.{position % 1_000_000:06d}"
-
-
-def _position(message: InboundMessage) -> int | None:
-    return position_of(message.message_ref)
 
 
 def is_message(event: Any) -> bool:
