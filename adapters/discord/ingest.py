@@ -232,7 +232,7 @@ class Ingest:
         await self._backfill.fill(channel)
         if isinstance(data, dict) and not data.get("guild_id"):
             self._parts.channel_kinds.learn(channel, DM)
-        read = await self._read(channel, data, edited=edited)
+        read = to_inbound(data, await self._reading(channel), edited=edited)
         if read is None:
             return
         number = snowflake_of(data)
@@ -240,13 +240,9 @@ class Ingest:
         await self._store(channel, [read], number if moves else None)
 
     async def _store_page(self, channel: str, page: list[Any], last: int) -> None:
-        read = [await self._read(channel, data) for data in page]
+        reading = await self._reading(channel)
+        read = [to_inbound(data, reading) for data in page]
         await self._store(channel, [item for item in read if item is not None], last)
-
-    async def _read(
-        self, channel: str, data: Any, *, edited: bool = False
-    ) -> InboundMessage | Poison | None:
-        return to_inbound(data, await self._reading(channel), edited=edited)
 
     async def _reading(self, channel: str) -> Reading:
         channel_kind = await self._parts.channel_kinds.of(channel) if channel else ChannelKind()
@@ -263,52 +259,34 @@ class Ingest:
     ) -> None:
         """Commit messages of one channel with its cursor, and open the threads they ask for."""
         messages = [item for item in items if isinstance(item, InboundMessage)]
-        # The first message of a forum post has the thread's id too, but was said inside of it.
-        opening = [
-            each
+        # Threads by message. The first message of a forum post has the thread's id too, but was
+        # said inside of it.
+        opening = {
+            each.dedupe_key: each.address.thread or ""
             for each in messages
             if each.kind == "message"
             and each.address.thread == each.message_ref
             and each.address.chat == channel
-        ]
-        cursors = [
-            # The thread's first message is the one that opens it; the echo of it is not read again.
-            self._cursor(_thread_of(message), int(_thread_of(message)))
-            for message in opening
-        ]
+        }
+        # The thread's first message is the one that opens it; the echo of it is not read again.
+        cursors = [self._cursor(thread, int(thread)) for thread in opening.values()]
         if last is not None:
             cursors.append(self._cursor(channel, last))
-        answered = await self._accept(items, opening, cursors)
-        for message in answered:
-            opened = self._parts.threads.open_for(message.address, message.text)
-            self._tasks.create_task(opened, name=f"discord thread {_thread_of(message)}")
-
-    async def _accept(
-        self,
-        items: Sequence[InboundMessage | Poison],
-        opening: Sequence[InboundMessage],
-        cursors: Sequence[Cursor],
-    ) -> list[InboundMessage]:
-        """Commit messages; return those that will be answered in a new thread."""
-        pending = self._parts.threads.pending
-        for message in opening:
+        threads, unanswered = self._parts.threads, set(opening.values())
+        for thread in unanswered:
             # Before the commit: its turn may have an answer before the thread exists.
-            pending.begin(_thread_of(message))
-        answered: list[InboundMessage] = []
+            threads.pending.begin(thread)
         try:
-            done = await self._parts.intake.accept(items, cursors=cursors)
-            messages = [item for item in items if isinstance(item, InboundMessage)]
-            kept = {message.dedupe_key for message in opening}
-            answered = [
-                message
-                for message, admission in zip(messages, done, strict=True)
-                if message.dedupe_key in kept and admission.outcome in _ANSWERED
-            ]
+            admissions = await self._parts.intake.accept(items, cursors=cursors)
+            for message, admission in zip(messages, admissions, strict=True):
+                thread = opening.get(message.dedupe_key, "")
+                if thread in unanswered and admission.outcome in _ANSWERED:
+                    unanswered.remove(thread)
+                    opened = threads.open_for(message.address, message.text)
+                    self._tasks.create_task(opened, name=f"discord thread {thread}")
         finally:
-            for message in opening:
-                if message not in answered:
-                    pending.end(_thread_of(message))
-        return answered
+            for thread in unanswered:
+                threads.pending.end(thread)
 
     async def _interaction(self, data: Any) -> None:
         buttons = self._parts.buttons
@@ -340,10 +318,6 @@ def _channel_of(data: Any) -> str:
     """Return the channel that an event belongs to, "" if it does not say."""
     channel = as_id(data.get("channel_id")) if isinstance(data, dict) else None
     return channel if isinstance(channel, str) and channel.isdecimal() else ""
-
-
-def _thread_of(message: InboundMessage) -> str:
-    return message.address.thread or ""
 
 
 def _newest(client: discord.Client) -> dict[str, int | None]:
