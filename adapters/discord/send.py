@@ -66,11 +66,7 @@ class Posts:
     async def post(
         self, address: Address, body: dict[str, Any], file: OutgoingFile | None = None
     ) -> str:
-        """Show a new message; return its id.
-
-        Raises:
-            AdapterError: See `Adapter.send`.
-        """
+        """Show a new message and return its id; raises as `Adapter.send`."""
         if address.thread is None:
             return await self._create(address.chat, body, file)
         await self._threads.pending.wait(address.thread)
@@ -86,12 +82,7 @@ class Posts:
         return ref
 
     async def edit(self, address: Address, ref: str, body: dict[str, Any]) -> None:
-        """Change a message.
-
-        Raises:
-            SendDelayed: Try again later.
-            SendRejected: It cannot be changed.
-        """
+        """Change a message; raises as `Adapter.withdraw`."""
         with mapped_call():
             shown = await self._api.call(
                 "PATCH",
@@ -104,12 +95,7 @@ class Posts:
             shown["id"]
 
     async def delete(self, address: Address, ref: str) -> None:
-        """Take a message away.
-
-        Raises:
-            SendDelayed: Try again later.
-            SendRejected: It cannot be taken away.
-        """
+        """Take a message away; raises as `Adapter.withdraw`."""
         with mapped_call():
             await self._api.call(
                 "DELETE",
