@@ -225,7 +225,7 @@ class _MessageWriter:
         """Return the text of the line with its formats."""
         heading = self._runs[0][1].heading if self._runs else ""
         outer = {BOLD} if self._lead and heading else NO_STYLES
-        content = joined([
+        content = _joined([
             (self._shown(place), _formats(*run) | outer) for place, run in enumerate(self._runs)
         ])
         content = self._dialect.escape_line(content)
@@ -299,7 +299,7 @@ def _unbroken(text: str, longest: int) -> str:
     return re.sub(f"`{{{longest}}}(?=`)", rf"\g<0>{_INVISIBLE}", text)
 
 
-def joined(runs: Sequence[Run]) -> str:
+def _joined(runs: Sequence[Run]) -> str:
     """Return a line with its formats, as many as a reader sees no sign of."""
     is_emphasized = any(marks & _EMPHASIS for _, marks in runs)
     if not is_emphasized or len(runs) > _MOST_RUNS:

@@ -184,7 +184,7 @@ class Ingest:
     async def _commit(
         self, read: Sequence[InboundMessage | Poison | None], held: Collection[str]
     ) -> list[tuple[InboundMessage, Admission]]:
-        said = in_order([each for each in read if isinstance(each, InboundMessage)])
+        said = _in_order([each for each in read if isinstance(each, InboundMessage)])
         bad = [each for each in read if isinstance(each, Poison)]
         if not (said or bad):
             return []
@@ -247,7 +247,7 @@ def _event_of(update: IncomingPayload) -> dict[str, Any] | None:
     return event if isinstance(event, dict) else None
 
 
-def in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
+def _in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
     """Sort messages by timestamp; what has none (commands, buttons) keeps its place."""
 
     def at(message: InboundMessage) -> int:

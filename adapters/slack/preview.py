@@ -152,7 +152,7 @@ class SlackPreviews(Previews):
         # A stream needs a thread, and a person to be shown to.
         can_stream = address.thread is not None and question.sender is not None and self._team
         if grows and can_stream and address not in self._unstreamed:
-            beginning = await rendered(settled, text)
+            beginning = await rendered(_settled, text)
             if not beginning:
                 return None
             ref = await self._start(question, beginning, intent)
@@ -226,7 +226,7 @@ class SlackPreviews(Previews):
 
     async def _grow(self, live: _Live, text: str, *, grows: bool) -> None:
         if live.is_open and grows:
-            await self._stream(live, await rendered(settled, text))
+            await self._stream(live, await rendered(_settled, text))
         elif live.is_open:
             await self._end_stream(live)
         if not live.is_open:
@@ -336,7 +336,7 @@ def _rest(live: _Live | None, message: Outgoing) -> str | None:
     return None if rest[:1].isspace() else rest
 
 
-def settled(text: str) -> str:
+def _settled(text: str) -> str:
     """Return the rendered beginning of an unfinished text that will not change any more.
 
     It ends behind a blank in front of a word, since Slack drops blanks that an appended piece

@@ -40,7 +40,7 @@ class Sender:
         if message.preview_ref is None:
             return await self._show(message)
         try:
-            return Receipt(await self._previews.finish(message, content_of(message)))
+            return Receipt(await self._previews.finish(message, _content_of(message)))
         except PreviewGone as exc:
             log.info("slack_preview_missing", channel=message.address.chat, reason=str(exc))
         receipt = await self._show(message)
@@ -78,7 +78,7 @@ class Sender:
             raise
 
     async def _post(self, message: Outgoing, mark: str) -> Receipt:
-        content = content_of(message, mark)
+        content = _content_of(message, mark)
         try:
             async with self._client.turn(POST, message.address.chat):
                 answer = await self._client.web.chat_postMessage(
@@ -195,7 +195,7 @@ def check_response(status: int, headers: Mapping[str, str]) -> None:
         raise Refused(f"the command can no longer be answered ({status})")
 
 
-def content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:
+def _content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:
     """Return what a message shows, for posting and for editing alike.
 
     Texts with buttons are blocks, since Slack takes markdown either as a text or as a block.

@@ -364,7 +364,7 @@ class UpdateReader:
             chat_kind=_chat_kind(message),
             sender=who[0],
             sender_name=who[1],
-            text=spoken(message, self.bot),
+            text=_spoken(message, self.bot),
             # A message may be edited again and again; each edit is an update of its own.
             dedupe_key=f"{key}:e{update['update_id']}" if is_edit else key,
             raw=raw_json(update),
@@ -509,7 +509,7 @@ def addressed(message: Message, bot: BotIdentity) -> Addressing:
     return "direct" if to_bot else "overheard"
 
 
-def spoken(message: Message, bot: BotIdentity) -> str:
+def _spoken(message: Message, bot: BotIdentity) -> str:
     """Return the text for the agent: without the bot's name, behind what it replies to.
 
     What is forwarded is a quote, whole.
@@ -524,7 +524,7 @@ def _command_target(message: Message) -> str | None:
     """Return who a leading command names: "" for nobody, None if the text is no command."""
     for mark in message.marks:
         if mark.type == "bot_command" and mark.offset == 0:
-            return marked(message.words, mark).partition("@")[2].casefold()
+            return _marked(message.words, mark).partition("@")[2].casefold()
     return None
 
 
@@ -532,7 +532,7 @@ def _mentions(text: str, mark: Entity, bot: BotIdentity) -> bool:
     # A mention of somebody without a user name tells who it is instead.
     if mark.type == "text_mention":
         return mark.user is not None and mark.user.id == bot.id
-    named = marked(text, mark).casefold() == f"@{bot.username}".casefold()
+    named = _marked(text, mark).casefold() == f"@{bot.username}".casefold()
     return mark.type == "mention" and named
 
 
@@ -551,11 +551,11 @@ def _without_name(message: Message, bot: BotIdentity) -> str:
     text = message.words
     for mark in message.marks:
         if mark.type == "bot_command" and mark.offset == 0:
-            command, _, target = marked(text, mark).partition("@")
+            command, _, target = _marked(text, mark).partition("@")
             mine = target.casefold() in {"", bot.username.casefold()}
             end = mark.offset + mark.length
             return command + with_links(text, message.marks, end) if mine else text
-        if _mentions(text, mark, bot) and not cut(text, 0, mark.offset).strip():
+        if _mentions(text, mark, bot) and not _cut(text, 0, mark.offset).strip():
             rest = with_links(text, message.marks, mark.offset + mark.length)
             return rest.lstrip(" \t\n,:") or text
     return with_links(text, message.marks)
@@ -635,16 +635,16 @@ def attachments(message: Content | None) -> tuple[Attachment, ...]:
     return ()
 
 
-def cut(text: str, start: int, end: int | None) -> str:
+def _cut(text: str, start: int, end: int | None) -> str:
     """Return the part of a text between two offsets in UTF-16 units."""
     # Python counts code points: behind an emoji its indices are not Telegram's.
     units = text.encode("utf-16-le")
     return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "replace")
 
 
-def marked(text: str, mark: Entity) -> str:
+def _marked(text: str, mark: Entity) -> str:
     """Return what an entity covers."""
-    return cut(text, mark.offset, mark.offset + mark.length)
+    return _cut(text, mark.offset, mark.offset + mark.length)
 
 
 def with_links(text: str, marks: Sequence[Entity], start: int = 0) -> str:
@@ -652,8 +652,8 @@ def with_links(text: str, marks: Sequence[Entity], start: int = 0) -> str:
     parts: list[str] = []
     ends = sorted((mark.offset + mark.length, mark.url) for mark in marks if mark.url)
     for end, url in ends:
-        said = cut(text, start, end)
+        said = _cut(text, start, end)
         if end > start and not said.endswith(url):
             parts.append(f"{said} ({url})")
             start = end
-    return "".join(parts) + cut(text, start, None)
+    return "".join(parts) + _cut(text, start, None)

@@ -160,7 +160,7 @@ class WebAdapter:
     async def _accept(
         self, place: Address, visitor: Visitor, posted: PostedMessage
     ) -> web.Response:
-        [admission] = await self._intake.accept([to_inbound(place, visitor, posted)])
+        [admission] = await self._intake.accept([_to_inbound(place, visitor, posted)])
         if admission.outcome == "ignored" and admission.told:
             raise Refusal(422, "set_aside", admission.told)
         self._hub.refresh(place.chat)
@@ -247,7 +247,7 @@ class WebAdapter:
         """The page shows by itself that a message was taken."""
 
 
-def to_inbound(place: Address, visitor: Visitor, posted: PostedMessage) -> InboundMessage:
+def _to_inbound(place: Address, visitor: Visitor, posted: PostedMessage) -> InboundMessage:
     """Return a posted message as the gateway takes it; the guard knows who sent it."""
     return InboundMessage(
         address=place,

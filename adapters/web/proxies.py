@@ -75,7 +75,7 @@ def caller_of(request: web.Request, trusted: Networks) -> Requester:
         if header is not None:
             raise Refusal(403, "proxy_refused", "The Unix socket is for this machine's user alone.")
         return Requester("", browser=browser)
-    peer = parsed(request.remote or "")
+    peer = _parsed(request.remote or "")
     if peer is None or not is_within(peer, trusted):
         if header is not None:
             raise Refusal(403, "proxy_not_trusted", untrusted_text(header, peer))
@@ -143,7 +143,7 @@ def furthest(peer: IpAddress, hops: Sequence[Hop], trusted: Networks) -> tuple[I
     """
     address, found = peer, hops[-1] if hops else Hop()
     for hop in reversed(hops):
-        seen = parsed(hop.address)
+        seen = _parsed(hop.address)
         if seen is None:
             break
         address, found = seen, hop
@@ -152,7 +152,7 @@ def furthest(peer: IpAddress, hops: Sequence[Hop], trusted: Networks) -> tuple[I
     return address, found
 
 
-def parsed(text: str) -> IpAddress | None:
+def _parsed(text: str) -> IpAddress | None:
     """Return an address without port and brackets; None for a word such as `unknown`."""
     plain = _PORT.sub(lambda found: found["v4"] or "", text.strip()).strip("[]")
     try:

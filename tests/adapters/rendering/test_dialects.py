@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adapters.rendering.dialects import Run, joined
+from adapters.rendering.dialects import Run, _joined
 from adapters.rendering.styled import BOLD, ITALIC, NO_STYLES, STRIKETHROUGH, Style
 from tests.support.shown_text import COMMONMARK, inline_text
 
@@ -13,7 +13,7 @@ B, I, S, L = ({mark} for mark in (BOLD, ITALIC, STRIKETHROUGH, LINK))  # noqa: E
 
 
 def line(*runs: tuple[str, set[Style]]) -> str:
-    return joined([(text, frozenset(marks)) for text, marks in runs])
+    return _joined([(text, frozenset(marks)) for text, marks in runs])
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ RUNS = st.lists(st.tuples(st.text("ab .(é中)", min_size=1, max_size=4), MARKS)
 @example([("a", frozenset(B | I)), (".", frozenset(B)), ("a", frozenset(B | I | S))])
 def test_no_sign_is_ever_shown(runs: list[Run]) -> None:
     """Whatever the formats, a reader sees the text and nothing else."""
-    shown = joined(runs)
+    shown = _joined(runs)
     (inline,) = COMMONMARK.parseInline(shown)
     text = inline_text(inline.children or [], lambda label, target: False)
     assert text.strip() == "".join(text for text, _ in runs).strip()

@@ -34,7 +34,7 @@ from adapters.slack.inbound import (
 )
 from adapters.slack.ingest import (
     IncomingPayload,
-    in_order,
+    _in_order,
     is_bare_mention,
     newer_than,
     position_of,
@@ -546,7 +546,7 @@ def test_only_the_address_in_front_goes() -> None:
 def test_messages_are_sorted_and_the_rest_keeps_its_place() -> None:
     """Only messages have a time of Slack's."""
     later, between, sooner = said(ts="1700000002.000000"), command("status"), said()
-    assert in_order([later, between, sooner]) == [sooner, between, later]
+    assert _in_order([later, between, sooner]) == [sooner, between, later]
 
 
 @given(st.integers(0, 10**16))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, Choice, OutgoingFile
 from adapters.slack.adapter import SlackAdapter
-from adapters.slack.preview import settled
+from adapters.slack.preview import _settled
 from tests.adapters.slack.conftest import (
     DM,
     Clock,
@@ -428,7 +428,7 @@ async def test_a_preview_cannot_be_looked_for_before_slack_says_who_the_bot_is(
 )
 def test_what_may_still_change_is_held_back(text: str, shown: str) -> None:
     """Half words, open marks, tables, marks of lists and headings."""
-    assert settled(text) == shown
+    assert _settled(text) == shown
 
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta.", "**bold**", "`code`", "a_b", "\n\n", "1 < 2"]))
@@ -441,7 +441,7 @@ def test_what_is_settled_stays(words: list[str], step: int) -> None:
     text = " ".join(words)
     before = ""
     for end in range(0, len(text), step):
-        now = settled(text[:end])
+        now = _settled(text[:end])
         assert now.startswith(before) or before.startswith(now)
         before = max(before, now, key=len)
         assert not now[:1].isspace()

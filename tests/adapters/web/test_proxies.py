@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 from adapters.web.platform import networks
 from adapters.web.proxies import (
     Hop,
+    _parsed,
     forwarding_header,
     furthest,
     hops_of,
     is_within,
-    parsed,
 )
 from tests.adapters.web.conftest import Serve, Served
 from tests.support.door import TOKEN
@@ -40,7 +40,7 @@ def asked(*headers: tuple[str, str]) -> Any:
 )
 def test_addresses_come_with_ports_and_brackets(text: str, address: str | None) -> None:
     """A word that hides somebody is no address."""
-    found = parsed(text)
+    found = _parsed(text)
     assert (None if found is None else str(found)) == address
 
 
@@ -103,7 +103,7 @@ def test_hops_come_with_their_scheme_and_host() -> None:
 )
 def test_the_client_is_the_last_one_whom_no_proxy_of_ours_is(hops: list[str], client: str) -> None:
     """What stands left of it anybody may have written."""
-    peer, trusted = parsed("10.0.0.1"), networks(["10.0.0.0/8"])
+    peer, trusted = _parsed("10.0.0.1"), networks(["10.0.0.0/8"])
     assert peer is not None
     found, _ = furthest(peer, [Hop(each) for each in hops], trusted)
     assert str(found) == client
@@ -112,7 +112,7 @@ def test_the_client_is_the_last_one_whom_no_proxy_of_ours_is(hops: list[str], cl
 def test_networks_are_of_one_kind() -> None:
     """An IPv4 network holds no IPv6 address."""
     named = networks(["10.0.0.7/8", " ::1 "])
-    addresses = [parsed(each) for each in ("10.1.1.1", "::1", "11.0.0.1", "::2")]
+    addresses = [_parsed(each) for each in ("10.1.1.1", "::1", "11.0.0.1", "::2")]
     assert [each is not None and is_within(each, named) for each in addresses] == [
         True,
         True,
