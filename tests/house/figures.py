@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.house.bars import ROOMS
 from tests.house.parts import sizes_of_parts
-from tests.house.source import PACKAGES, Module, Product
+from tests.house.source import PACKAGES, Function, Module, Product
 
 ENTRIES = 25
 FIELDS = 8
@@ -28,6 +28,10 @@ KINDS = {".py", ".html", ".css", ".js", ".toml"}
 """Suffixes of the files that make up the product; libraries in a folder `vendor` are not ours."""
 
 _BROAD = {"Exception", "BaseException"}
+_LOOKED_UP = {"build", "renderer", "check", "main", "upgrade", "downgrade"}
+"""Functions that are found by their name in a file of a certain name."""
+_PLAIN = {"contextmanager", "asynccontextmanager", "cache", "overload", "override"}
+"""Decorators that enter a function into no register."""
 _LOADERS = {"import_module", "__import__", "find_spec", "resolve_name", "run_module"}
 _COMMAND = re.compile(r"\w*app\.(command|callback)\(")
 _PAGE = re.compile(r"[A-Za-z0-9_\-./]*[A-Za-z0-9_\-]\.md\b")
@@ -228,13 +232,38 @@ def names(product: Product) -> Iterator[Figure]:
     yield Figure("class names twice within a package", len(clashes), clashes)
 
 
+def functions_by_name(product: Product) -> Iterator[Figure]:
+    """Names of functions at the top of modules that several files use for functions of their own.
+
+    Left out is what others name: methods of ports, what a decorator enters into a register, and
+    what a register or the interpreter looks up by its name.
+    """
+    homes: dict[str, list[str]] = defaultdict(list)
+    ports: set[str] = set(_LOOKED_UP)
+    for module in product.modules.values():
+        for each in module.classes():
+            if any(ast.unparse(base).partition("[")[0].endswith("Protocol") for base in each.bases):
+                ports |= {it.name for it in each.body if isinstance(it, Function)}
+        public = {
+            each.name: each.lineno
+            for each in module.tree.body
+            if isinstance(each, Function)
+            and not each.name.startswith("_")
+            and {ast.unparse(it).rpartition(".")[2] for it in each.decorator_list} <= _PLAIN
+        }
+        for name, line in public.items():
+            homes[name].append(f"{module.path}:{line}")
+    _, lists = _shared({name: places for name, places in homes.items() if name not in ports})
+    yield Figure("public function names in more than one file", len(lists), lists)
+
+
 def _shared(homes: dict[str, list[str]]) -> tuple[float, list[str]]:
     """Return how many percent of all classes share their name, and these names."""
     shared = [each for each in homes.items() if len(each[1]) > 1]
     shared.sort(key=lambda each: (-len(each[1]), each[0]))
     count, total = sum(len(places) for _, places in shared), sum(map(len, homes.values()))
     lists = [f"{name} ({len(places)}): {', '.join(places)}" for name, places in shared]
-    return round(count / total * 100, 1), lists
+    return round(count / max(total, 1) * 100, 1), lists
 
 
 class _Twins:
@@ -491,6 +520,7 @@ MEASURES: tuple[Callable[[Product], Iterator[Figure]], ...] = (
     rooms,
     importers,
     names,
+    functions_by_name,
     walls,
     functions,
     failures,

@@ -52,6 +52,13 @@ NAMES = {
     "agent/y.py": "class Entry: ...\nclass Own: ...\n",
     "gateway/x.py": "class Entry: ...\n",
 }
+FUNCTIONS = {
+    "gateway/a.py": "def told(): ...\ndef main(): ...\n@command\ndef run(): ...\n",
+    "gateway/b.py": "def told(): ...\ndef main(): ...\ndef run(): ...\ndef send(): ...\n",
+    "agent/a.py": "class Port(Protocol):\n    def send(self): ...\n",
+    "agent/b.py": "@cache\ndef told(): ...\ndef send(): ...\ndef _own(): ...\n",
+    "agent/c.py": "class A:\n    def told(self): ...\n    def own(self): ...\ndef _own(): ...\n",
+}
 STRINGS = {
     "gateway/a.py": 'X = "agent.x:Y"\n"""As in agent.x, too."""\nrun("agent.program")\n',
     "gateway/b.py": 'import_module(f"adapters.{name}.adapter")\nimport_module(name)\n',
@@ -116,6 +123,7 @@ WORDS = {
         (NAMES, "… but for the same part of different platforms", 2),
         (NAMES, "… with a leading underscore left out", 4),
         (NAMES, "class names twice within a package", 2),
+        (FUNCTIONS, "public function names in more than one file", 1),
         (STRINGS, "files that import own modules by a string", 3),
         ({}, "layers contracts inside gateway and agent", 2),
         ({}, "exceptions in these contracts", 1),
