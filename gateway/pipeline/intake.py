@@ -153,8 +153,9 @@ class GatewayIntake:
                 "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
             )
         for bad in batch.poison:
-            facts = {"source": bad.source, "update": bad.dedupe_key, "reason": bad.reason}
-            log.warning("update_quarantined", **facts)
+            log.warning(
+                "update_quarantined", source=bad.source, update=bad.dedupe_key, reason=bad.reason
+            )
         return admissions
 
     def wait_s(self, platform: str, sender: str) -> float:
