@@ -305,6 +305,25 @@ class HeldTool:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTool:
+    """A tool that a server offers.
+
+    Attributes:
+        name: As the model knows it; `server_name` as the server does.
+        removed: Number of suspicious spans that were taken out of its texts.
+        held: What an owner must agree to before it is offered; None for most tools.
+    """
+
+    name: str
+    server_name: str
+    description: str
+    schema: dict[str, Any]
+    effect: Effect = "side_effect"
+    removed: int = 0
+    held: HeldTool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerState:
     """How a server of tools (MCP) stands at a moment.
 
@@ -312,20 +331,22 @@ class ServerState:
         problem: Why it is not connected; None if it is.
         said: The end of what a program that is not connected said to stderr.
         remembered: Whether its tools are those of an earlier start.
-        tools: (name, effect, description) of those in use.
         skipped: (name, reason) of those that are left out.
-        held: Tools that are offered once an owner has agreed.
         is_confined: Whether its program runs behind walls; None for a server without a program.
     """
 
     name: str
-    problem: str | None
-    said: str
-    remembered: bool
-    tools: Sequence[tuple[str, str, str]] = ()
+    problem: str | None = None
+    said: str = ""
+    remembered: bool = False
+    tools: Sequence[ServedTool] = ()
     skipped: Sequence[tuple[str, str]] = ()
-    held: Sequence[HeldTool] = ()
     is_confined: bool | None = None
+
+    @property
+    def held(self) -> Sequence[HeldTool]:
+        """Tools that are offered once an owner has agreed."""
+        return [each.held for each in self.tools if each.held]
 
 
 class ServedTools(tuple[Tool, ...]):

@@ -187,11 +187,11 @@ async def _servers(found: Loaded, running: Mapping[str, Any] | None) -> dict[str
     if running is not None or not any(each.enabled for each in settings_.tools.mcp.values()):
         return {}
     # With the SDK, which most gateways have no use for.
-    from agent.tools.mcp import servers  # noqa: PLC0415
+    from agent.tools.mcp.servers import mcp_tools  # noqa: PLC0415
 
     sandboxed = with_walls(settings_, _confined(settings_))
-    async with servers.connected(sandboxed, settings_.home, settings_.tools.sandbox) as started:
-        states = [each.state() for each in started]
+    async with mcp_tools(sandboxed, settings_.home, settings_.tools.sandbox) as tools:
+        states = tools.states()
     said = {each.name: f" (it said: {each.said})" if each.said else "" for each in states}
     return {each.name: masked(f"{each.problem or ''}{said[each.name]}") for each in states}
 

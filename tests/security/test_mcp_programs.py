@@ -22,8 +22,7 @@ from agent.processes.keeper import ProgramOrder
 from agent.processes.walls import Walls
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.mcp import servers
-from agent.tools.mcp.quarters import Quarters
-from agent.tools.mcp.transports import at_home
+from agent.tools.mcp.transports import Quarters, at_home
 from gateway.settings.tree import Settings
 from gateway.storage.people.mcp import ID_CHARS, UNKNOWN
 from gateway.wiring import unconfined_in
@@ -93,7 +92,7 @@ async def tried(home: Path, backend: Any, what: dict[str, Any], **options: Any) 
         "args": ["-I", "-S", str(home.parent / "tries.py"), json.dumps(what)],
         **options,
     })
-    quarters = Quarters(SandboxSettings(backend=backend), home, home / "mcp")
+    quarters = Quarters(SandboxSettings(backend=backend), home)
     walls = await asyncio.to_thread(quarters.prepare, "s", server, os.defpath)
     async with running(walls, server) as program:
         found: dict[str, str] = json.loads(await program.stdout.readline())
@@ -171,7 +170,7 @@ def test_nor_with_a_directory_of_its_settings(home: Path) -> None:
         readable=(notes / "out",),
         writable=(notes, notes / "out"),
     )
-    walls = Quarters(SandboxSettings(), home, home / "mcp").prepare("s", server, None)
+    walls = Quarters(SandboxSettings(), home).prepare("s", server, None)
     assert walls.writable == [str(notes), str(home / "mcp" / "s")]
     assert str(notes / "out") not in walls.readable
 
@@ -210,7 +209,7 @@ async def test_without_confinement_it_may_do_what_parley_may(home: Path) -> None
     """The settings of this one server say so: the attack works then."""
     what = {"database": ("read", str(home / "parley.db"))}
     server = McpServerSettings(command=PYTHON, confined=False)
-    quarters = Quarters(SandboxSettings(backend="bwrap"), home, home / "mcp")
+    quarters = Quarters(SandboxSettings(backend="bwrap"), home)
     assert quarters.prepare("s", server, None) == Walls("none", "")
     server = server.model_copy(
         update={"args": ("-I", "-S", str(home.parent / "tries.py"), json.dumps(what))}
@@ -269,7 +268,7 @@ def test_files_of_parleys_own_are_not_given_with_an_argument(home: Path) -> None
         command=PYTHON,
         args=(str(script), str(home / "parley.db"), str(link), "--flag", str(home.parent)),
     )
-    readable = [*Quarters(SandboxSettings(), home, home / "mcp")._readable(server, None)]
+    readable = [*Quarters(SandboxSettings(), home)._readable(server, None)]
     assert script in readable
     assert not {home / "parley.db", link, home.parent} & {*readable}
 
@@ -297,7 +296,7 @@ def test_who_is_confined(said: dict[str, Any], was_here: bool, is_confined: bool
 @on_each_backend()
 def test_an_undecided_server_is_confined(home: Path, backend: Any) -> None:
     """Starting a program without a decision removes no walls."""
-    quarters = Quarters(SandboxSettings(backend=backend), home, home / "mcp")
+    quarters = Quarters(SandboxSettings(backend=backend), home)
     assert quarters.prepare("s", McpServerSettings(command=PYTHON), None).backend == backend
     tree = {"home": home, "tools": {"mcp": {"s": {"command": PYTHON}}}}
     settings = Settings.model_validate(tree)

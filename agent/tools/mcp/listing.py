@@ -1,8 +1,13 @@
-"""What an MCP server offers, made fit to stand in a prompt.
+"""What an MCP server offers, made fit to stand in a prompt, and the orders in its texts.
 
 All of it was written by others, and all of it is sent with every request: what a provider would
 refuse, or what could not be told apart, is left out here with the reason. Pure: the same
 definitions give the same bytes, in whatever order a server lists them.
+
+A description should describe its own tool. If it names tools of other servers or places of secrets,
+or has a passage between tags, an owner reads it first. These rules work in any language, but one:
+references to all other tools are found in English only. The threat scan is the other half. Both
+read the description and everything in the schema together, to find orders in pieces.
 
 The arguments of a call are the server's to check: its patterns could keep this process busy for
 hours.
@@ -10,18 +15,17 @@ hours.
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
 from jsonschema import SchemaError  # type: ignore[import-untyped]
 from jsonschema.validators import Draft202012Validator  # type: ignore[import-untyped]
-from typing_extensions import override
 
-from agent.safety.threats import scan
+from agent.safety.threats import PRIVATE_FILES, Threat, scan
 from agent.settings import MCP_PREFIX
-from agent.tools.mcp.orders import NAMED, orders_in
+from agent.tools.catalog import BUILTIN
+from agent.tools.registry import HeldTool, ServedTool, ServerState
 
 MAX_NAME_CHARS = 64
 """Longest name of a tool. Source: Anthropic and OpenAI, `^[a-zA-Z0-9_-]{1,64}$`."""
@@ -50,75 +54,60 @@ _DROPPED = frozenset({"$schema", "$id", "$comment", "title"})
 _LITERAL = frozenset({"enum", "const", "default", "examples", "required", "dependentRequired"})
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A tool that can be used.
-
-    Attributes:
-        name: As the model knows it; `server_name` as the server does.
-        removed: How many suspicious spans were taken out of its texts.
-        orders: Why an owner must agree before it is offered; empty for most tools.
-        digest: Of server, tool, description and schema as received.
-        text: Description and schema as received, for an owner.
-    """
-
-    name: str
-    server_name: str
-    description: str
-    schema: dict[str, Any]
-    removed: int = 0
-    orders: tuple[str, ...] = ()
-    digest: str = ""
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A tool that is left out, and why."""
-
-    server_name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What became of a server's tools, both in the order of their names."""
-
-    tools: tuple[Offered, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+_TAG = re.compile(r"</\s{0,5}[A-Za-z][\w-]{0,40}\s{0,5}>")
+_PRIVATE = re.compile(
+    r"(?:~|\$\{?HOME\}?|%USERPROFILE%)[/\\]\S{1,40}|(?<![\w.])/(?:etc|proc|root)/\S{1,40}"
+    rf"|parley\.(?:db|yaml)\b|{PRIVATE_FILES}",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[A-Za-z0-9]{1,40}(?:[_-][A-Za-z0-9]{1,40}){1,10}")
+_ALL_TOOLS = re.compile(
+    r"\b(?:any|all|every|each|other|another)\b[^\w.!?]{1,8}(?:[\w'-]{1,20}[^\w.!?]{1,8}){0,3}"
+    r"tools?\b",
+    re.IGNORECASE,
+)
+_END = " \t\r\n.!?…"
+NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords of a schema whose keys are names chosen by the server."""
+_WORDS_OF_SCHEMAS = frozenset({"type", "format", "required", "$ref"})
 
 
 def listing_of(
-    server: str, definitions: Iterable[Any], allowed: Collection[str] | None = None
-) -> Listing:
-    """Return what of a server's tools can be used.
+    server: str,
+    definitions: Iterable[Any],
+    allowed: Collection[str] | None = None,
+    read_only: Collection[str] = (),
+) -> ServerState:
+    """Return what of a server's tools can be used, in the order of their names.
 
     Args:
         definitions: As they came over the wire.
         allowed: Names of those that are wanted; None for all. The others are not mentioned.
+        read_only: Names of those that change nothing.
     """
     definitions = list(definitions)[:MAX_DEFINITIONS]
     own = frozenset(map(_name, definitions))
-    tools: dict[str, Offered] = {}
-    skipped: list[Skipped] = []
+    tools: dict[str, ServedTool] = {}
+    skipped: list[tuple[str, str]] = []
     left_bytes = MAX_LISTING_BYTES
     for definition in sorted(definitions, key=_name):
         name = _name(definition)
         if allowed is not None and name not in allowed:
             continue
-        offered = _offered(server, definition, left_bytes, own)
+        found = _served(server, definition, left_bytes, own, is_read=name in read_only)
         left_bytes -= min(_size(_schema(definition)) or 0, MAX_RAW_BYTES)
-        if isinstance(offered, Offered) and (other := tools.get(offered.name)):
-            offered = Skipped(name, f"is called {offered.name}, as {other.server_name!r} is")
-        if isinstance(offered, Offered) and len(tools) == MAX_TOOLS:
-            offered = Skipped(name, f"the server has more than {MAX_TOOLS} tools")
-        if isinstance(offered, Skipped):
-            skipped.append(offered)
+        if isinstance(found, ServedTool) and (other := tools.get(found.name)):
+            found = f"is called {found.name}, as {other.server_name!r} is"
+        if isinstance(found, ServedTool) and len(tools) == MAX_TOOLS:
+            found = f"the server has more than {MAX_TOOLS} tools"
+        if isinstance(found, str):
+            skipped.append((name or "(no name)", found))
         else:
-            tools[offered.name] = offered
-    missing = sorted(set(allowed or ()) - {_name(definition) for definition in definitions})
-    skipped += [Skipped(name, "the server has no such tool") for name in missing]
-    return Listing(tuple(tools[name] for name in sorted(tools)), tuple(skipped))
+            tools[found.name] = found
+    missing = sorted(set(allowed or ()) - own)
+    skipped += [(name, "the server has no such tool") for name in missing]
+    in_order = tuple(tools[name] for name in sorted(tools))
+    return ServerState(server, tools=in_order, skipped=tuple(skipped))
 
 
 def tool_name(server: str, name: str) -> str:
@@ -139,39 +128,49 @@ def _schema(definition: Any) -> Any:
     return definition.get("inputSchema") if isinstance(definition, dict) else None
 
 
-def _offered(
-    server: str, definition: Any, left_bytes: int, own: Collection[str]
-) -> Offered | Skipped:
-    """Return a tool as the model sees it; `own` are the names of all tools of its server."""
-    name = _name(definition)
-    if not name:
-        return Skipped("(no name)", "it has no name")
+def _served(
+    server: str, definition: Any, left_bytes: int, own: Collection[str], *, is_read: bool
+) -> ServedTool | str:
+    """Return a tool as the model sees it, or why it is left out.
+
+    Args:
+        left_bytes: What may come of its server's schemas.
+        own: Names of all tools of its server.
+    """
+    if not (name := _name(definition)):
+        return "it has no name"
     if left_bytes <= 0:
-        return Skipped(name, f"its server's schemas have more than {MAX_LISTING_BYTES:,} bytes")
+        return f"its server's schemas have more than {MAX_LISTING_BYTES:,} bytes"
     schema = _schema(definition)
     if (wrong := misfit(schema) or _problem(schema)) is not None:
-        return Skipped(name, wrong)
-    cleaned = _Cleaned()
-    description, plain = _shown(definition, cleaned)
+        return wrong
+    removed: list[Threat] = []
+    description, plain = _shown(definition, removed)
     if (_size(plain) or 0) > MAX_SCHEMA_BYTES:
-        return Skipped(name, _TOO_LARGE)
-    said, came = _shown(definition, _Cut())
+        return _TOO_LARGE
+    said, came = _shown(definition, None)
     orders = orders_in(said, came, own)
-    if cleaned.removed and not orders:
+    if removed and not orders:
         orders = ("it has a suspicious passage",)
     digest = hashlib.sha256(orjson.dumps([server, name, said, came])).hexdigest()
     text = f"{said}\n{orjson.dumps(came, option=orjson.OPT_INDENT_2).decode()}"
-    return Offered(
-        *(tool_name(server, name), name, description, plain, cleaned.removed),
-        *(orders, digest, text),
+    return ServedTool(
+        *(tool_name(server, name), name, description, plain),
+        "read" if is_read else "side_effect",
+        len(removed),
+        HeldTool(digest, server, name, "; ".join(orders), text) if orders else None,
     )
 
 
-def _shown(definition: Any, read: "_Cut") -> tuple[str, dict[str, Any]]:
-    """Return description and schema of a tool, in a fixed order, with each text converted."""
-    schema: dict[str, Any] = _in_order(_schema(definition), read)
+def _shown(definition: Any, removed: list[Threat] | None) -> tuple[str, dict[str, Any]]:
+    """Return description and schema of a tool, in a fixed order.
+
+    Args:
+        removed: Gets the suspicious spans, which are taken out of all texts; None: they stay.
+    """
+    schema: dict[str, Any] = _in_order(_schema(definition), removed)
     schema.setdefault("properties", {})
-    return read.text(definition.get("description"), MAX_DESCRIPTION_CHARS), schema
+    return _text(definition.get("description"), MAX_DESCRIPTION_CHARS, removed), schema
 
 
 def misfit(schema: Any) -> str | None:
@@ -201,22 +200,16 @@ def _problem(schema: dict[str, Any]) -> str | None:
         return f"its schema has a list of more than {MAX_MIXED_ITEMS} values of several kinds"
     if refused := [key for key in _REFUSED_AT_ROOT if key in schema]:
         return f"its schema has {refused[0]} at its root, which providers refuse"
-    if (broken := _against_its_own_rules(schema)) is not None:
-        return f"its schema is wrong: {broken}"
+    try:
+        # By the newest draft, whichever it names; patterns in it are not run.
+        Draft202012Validator.check_schema(schema, format_checker=None)
+    except SchemaError as exc:
+        return f"its schema is wrong: {exc.json_path}: {exc.message[:200]}"
     names = schema.get("properties", {})
     if odd := [name for name in names if not _PROPERTY.fullmatch(name)]:
         return f"providers refuse the name of its property {odd[0][:40]!r}"
     outside = [ref for ref in _references(schema) if not _leads_inside(schema, ref)]
     return f"its schema refers to {outside[0][:80]!r}, which is not in it" if outside else None
-
-
-def _against_its_own_rules(schema: dict[str, Any]) -> str | None:
-    """Check a schema by the newest draft, whichever it names; patterns in it are not run."""
-    try:
-        Draft202012Validator.check_schema(schema, format_checker=None)
-    except SchemaError as exc:
-        return f"{exc.json_path}: {exc.message[:200]}"
-    return None
 
 
 def _is_slow(node: Any) -> bool:
@@ -272,49 +265,87 @@ def _leads_inside(schema: dict[str, Any], reference: str) -> bool:
     return True
 
 
-class _Cut:
-    """Reads texts unchanged, cut to a length."""
-
-    def text(self, text: Any, most_chars: int) -> str:
-        """Return a text, or "" for another value."""
-        if not isinstance(text, str):
-            return ""
-        plain = text[:most_chars].encode("utf-8", "replace").decode().strip()
-        return plain if len(text) <= most_chars else f"{plain} …"
-
-
-class _Cleaned(_Cut):
-    """Takes out of a tool's texts what does not belong there, and counts it."""
-
-    def __init__(self) -> None:
-        self.removed = 0
-
-    @override
-    def text(self, text: Any, most_chars: int) -> str:
-        """Return a text without suspicious spans."""
-        found = scan(super().text(text, most_chars))
-        self.removed += len(found.findings)
-        return found.text
+def _text(text: Any, most_chars: int, removed: list[Threat] | None) -> str:
+    """Return a text, cut to a length; "" for another value."""
+    if not isinstance(text, str):
+        return ""
+    plain = text[:most_chars].encode("utf-8", "replace").decode().strip()
+    plain = plain if len(text) <= most_chars else f"{plain} …"
+    if removed is None:
+        return plain
+    found = scan(plain)
+    removed += found.findings
+    return found.text
 
 
-def _in_order(node: Any, read: "_Cut") -> Any:
+def _in_order(node: Any, removed: list[Threat] | None) -> Any:
     """Return a schema in a fixed order, without parts that models do not need."""
     if isinstance(node, list):
-        return [_in_order(item, read) for item in node]
+        return [_in_order(item, removed) for item in node]
     if not isinstance(node, dict):
         return node
-    plain = {key: _value(key, node[key], read) for key in sorted(node) if key not in _DROPPED}
+    plain = {key: _value(key, node[key], removed) for key in sorted(node) if key not in _DROPPED}
     if plain.get("type") == "array":
         # OpenAI refuses an array that does not describe its items.
         plain.setdefault("items", {})
     return plain
 
 
-def _value(key: str, value: Any, read: "_Cut") -> Any:
+def _value(key: str, value: Any, removed: list[Threat] | None) -> Any:
     if key == "description":
-        return read.text(value, MAX_SCHEMA_BYTES)
+        return _text(value, MAX_SCHEMA_BYTES, removed)
     if key in NAMED and isinstance(value, Mapping):
-        return {name: _in_order(value[name], read) for name in sorted(value)}
+        return {name: _in_order(value[name], removed) for name in sorted(value)}
     if key == "required" and isinstance(value, list):
         return sorted(value, key=str)
-    return value if key in _LITERAL else _in_order(value, read)
+    return value if key in _LITERAL else _in_order(value, removed)
+
+
+def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str, ...]:
+    """Return the reasons why an owner must read a tool's texts first; empty for most tools.
+
+    Args:
+        schema: As the model sees it, before suspicious spans are removed.
+        own: Names of all tools of its server.
+    """
+    described = [description, *_texts(schema, names=False)]
+    everything = [description, *_texts(schema, names=True)]
+    # Pieces have no full stop at the end, so that an order can continue in the next piece.
+    readings = [" ".join(each.strip(_END) for each in some) for some in (described, everything)]
+    whole = "\n".join(everything)
+    found = []
+    if kinds := sorted({kind for reading in (*readings, whole) for kind in scan(reading).counts}):
+        found.append(f"the threat scan found: {', '.join(kinds)}")
+    named = {name for name in _NAME.findall(whole) if name not in own}
+    if names := sorted(each for each in named if each in BUILTIN or each.startswith(MCP_PREFIX)):
+        found.append(f"it names tools of others: {', '.join(names[:5])}")
+    if any(map(_ALL_TOOLS.search, readings)):
+        found.append("it speaks of all other tools")
+    if private := _PRIVATE.search(whole):
+        found.append(f"it names a private place: {private.group()[:40]}")
+    if _TAG.search(whole):
+        found.append("it has a passage between tags")
+    return tuple(found)
+
+
+def _texts(node: Any, *, names: bool) -> Iterator[str]:
+    """Yield the descriptions in a schema, in order; with `names` all texts that a model reads."""
+    if isinstance(node, str) and names:
+        yield node
+    elif isinstance(node, list):
+        for item in node:
+            yield from _texts(item, names=names)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _below(key, value, names=names)
+
+
+def _below(key: str, value: Any, *, names: bool) -> Iterator[str]:
+    if key == "description" and isinstance(value, str):
+        yield value
+    elif key in NAMED and isinstance(value, dict):
+        for name, each in value.items():
+            yield from [name] if names else []
+            yield from _texts(each, names=names)
+    elif key not in _WORDS_OF_SCHEMAS:
+        yield from _texts(value, names=names)

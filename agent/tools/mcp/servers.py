@@ -9,16 +9,16 @@ when it was lost; results become text for the model here.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
 import orjson
 import structlog
 from mcp import Client, MCPError
-from mcp.client.subscriptions import SubscriptionLost
 from mcp_types import (
     CONNECTION_CLOSED,
     AudioContent,
@@ -30,9 +30,7 @@ from mcp_types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
-    ToolListChangedNotification,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from typing_extensions import override
 
@@ -41,23 +39,14 @@ from agent.network import in_words
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.context import ToolContext
 from agent.tools.mcp import transports
-from agent.tools.mcp.failures import remedy_of
-from agent.tools.mcp.listing import (
-    MAX_TOOLS,
-    Listing,
-    Offered,
-    Skipped,
-    listing_of,
-)
-from agent.tools.mcp.quarters import Quarters
-from agent.tools.mcp.transports import Watched
-from agent.tools.registry import HeldTool, ServedTools, ServerState, Tool
+from agent.tools.mcp.listing import MAX_TOOLS, listing_of
+from agent.tools.mcp.transports import FOLDER, Quarters, Watched
+from agent.tools.registry import ServedTool, ServedTools, ServerState, Tool
+from agent.tools.truncate import end_of
 
 log = structlog.get_logger()
 
 AUTO = SandboxSettings()
-FOLDER = "mcp"
-"""Below PARLEY_HOME: what each server offered last."""
 LONGEST_PAUSE_S = 60.0
 """Longest wait before the next attempt to connect."""
 STABLE_S = 60.0
@@ -65,7 +54,12 @@ STABLE_S = 60.0
 MAX_PAGES = 20
 """How many pages of a listing are read: they may be empty, and so without an end."""
 _ERROR_CHARS = 2_000
+_SAID_CHARS = 500
 _SESSION_GONE = "Session terminated"
+_WALLS = (
+    "; it runs behind walls: `tools.mcp.{0}.network`, `.readable` and `.writable` give it more,"
+    " `.confined: false` takes them away"
+)
 
 
 @asynccontextmanager
@@ -83,36 +77,7 @@ async def mcp_tools(
     Yields:
         In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
     """
-    async with connected(servers, home, sandbox) as started:
-        yield _StartedTools(_distinct(started, agreed).values(), started)
-
-
-class _StartedTools(ServedTools):
-    """The tools of started servers."""
-
-    def __new__(cls, tools: Iterable[Tool], _started: Sequence["Server"]) -> Self:
-        return super().__new__(cls, tools)
-
-    def __init__(self, _tools: Iterable[Tool], started: Sequence["Server"]) -> None:
-        self._started = started
-
-    @override
-    def states(self) -> Sequence[ServerState]:
-        return [each.state() for each in self._started]
-
-    @override
-    def agreeing(self, agreed: Collection[str], /) -> ServedTools:
-        return _StartedTools(_distinct(self._started, agreed).values(), self._started)
-
-
-@asynccontextmanager
-async def connected(
-    servers: Mapping[str, McpServerSettings],
-    home: Path,
-    sandbox: SandboxSettings = AUTO,
-) -> AsyncIterator[list["Server"]]:
-    """Run the connections of the enabled servers while the body runs; all were tried once."""
-    quarters = Quarters(sandbox, home, home / FOLDER)
+    quarters = Quarters(sandbox, home)
     known = [
         Server(name, servers[name], quarters)
         # By name: requests must begin with the same bytes at every start.
@@ -121,12 +86,10 @@ async def connected(
     ]
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(each.connection.run(), name=f"mcp {each.name}") for each in known
-            ]
+            running = [tasks.create_task(each.run(), name=f"mcp {each.name}") for each in known]
             for each in known:
                 await each.settle()
-            yield known
+            yield _StartedTools.of(known, agreed)
             for task in running:
                 task.cancel()
     except BaseExceptionGroup as failures:
@@ -134,200 +97,113 @@ async def connected(
         raise failures.exceptions[0] from failures
 
 
+class _StartedTools(ServedTools):
+    """The tools of started servers."""
+
+    started: Sequence["Server"] = ()
+
+    @classmethod
+    def of(cls, started: Sequence["Server"], agreed: Collection[str]) -> "_StartedTools":
+        """Return the tools of all servers that an owner need not or did agree to."""
+        made = cls(_distinct(started, agreed).values())
+        made.started = started
+        return made
+
+    @override
+    def states(self) -> Sequence[ServerState]:
+        return [each.state() for each in self.started]
+
+    @override
+    def agreeing(self, agreed: Collection[str], /) -> ServedTools:
+        return self.of(self.started, agreed)
+
+
 def _distinct(servers: Iterable["Server"], agreed: Collection[str]) -> dict[str, Tool]:
     """Return the tools of all servers by name; the first of a name has it."""
     tools: dict[str, Tool] = {}
     for server in servers:
-        for offered in server.listing.tools:
-            if offered.orders and offered.digest not in agreed:
-                why = "; ".join(offered.orders)
-                log.warning(
-                    "mcp_tool_held", server=server.name, tool=offered.server_name, reason=why
-                )
-            elif offered.name in tools:
-                reason = f"another server's tool is called {offered.name}"
-                _tell_skipped(server.name, Skipped(offered.server_name, reason))
+        for served in server.listing.tools:
+            held, called = served.held, served.name
+            known = {"server": server.name, "tool": served.server_name}
+            if held and held.digest not in agreed:
+                log.warning("mcp_tool_held", **known, reason=held.why)
+            elif called in tools:
+                reason = f"another server's tool is called {called}"
+                log.warning("mcp_tool_skipped", **known, reason=reason)
             else:
-                tools[offered.name] = server.tool(offered)
+                tools[called] = server.tool(served)
     return tools
 
 
 class Server:
-    """One server and its tools.
-
-    Args:
-        quarters: Where its program lives; what it offered last lies beside that.
+    """One server: the connection to it, and its tools.
 
     Attributes:
         listing: What is in use; fixed once it is settled.
+        tried: Set once it is connected, or known that it is not to be had now.
+        problem: Why it is not connected; None while it is.
+        said: The end of what a program wrote to stderr that did not come so far as to answer.
     """
 
-    def __init__(self, name: str, server: McpServerSettings, quarters: Quarters) -> None:
+    def __init__(self, name: str, settings: McpServerSettings, quarters: Quarters) -> None:
         self.name = name
-        self.listing = Listing()
-        self.connection = Connection(name, server, quarters, self._on_listed)
-        self._server = server
+        self.listing = ServerState(name)
+        self.tried = asyncio.Event()
+        self.problem: str | None = "not connected yet"
+        self.said = ""
+        self._settings = settings
         self._quarters = quarters
-        self._memory = quarters.folder / f"{name}.json"
+        self._memory = quarters.home / FOLDER / f"{name}.json"
         self._definitions: list[Any] | None = None
         self._settled = False
-        self._remembered = False
+        self._client: Client | None = None
+        self._lost = asyncio.Event()
+        self._unanswered = ""
+        self._stderr = ""
 
     async def settle(self) -> None:
         """Decide, once the server was tried, which tools there are until the next start."""
-        await self.connection.tried.wait()
-        definitions = self._definitions
+        await self.tried.wait()
+        definitions, remembered = self._definitions, False
         if definitions is None:
             definitions = await asyncio.to_thread(self._recall)
-            self._remembered = bool(definitions)
+            remembered = bool(definitions)
         else:
             await asyncio.to_thread(self._remember, definitions)
-        self.listing = await asyncio.to_thread(self._listing, definitions)
+        listing = await asyncio.to_thread(self._listed, definitions)
+        self.listing = replace(listing, remembered=remembered, is_confined=self._is_confined)
         self._settled = True
-        for skipped in self.listing.skipped:
-            _tell_skipped(self.name, skipped)
-        if removed := sum(each.removed for each in self.listing.tools):
+        for tool, reason in listing.skipped:
+            log.warning("mcp_tool_skipped", server=self.name, tool=tool, reason=reason)
+        if removed := sum(each.removed for each in listing.tools):
             log.warning("mcp_text_removed", server=self.name, spans=removed)
 
     def state(self) -> ServerState:
-        """Return its connection and its tools as they are now."""
-        tools = self.listing.tools
-        return ServerState(
-            *(self.name, self.connection.problem, self.connection.said, self._remembered),
-            [
-                (each.name, self._effect(each), each.description)
-                for each in tools
-                if not each.orders
-            ],
-            [(each.server_name, each.reason) for each in self.listing.skipped],
-            [held(self.name, each) for each in tools if each.orders],
-            self._is_confined,
-        )
+        """Return how it stands now."""
+        return replace(self.listing, problem=self.problem, said=self.said)
 
     @property
     def _is_confined(self) -> bool | None:
-        has_walls = self._quarters.sandbox.backend != "none"
-        is_kept = self._server.confined is not False and has_walls
-        return None if self._server.command is None else is_kept
+        if self._settings.command is None:
+            return None
+        return self._settings.confined is not False and self._quarters.sandbox.backend != "none"
 
-    def _effect(self, offered: Offered) -> Literal["read", "side_effect"]:
-        return "read" if offered.server_name in self._server.read_only else "side_effect"
-
-    def tool(self, offered: Offered) -> Tool:
+    def tool(self, served: ServedTool) -> Tool:
         """Return a tool as the agent runs it."""
         return Tool(
-            name=offered.name,
-            description=offered.description,
-            effect=self._effect(offered),
-            arguments=offered.schema,
-            run=partial(self._run, offered.server_name),
-            timeout_s=self._server.timeout_s,
+            name=served.name,
+            description=served.description,
+            effect=served.effect,
+            arguments=served.schema,
+            run=partial(self._run, served.server_name),
+            timeout_s=self._settings.timeout_s,
             restricted=True,
         )
 
     async def _run(self, tool: str, context: ToolContext, arguments: dict[str, Any]) -> str:
         # Its errors are a server's words as well.
         context.rights.read.note("server", self.name)
-        return await self.connection.call(tool, arguments)
-
-    def _on_listed(self, definitions: list[Any]) -> None:
-        self._definitions = definitions
-        if self._settled and self._listing(definitions).tools != self.listing.tools:
-            log.warning("mcp_list_changed", server=self.name)
-
-    def _listing(self, definitions: list[Any]) -> Listing:
-        return listing_of(self.name, definitions, self._server.tools)
-
-    def _recall(self) -> list[Any]:
-        try:
-            found = orjson.loads(self._memory.read_bytes())
-        except FileNotFoundError:
-            return []
-        except (OSError, orjson.JSONDecodeError) as exc:
-            log.warning("mcp_memory_unusable", server=self.name, error=str(exc))
-            return []
-        return found if isinstance(found, list) else []
-
-    def _remember(self, definitions: list[Any]) -> None:
-        """Store what is offered, in one step; without it the next start needs the server."""
-        new = self._memory.with_suffix(".new")
-        try:
-            self._memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.write_bytes(orjson.dumps([_kept(each) for each in definitions]))
-            new.replace(self._memory)
-        except (OSError, TypeError) as exc:
-            log.warning("mcp_memory_unusable", server=self.name, error=str(exc))
-
-
-def held(server: str, offered: Offered) -> HeldTool:
-    """Return the held tool about which an owner is asked."""
-    why = "; ".join(offered.orders)
-    return HeldTool(offered.digest, server, offered.server_name, why, offered.text)
-
-
-def _kept(definition: Any) -> Any:
-    if not isinstance(definition, dict):
-        return None
-    return {key: definition.get(key) for key in ("name", "description", "inputSchema")}
-
-
-def _tell_skipped(server: str, skipped: Skipped) -> None:
-    log.warning("mcp_tool_skipped", server=server, tool=skipped.server_name, reason=skipped.reason)
-
-
-class Connection:
-    """The connection to one server.
-
-    Args:
-        on_listed: Gets the definitions of its tools each time it was connected; in a thread.
-
-    Attributes:
-        tried: Set once it is connected, or known that it is not to be had now.
-        problem: Why it is not connected; None while it is.
-        said: The end of what a program wrote to stderr that did not come so far as to answer.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        server: McpServerSettings,
-        quarters: Quarters,
-        on_listed: Callable[[list[Any]], None],
-    ) -> None:
-        self.name = name
-        self.tried = asyncio.Event()
-        self.problem: str | None = "not connected yet"
-        self.said = ""
-        self._server = server
-        self._quarters = quarters
-        self._on_listed = on_listed
-        self._client: Client | None = None
-        self._lost = asyncio.Event()
-        self._unanswered = ""
-        self._has_changed = False
-
-    async def run(self) -> None:
-        """Keep the connection until cancelled; its failures stay here."""
-        failures = 0
-        while True:
-            began = time.monotonic()
-            tail = transports.Tail()
-            try:
-                await self._connect(tail)
-                reason = "the connection has ended"
-            except Exception as exc:  # noqa: BLE001 - whatever a server does ends here
-                reason = in_words(exc, quoted=True)
-            # Once it was connected, what it writes may hold what people said.
-            self.said = "" if self.problem is None else tail.text.strip()
-            if self.problem is not None:
-                remedy = remedy_of(self.name, self._server, reason, tail.kept)
-                reason = f"{reason}: {remedy}" if remedy else reason
-            self.problem = reason
-            self.tried.set()
-            tool = self._unanswered
-            log.warning("mcp_lost", server=self.name, tool=tool, reason=reason, said=self.said)
-            failures = 1 if time.monotonic() - began > STABLE_S else failures + 1
-            await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))
+        return await self.call(tool, arguments)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:
         """Have the server run a tool; a cancellation is passed on to it.
@@ -364,68 +240,99 @@ class Connection:
         self._unanswered = ""
         return ToolError(f"the MCP server {self.name}: {error.message[:_ERROR_CHARS]}")
 
-    async def _connect(self, tail: transports.Tail) -> None:
+    async def run(self) -> None:
+        """Keep the connection until cancelled; its failures stay here."""
+        failures = 0
+        while True:
+            began, self._stderr = time.monotonic(), ""
+            try:
+                await self._connect()
+                reason = "the connection has ended"
+            except Exception as exc:  # noqa: BLE001 - whatever a server does ends here
+                reason = in_words(exc, quoted=True)
+            self.said = ""
+            # Once it was connected, what it writes may hold what people said.
+            if self.problem is not None:
+                self.said = end_of(self._stderr, _SAID_CHARS).strip()
+                reason += _WALLS.format(self.name) if self._is_confined else ""
+            self.problem = reason
+            self.tried.set()
+            tool = self._unanswered
+            log.warning("mcp_lost", server=self.name, tool=tool, reason=reason, said=self.said)
+            failures = 1 if time.monotonic() - began > STABLE_S else failures + 1
+            await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))
+
+    async def _connect(self) -> None:
         """Connect, list the tools, and return when the connection is lost."""
         self._lost.clear()
-        self._has_changed, self._unanswered = False, ""
+        self._unanswered = ""
         began = time.monotonic()
         async with AsyncExitStack() as stack:
-            async with asyncio.timeout(self._server.start_timeout_s):
-                streams = await stack.enter_async_context(self._streams(tail))
-                watched = Watched(streams[0], self._lost.set)
-                client = await stack.enter_async_context(self._session(watched, streams[1]))
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                streams = transports.over_http(self._settings)
+                if self._settings.command is not None:
+                    streams = transports.over_pipes(
+                        self.name, self._settings, self._quarters, self._hear
+                    )
+                read, write = await stack.enter_async_context(streams)
+                watched = Watched(read, self._lost.set)
+                client = await stack.enter_async_context(
+                    Client(
+                        # Closed by whoever opened them.
+                        nullcontext((watched, write)),
+                        client_info=Implementation(name="parley", version="1"),
+                        cache=None,
+                    )
+                )
                 await _list(client)
             # What a server wrote is checked where it keeps nobody waiting.
             await asyncio.to_thread(self._on_listed, watched.listed)
-            self._client, self.problem = client, None
-            stack.callback(self._forget)
             took_ms = round((time.monotonic() - began) * 1000)
             log.info("mcp_connected", server=self.name, tools=len(watched.listed), ms=took_ms)
+            self._client, self.problem = client, None
             self.tried.set()
-            await self._follow(client)
-            await self._lost.wait()
+            try:
+                await self._lost.wait()
+            finally:
+                self._client = None
 
-    def _streams(self, tail: transports.Tail) -> Any:
-        if self._server.command is not None:
-            return transports.over_pipes(self.name, self._server, self._quarters, tail)
-        return transports.over_http(self._server)
+    def _hear(self, text: str) -> None:
+        # Longer than what is shown: that begins with a word.
+        self._stderr = (self._stderr + text)[-2 * _SAID_CHARS :]
 
-    def _session(self, read: Watched, write: Any) -> Client:
-        return Client(
-            _open(read, write),
-            message_handler=self._on_message,
-            client_info=Implementation(name="parley", version="1"),
-            cache=None,
-        )
-
-    def _forget(self) -> None:
-        self._client = None
-
-    async def _on_message(self, message: Any) -> None:
-        # Once for each connection: a server may say so without end.
-        if isinstance(message, ToolListChangedNotification) and not self._has_changed:
-            self._has_changed = True
+    def _on_listed(self, definitions: list[Any]) -> None:
+        self._definitions = definitions
+        if self._settled and self._listed(definitions).tools != self.listing.tools:
             log.warning("mcp_list_changed", server=self.name)
 
-    async def _follow(self, client: Client) -> None:
-        """Ask for changes of the list to be told; older servers do that without being asked."""
-        tools = client.server_capabilities.tools
-        asks = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if not asks or tools is None or not tools.list_changed:
-            return
+    def _listed(self, definitions: list[Any]) -> ServerState:
+        of = self._settings
+        return listing_of(self.name, definitions, of.tools, of.read_only)
+
+    def _recall(self) -> list[Any]:
         try:
-            async with client.listen(tools_list_changed=True) as changes:
-                async for _ in changes:
-                    # It comes as a message as well.
-                    continue
-        except (MCPError, SubscriptionLost, TimeoutError) as exc:
-            log.debug("mcp_changes_not_followed", server=self.name, reason=str(exc))
+            found = orjson.loads(self._memory.read_bytes())
+        except FileNotFoundError:
+            return []
+        except (OSError, orjson.JSONDecodeError) as exc:
+            log.warning("mcp_memory_unusable", server=self.name, error=str(exc))
+            return []
+        return found if isinstance(found, list) else []
 
-
-@asynccontextmanager
-async def _open(read: Watched, write: Any) -> AsyncIterator[Any]:
-    """Hand over streams that are closed by whoever opened them."""
-    yield read, write
+    def _remember(self, definitions: list[Any]) -> None:
+        """Store what is offered, in one step; without it the next start needs the server."""
+        kept = ("name", "description", "inputSchema")
+        stored = [
+            {key: each.get(key) for key in kept} if isinstance(each, dict) else None
+            for each in definitions
+        ]
+        new = self._memory.with_suffix(".new")
+        try:
+            self._memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new.write_bytes(orjson.dumps(stored))
+            new.replace(self._memory)
+        except (OSError, TypeError) as exc:
+            log.warning("mcp_memory_unusable", server=self.name, error=str(exc))
 
 
 async def _list(client: Client) -> None:

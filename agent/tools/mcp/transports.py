@@ -1,16 +1,23 @@
 """How messages go to an MCP server and come back: over a program's pipes, or over HTTP.
 
-Both are like the SDK's own transports, but bounded. A program gets PATH, HOME, LANG, TMPDIR and the
-variables of its settings, messages have a maximum length, and a program's stderr does not reach the
-terminal. `Watched` checks messages before the SDK does: the SDK refuses a whole listing if one tool
-in it is malformed, checks results with patterns written by the server, and does not report the end
-of an idle connection.
+A program is kept in quarters: it is confined like a command of the tool `terminal`, and sees the
+system's programs, what its settings name, and its directory below PARLEY_HOME, which it alone can
+write. Without confinement it may do whatever Parley may.
+
+Both ways are like the SDK's own transports, but bounded. A program gets PATH, HOME, LANG, TMPDIR
+and the variables of its settings, messages have a maximum length, and a program's stderr does not
+reach the terminal. `Watched` checks messages before the SDK does: the SDK refuses a whole listing
+if one tool in it is malformed, checks results with patterns written by the server, and does not
+report the end of an idle connection.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -26,11 +33,11 @@ from typing_extensions import override
 from agent.network import proxy_for, tls_for
 from agent.processes import keeper
 from agent.processes.helpers import KeptProgram
+from agent.processes.installations import leads_through, of_program, of_this_python
+from agent.processes.sandbox import choose
 from agent.processes.walls import Walls
-from agent.settings import McpServerSettings
+from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
-from agent.tools.mcp.quarters import TEMPORARY, Quarters
-from agent.tools.truncate import end_of
 
 log = structlog.get_logger()
 
@@ -48,8 +55,10 @@ CONNECT_WITHIN_S = 30.0
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 """What a program gets of Parley's own environment."""
 _STDERR_CHUNK = 4_096
-_TAIL_CHARS = 500
-_KEPT_CHARS = 8_000
+FOLDER = "mcp"
+"""Below PARLEY_HOME: what each server offered last, and the directory of its program."""
+TEMPORARY = ".tmp"
+"""A program's TMPDIR, in its directory."""
 
 Incoming: TypeAlias = SessionMessage | Exception
 
@@ -90,7 +99,7 @@ class Watched:
         if isinstance(result.get("tools"), list):
             came = result["tools"][: MAX_DEFINITIONS - len(self.listed)]
             self.listed += came
-            result["tools"] = [_bare(tool) for tool in came if _is_sound(tool)]
+            result["tools"] = [bare for tool in came if (bare := _bare(tool))]
         parts = result.get("content")
         if isinstance(parts, list) and len(parts) > MAX_PARTS:
             mark = f"[{len(parts) - MAX_PARTS:,} more parts left out]"
@@ -121,42 +130,82 @@ class Watched:
         await self.aclose()
 
 
-def _is_sound(tool: Any) -> bool:
-    named = isinstance(tool, dict) and isinstance(tool.get("name"), str)
-    return named and misfit(tool.get("inputSchema")) is None
-
-
-def _bare(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return what the SDK needs to call a tool: its name, and which arguments become headers."""
+def _bare(tool: Any) -> dict[str, Any] | None:
+    """Return a tool's name and which arguments become headers, as the SDK needs it; or None."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        return None
+    if misfit(tool.get("inputSchema")) is not None:
+        return None
     properties = tool["inputSchema"].get("properties")
     properties = properties if isinstance(properties, dict) else {}
     sections = {name: each for name, each in properties.items() if isinstance(each, dict)}
     return {"name": tool["name"], "inputSchema": {"type": "object", "properties": sections}}
 
 
-class Tail:
-    """The end of a program's stderr.
+@dataclass(frozen=True, slots=True)
+class Quarters:
+    """What the programs of all servers share.
 
     Attributes:
-        kept: The part searched for the reason why the program did not start.
+        home: PARLEY_HOME, which none of them may read.
     """
 
-    def __init__(self) -> None:
-        self.kept = ""
+    sandbox: SandboxSettings
+    home: Path
 
-    @property
-    def text(self) -> str:
-        """The end of what was added, from a word on."""
-        return end_of(self.kept, _TAIL_CHARS)
+    def prepare(self, name: str, server: McpServerSettings, path: str | None) -> Walls:
+        """Make the directory of a server, and return the walls around its program. Blocking.
 
-    def add(self, text: str) -> None:
-        """Take note of more."""
-        self.kept = (self.kept + text)[-_KEPT_CHARS:]
+        Args:
+            path: Where its command is looked for, as in PATH.
+
+        Raises:
+            OSError: It cannot be confined, or has no directory.
+        """
+        # Undecided means confined: the code that starts a program must decide (`with_walls`).
+        if server.confined is False:
+            return Walls("none", "" if server.cwd is None else str(server.cwd))
+        chosen = choose(self.sandbox)
+        if isinstance(chosen, str):
+            text = f"it cannot be confined: {chosen}; tools.mcp.{name}.confined: false starts it so"
+            raise OSError(text)
+        own = self.home / FOLDER / name
+        (own / TEMPORARY).mkdir(mode=0o700, parents=True, exist_ok=True)
+        own.chmod(0o700)
+        writable = _outermost(server.writable)
+        return Walls(
+            backend=chosen.backend,
+            tool=chosen.tool,
+            directory=str(server.cwd or own),
+            readable=[str(each) for each in self._readable(server, path)],
+            writable=[*map(str, writable), str(own)],
+            network=server.network,
+        )
+
+    def _readable(self, server: McpServerSettings, path: str | None) -> Iterator[Path]:
+        """Yield the program, the files among its arguments, and what is named."""
+        named = (*server.readable, *([] if server.cwd is None else [server.cwd]))
+        writable = _outermost(server.writable)
+        yield from (each for each in named if not leads_through(each, writable))
+        yield from map(Path, of_this_python())
+        command = shutil.which(server.command or "", path=path)
+        if command and Path(command).is_absolute():
+            yield from map(Path, of_program(Path(command), path, self.home, writable))
+        for text in server.args:
+            if Path(text).is_absolute() and Path(text).is_file():
+                file = Path(text)
+                # Nothing that lies in PARLEY_HOME.
+                if not leads_through(file, [self.home, *writable]):
+                    yield from dict.fromkeys((file, file.resolve()))
+
+
+def _outermost(folders: Sequence[Path]) -> list[Path]:
+    return [each for each in folders if not {*each.parents} & {*folders}]
 
 
 @asynccontextmanager
 async def over_pipes(
-    name: str, server: McpServerSettings, quarters: Quarters, tail: Tail
+    name: str, server: McpServerSettings, quarters: Quarters, on_stderr: Callable[[str], None]
 ) -> AsyncIterator[Any]:
     """Run the program while the body runs; yields the streams of its messages.
 
@@ -181,7 +230,7 @@ async def over_pipes(
             # for that, and not see that its stdin has ended.
             tasks.start_soon(_read, name, program.stdout, incoming)
             tasks.start_soon(_write, program.stdin, outgoing, incoming)
-            tasks.start_soon(_listen, name, program.stderr, tail)
+            tasks.start_soon(_listen, name, program.stderr, on_stderr)
             try:
                 await program.start(order)
                 yield received, sent
@@ -248,11 +297,10 @@ async def _write(
         incoming.close()
 
 
-async def _listen(name: str, pipe: asyncio.StreamReader, tail: Tail) -> None:
-    """Keep the end of what goes to stderr: it tells why a program does not start."""
+async def _listen(name: str, pipe: asyncio.StreamReader, on_stderr: Callable[[str], None]) -> None:
     while data := await pipe.read(_STDERR_CHUNK):
         text = data.decode("utf-8", "replace")
-        tail.add(text)
+        on_stderr(text)
         log.debug("mcp_server_wrote", server=name, text=text)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from typing_extensions import override
 
 from adapters.messages import Attachment
 from agent.messages import text_of
@@ -34,11 +35,10 @@ from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE
 from agent.tools.builtin.people import DELEGATE_TASK, SEND_FILE
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
-from agent.tools.mcp.listing import Offered
-from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.servers import Server
+from agent.tools.mcp.transports import Quarters
 from agent.tools.policy import MOST_LINKS, Rule
-from agent.tools.registry import Arguments, Tool, ToolRegistry
+from agent.tools.registry import Arguments, ServedTool, Tool, ToolRegistry
 from agent.tools.sandbox.fetch import make_fetch_url
 from agent.tools.sandbox.files import READ_FILE
 from agent.turn.state import Agent, CallRules
@@ -75,12 +75,12 @@ class Anything(Arguments):
     to: str = ""
 
 
-@dataclass
-class Listens:
-    """Replaces the connection to an MCP server, whose pages are the attackers'."""
+class Listens(Server):
+    """An MCP server, whose pages are the attackers'; there is no connection."""
 
     left: list[str]
 
+    @override
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:
         if tool == "read":
             return page_of(int(arguments["id"]))
@@ -121,9 +121,8 @@ class World:
     def tools(self) -> ToolRegistry:
         """Return the real tools; those that would act for real only note that they did."""
         box = McpServerSettings(command="x", read_only=("read", "get"))
-        quarters = Quarters(SandboxSettings(), self.home, self.home / "mcp")
-        server = Server("box", box, quarters)
-        server.connection = Listens(self.left)  # type: ignore[assignment]
+        server = Listens("box", box, Quarters(SandboxSettings(), self.home))
+        server.left = self.left
         numbers = {"type": "object", "properties": {"id": {"type": "integer"}}}
         words = {
             "type": "object",
@@ -133,8 +132,8 @@ class World:
         acting = [self._acting(name) for name in ("terminal", "write_file", "mcp_mail_send")]
         return ToolRegistry([
             make_fetch_url(ToolSettings(fetch=fetch), self.look_up),
-            server.tool(Offered("mcp_box_read", "read", "Reads.", numbers)),
-            server.tool(Offered("mcp_box_get", "get", "Gets.", words)),
+            server.tool(ServedTool("mcp_box_read", "read", "Reads.", numbers, "read")),
+            server.tool(ServedTool("mcp_box_get", "get", "Gets.", words, "read")),
             *acting,
             READ_FILE,
             *(MEMORY, SKILL_MANAGE, SEND_FILE, SESSION_SEARCH, DELEGATE_TASK),

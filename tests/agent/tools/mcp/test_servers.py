@@ -18,7 +18,8 @@ from mcp_types import (
 
 from agent.settings import McpServerSettings
 from agent.tools.mcp import servers
-from agent.tools.mcp.servers import FOLDER, mcp_tools, text_of
+from agent.tools.mcp.servers import mcp_tools, text_of
+from agent.tools.mcp.transports import FOLDER
 from tests.agent.conftest import Journal
 from tests.agent.tools.mcp.test_transports import run
 

@@ -20,9 +20,8 @@ from mcp_types import JSONRPCResponse
 from agent.errors import ToolError
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.mcp import servers, transports
-from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.servers import mcp_tools
-from agent.tools.mcp.transports import MAX_PARTS, Watched
+from agent.tools.mcp.transports import MAX_PARTS, Quarters, Watched
 from agent.tools.registry import Tool
 from tests.agent.conftest import Journal
 from tests.agent.tools.doubles import context
@@ -140,16 +139,6 @@ async def test_an_endless_message_ends_the_connection(
     await journal.logged("mcp_message_too_long")
 
 
-async def test_a_changed_list_is_logged(program: Program, journal: Journal, tmp_path: Path) -> None:
-    """It is used from the next start on."""
-    async with mcp_tools({"s": program()}, tmp_path) as tools:
-        assert await run(tools, "change") == "done"
-        assert (await journal.logged("mcp_list_changed"))["server"] == "s"
-        assert await run(tools, "change") == "done"
-        assert await run(tools, "echo", text="x") == "x"
-    assert len(journal.of("mcp_list_changed")) == 1
-
-
 async def test_a_deaf_program_is_killed_with_all_that_it_started(
     program: Program, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,8 +154,8 @@ async def test_a_deaf_program_ends_where_nobody_waits_for_its_end(
 ) -> None:
     """A second signal ends the gateway at once."""
     monkeypatch.setattr(transports, "ENDS_WITHIN_S", 3.0)
-    quarters = Quarters(SandboxSettings(), tmp_path, tmp_path / "mcp")
-    server = servers.Connection("s", program({"deaf": True}), quarters, lambda _: None)
+    quarters = Quarters(SandboxSettings(), tmp_path)
+    server = servers.Server("s", program({"deaf": True}), quarters)
     running = asyncio.create_task(server.run())
     await server.tried.wait()
     pid = pid_of(journal)
@@ -199,20 +188,18 @@ async def test_a_silent_program_is_given_up(
     async with mcp_tools({"s": silent}, tmp_path) as tools:
         assert tools == ()
     reason = (await journal.logged("mcp_lost"))["reason"]
-    assert reason.startswith("no answer in time: it has not listed its tools within 1 s: ")
+    assert reason.startswith("no answer in time; it runs behind walls: `tools.mcp.s.network`")
 
 
 @pytest.mark.thorough
 async def test_the_official_server_works(journal: Journal, tmp_path: Path) -> None:
-    """It speaks the newest protocol, in which changes of the list have to be asked for."""
+    """It speaks the newest protocol."""
     official = McpServerSettings(
         command=sys.executable, args=(mcp_official.__file__,), confined=False
     )
     async with mcp_tools({"s": official}, tmp_path) as tools:
         assert await named(tools, "add").run(context(), {"a": 1, "b": 2}) == "3"
         assert await run(tools, "change") == "done"
-        await journal.logged("mcp_list_changed")
-    assert len(journal.of("mcp_list_changed")) == 1
 
 
 async def run_until_killed(server: McpServerSettings, home: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.registry import HeldTool, ServerState
+from agent.tools.registry import HeldTool, ServedTool, ServerState
 from gateway.console.pages import system
 from gateway.console.pages.system import told
 from gateway.errors import SettingsError
@@ -159,7 +159,7 @@ async def test_mcp_servers_are_shown_as_they_stand(
     states = [
         ServerState(
             *("files", None, "", False),
-            [("mcp_files_read", "read", "Reads.")],
+            [ServedTool("mcp_files_read", "read", "Reads.", {})],
             [("odd", "no schema")],
         ),
         ServerState("notes", "the program has ended", f"token {TOKEN}", remembered=True),
@@ -187,7 +187,8 @@ async def test_an_owner_decides_about_a_text_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not a guest, no form of another session, and not about a text that has changed meanwhile."""
-    state = ServerState("files", None, "", remembered=False, held=[HELD])
+    tool = ServedTool("mcp_files_read", "read", "Reads.", {}, held=HELD)
+    state = ServerState("files", tools=[tool])
     monkeypatch.setattr("gateway.doctor.running.RunningLooks.servers", lambda _: [state])
     async with console(tmp_path) as running, running.browser() as browser:
         await running.database.write(mcp.note, [HELD])
