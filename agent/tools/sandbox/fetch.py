@@ -63,28 +63,11 @@ _PORTS = {80, 443}
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Source: IANA's registries of special-purpose addresses, 2025. The last one is not in them: it is a
+# The library calls these global: protocols and 6to4 (IANA's special-purpose addresses, 2025), and a
 # large cloud's service for its virtual machines.
 _PRIVATE_4 = [
     ipaddress.IPv4Network(network)
-    for network in (
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-        "168.63.129.16/32",
-    )
+    for network in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
 ]
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
 """All assigned public addresses; loopback, local, multicast and unique local ones are outside."""
@@ -409,7 +392,8 @@ def is_public(address: Address) -> bool:
     One that embeds an IPv4 address (mapped, NAT64) is judged by that; tunnels are not public.
     """
     if isinstance(address, ipaddress.IPv4Address):
-        return not any(address in network for network in _PRIVATE_4)
+        is_open = address.is_global and not address.is_multicast
+        return is_open and not any(address in network for network in _PRIVATE_4)
     if address.scope_id is not None:
         return False
     if address in _MAPPED or address in _NAT64:
