@@ -9,10 +9,12 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from agent.errors import ToolError
 
 _PROC = "/proc"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -38,6 +40,19 @@ def limit_self(time_limit_s: float, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(10)
+
+
+def serve(answer: Callable[[dict[str, Any]], str], memory_bytes: int) -> None:
+    """Serve one request of `helpers.ask_json`: by stdin and stdout, within its limits."""
+    request = json.load(sys.stdin)
+    limit_self(request["time_limit_s"], memory_bytes)
+    try:
+        told = {"text": answer(request)}
+    except ToolError as error:
+        told = {"error": str(error)}
+    except MemoryError:
+        told = {"error": "this needs too much memory; ask for less"}
+    json.dump(told, sys.stdout)
 
 
 def read_order(handle: int) -> dict[str, Any]:

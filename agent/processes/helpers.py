@@ -10,11 +10,13 @@ import os
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from agent.errors import ToolError
 from agent.processes import descent, keeper
 from agent.processes.walls import BOOT
 
@@ -35,6 +37,32 @@ def program(module: str) -> tuple[str, ...]:
 
 class HelperFailed(Exception):
     """A helper ended without its answer, or gave more than was allowed."""
+
+
+async def ask_json(
+    module: str,
+    request: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    max_bytes: int,
+    slow: str,
+    failed: str,
+) -> str:
+    """Return the text of a helper that serves one request by `descent.serve`.
+
+    Raises:
+        ToolError: It took too long (`slow`), failed (`failed`), or says itself what is wrong.
+    """
+    order = json.dumps({**request, "time_limit_s": timeout_s}).encode()
+    try:
+        found = json.loads(await ask(module, order, timeout_s=timeout_s, max_bytes=max_bytes))
+    except TimeoutError as exc:
+        raise ToolError(slow) from exc
+    except HelperFailed as exc:
+        raise ToolError(f"{failed}: {exc}") from exc
+    if "error" in found:
+        raise ToolError(found["error"])
+    return str(found["text"])
 
 
 async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) -> bytes:

@@ -10,7 +10,6 @@ What may be asked is what everybody on the internet can ask: pure functions at t
 import asyncio
 import codecs
 import ipaddress
-import json
 import re
 import secrets
 import socket
@@ -27,7 +26,7 @@ from yarl import URL
 
 from agent.errors import ToolError
 from agent.network import UnusableEnvironment, in_words, tls_for
-from agent.processes.helpers import HelperFailed, ask
+from agent.processes.helpers import ask_json
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools.context import Redirects, ToolContext
 from agent.tools.registry import Arguments, Tool
@@ -78,20 +77,6 @@ _PRIVATE_6 = [
 ]
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A URL that may be asked, as far as its text tells.
-
-    Attributes:
-        trusted: The operator has named its host: its addresses may be private.
-    """
-
-    url: URL
-    host: str
-    port: int
-    trusted: bool
 
 
 class FetchArguments(Arguments):
@@ -179,38 +164,41 @@ class Fetcher:
         asked = url.host or ""
         for _ in range(MAX_REDIRECTS + 1):
             host = url.host or ""
-            if _site(host) != _site(asked) and (rule := redirects(str(url))):
+            # Between these a server redirects without leading elsewhere.
+            is_other = host.removeprefix("www.") != asked.removeprefix("www.")
+            if is_other and (rule := redirects(str(url))):
                 raise ToolError(
                     f"it redirects to the host {host}, which is not allowed here ({rule}); call"
                     " fetch_url with that address if it has to be"
                 )
-            target = target_of(url, self._options.allow_hosts)
-            addresses = await self._addresses(target)
-            answer = await self._get(target, addresses)
+            trusted = is_trusted(url, self._options.allow_hosts)
+            addresses = await self._addresses(url, trusted=trusted)
+            answer = await self._get(url.with_fragment(None), addresses)
             if isinstance(answer, WebPage):
                 return answer
             url = answer
         raise ToolError(f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _addresses(self, target: Target) -> Sequence[str]:
+    async def _addresses(self, url: URL, *, trusted: bool) -> Sequence[str]:
+        host = _host_of(url)
         try:
-            found = await self._lookup(target.host, target.port)
+            found = await self._lookup(host, url.port or 0)
         except OSError as exc:
-            raise ToolError(f"the host {target.host} is not known") from exc
+            raise ToolError(f"the host {host} is not known") from exc
         try:
-            return checked(target, found)
+            return checked(host, found, trusted=trusted)
         except ToolError:
-            log.warning("fetch_refused", host=target.host, addresses=list(found)[:5])
+            log.warning("fetch_refused", host=host, addresses=list(found)[:5])
             raise
 
-    async def _get(self, target: Target, addresses: Sequence[str]) -> WebPage | URL:
+    async def _get(self, url: URL, addresses: Sequence[str]) -> WebPage | URL:
         """Return the answer of one hop, or where it redirects to."""
         # No cache, no kept connection: each hop goes to the addresses that were checked for it.
         connector = aiohttp.TCPConnector(
-            resolver=Resolved(target.host, addresses),
+            resolver=Resolved(_host_of(url), addresses),
             use_dns_cache=False,
             force_close=True,
-            ssl=tls_for(str(target.url)),
+            ssl=tls_for(str(url)),
         )
         headers = {"User-Agent": USER_AGENT, "Accept": "text/html, text/*;q=0.9, */*;q=0.5"}
         # No proxy: it would look up the name again, and the addresses were checked here.
@@ -219,11 +207,11 @@ class Fetcher:
             aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             ) as http,
-            http.get(target.url, headers=headers, allow_redirects=False) as response,
+            http.get(url, headers=headers, allow_redirects=False) as response,
         ):
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location:
-                return target.url.join(parsed(location))
+                return url.join(parsed(location))
             return await self._read(response)
 
     async def _read(self, response: aiohttp.ClientResponse) -> WebPage:
@@ -243,11 +231,6 @@ class Fetcher:
             bytes(body[:MAX_BYTES]),
             complete,
         )
-
-
-def _site(host: str) -> str:
-    """Return the common key of hosts between which one server redirects."""
-    return host.removeprefix("www.")
 
 
 def _kind(content_type: str) -> str:
@@ -289,7 +272,17 @@ class Resolved(AbstractResolver):
 async def _text(page: WebPage, *, raw: bool) -> str | None:
     """Return the text of a page; None for what is no text."""
     if page.kind in _PAGES and not raw:
-        return await _read_page(_decoded(page))
+        html = _decoded(page)
+        # The parser is slow on some pages.
+        return await ask_json(
+            "agent.tools.sandbox.pages",
+            {"html": html},
+            timeout_s=PAGE_WITHIN_S,
+            # JSON writes an emoji as two escapes of six bytes.
+            max_bytes=12 * len(html) + 100_000,
+            slow="the page is too hard to read; fetch it with raw",
+            failed="the page could not be read",
+        )
     return _decoded(page) if _TEXT.fullmatch(page.kind) else None
 
 
@@ -303,23 +296,6 @@ def _decoded(page: WebPage) -> str:
     if _ENCODINGS.fullmatch(name):
         encoding = name
     return page.body.decode(encoding, errors="replace")
-
-
-async def _read_page(html: str) -> str:
-    """Have a helper process read the text out of HTML: the parser is slow on some pages."""
-    try:
-        answer = await ask(
-            "agent.tools.sandbox.pages",
-            json.dumps({"html": html, "time_limit_s": PAGE_WITHIN_S}).encode(),
-            timeout_s=PAGE_WITHIN_S,
-            # JSON writes an emoji as two escapes of six bytes.
-            max_bytes=12 * len(html) + 100_000,
-        )
-    except TimeoutError as exc:
-        raise ToolError("the page is too hard to read; fetch it with raw") from exc
-    except HelperFailed as exc:
-        raise ToolError(f"the page could not be read: {exc}") from exc
-    return str(json.loads(answer)["text"])
 
 
 def _shown(page: WebPage, text: str | None) -> str:
@@ -336,17 +312,17 @@ def _shown(page: WebPage, text: str | None) -> str:
     )
 
 
-def target_of(url: URL, allow_hosts: Collection[str]) -> Target:
-    """Return what a URL leads to.
+def is_trusted(url: URL, allow_hosts: Collection[str]) -> bool:
+    """Whether the operator has named a URL's host, so that its addresses may be private.
 
     Args:
         url: As asked for, or where a page redirects to.
         allow_hosts: Hosts, or host:port, that the operator has named.
 
     Raises:
-        ToolError: It is not allowed; the text says why.
+        ToolError: It is not allowed, as far as its text tells; the text says why.
     """
-    host, port = (url.raw_host or "").rstrip(".").lower(), url.port
+    host, port = _host_of(url), url.port
     if url.scheme not in {"http", "https"} or not host or not port:
         raise ToolError("only http and https URLs with a host can be fetched")
     if len(str(url)) > MAX_URL_CHARS:
@@ -356,7 +332,11 @@ def target_of(url: URL, allow_hosts: Collection[str]) -> Target:
     trusted = bool({host, f"{host}:{port}"} & {each.lower() for each in allow_hosts})
     if not trusted and port not in _PORTS and port < 1024:
         raise ToolError(f"port {port} is not fetched from")
-    return Target(url.with_fragment(None), host, port, trusted)
+    return trusted
+
+
+def _host_of(url: URL) -> str:
+    return (url.raw_host or "").rstrip(".").lower()
 
 
 def parsed(text: str) -> URL:
@@ -371,8 +351,8 @@ def parsed(text: str) -> URL:
         raise ToolError("this is no URL") from exc
 
 
-def checked(target: Target, addresses: Sequence[str]) -> Sequence[str]:
-    """Return the addresses of a target's host if all of them may be asked.
+def checked(host: str, addresses: Sequence[str], *, trusted: bool) -> Sequence[str]:
+    """Return the addresses of a host if all of them may be asked.
 
     All, not some: a name that leads to both kinds is a trap.
 
@@ -380,9 +360,14 @@ def checked(target: Target, addresses: Sequence[str]) -> Sequence[str]:
         ToolError: There is none, or one is not public.
     """
     if not addresses:
-        raise ToolError(f"the host {target.host} has no address")
-    if not target.trusted and not all(is_public_text(each) for each in addresses):
-        raise ToolError(f"the host {target.host} is not on the open internet: it is not fetched")
+        raise ToolError(f"the host {host} has no address")
+    try:
+        is_open = trusted or all(is_public(ipaddress.ip_address(each)) for each in addresses)
+    except ValueError:
+        # Other text is no address.
+        is_open = False
+    if not is_open:
+        raise ToolError(f"the host {host} is not on the open internet: it is not fetched")
     return addresses
 
 
@@ -399,11 +384,3 @@ def is_public(address: Address) -> bool:
     if address in _MAPPED or address in _NAT64:
         return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     return address in _GLOBAL_6 and not any(address in network for network in _PRIVATE_6)
-
-
-def is_public_text(address: str) -> bool:
-    """Do the same for the text of an address; other text is not public."""
-    try:
-        return is_public(ipaddress.ip_address(address))
-    except ValueError:
-        return False

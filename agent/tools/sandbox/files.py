@@ -6,20 +6,18 @@ holds the interpreter's lock meanwhile, so that a thread would stop everybody.
 
 import asyncio
 import codecs
-import json
 import mimetypes
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.processes.helpers import HelperFailed, ask
+from agent.processes.helpers import ask_json
 from agent.processes.workspace import Workspace, clear, components
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
@@ -34,9 +32,8 @@ MAX_READ_BYTES = 200_000
 """Text of one answer; more than `tools.output` shows, since that keeps the rest readable."""
 MAX_LINE_BYTES = 20_000
 """Where a long line is cut."""
-MAX_SKIPPED_BYTES = 500_000_000
-"""How far into a file a line is looked for."""
-_SKIP_CHUNK_BYTES = 1_000_000
+MAX_FILE_BYTES = 20_000_000
+"""Of a larger file the rest is not read."""
 MAX_LISTED = 500
 """Entries of one directory that are shown."""
 MAX_SCANNED = 20_000
@@ -150,15 +147,36 @@ def _read(workspace: Workspace, arguments: ReadArguments) -> str:
         with os.fdopen(os.dup(handle), "rb") as file:
             start = file.read(_LOOKED_AT_BYTES)
             if is_binary(start):
-                return _described(arguments.path, size, start)
-            file.seek(0)
-            page = _page(file, arguments.first_line, arguments.lines)
-    if not page.lines:
-        return f"{arguments.path} has {page.skipped:,} lines, {size:,} bytes: nothing is left."
-    last = arguments.first_line + len(page.lines) - 1
-    more = f"; go on with first_line={last + 1}" if page.more else ""
+                kind = mimetypes.guess_type(arguments.path)[0] or "of unknown type"
+                shown = f"{kind}, {size:,} bytes, beginning with {start[:32].hex(' ')}"
+                return f"{arguments.path} is no text: {shown}."
+            content = start + file.read(MAX_FILE_BYTES - len(start))
+    lines = BytesIO(content)
+    skipped = sum(1 for _ in islice(lines, arguments.first_line - 1))
+    found, more = _page(lines, arguments.lines)
+    rest = f"; only the first {len(content):,} can be read" if size > len(content) else ""
+    if not found:
+        return f"{arguments.path} has {skipped:,} lines, {size:,} bytes{rest}: nothing is left."
+    last = arguments.first_line + len(found) - 1
+    go_on = f"; go on with first_line={last + 1}" if more else rest
     shown = f"lines {arguments.first_line} to {last}, {size:,} bytes in all"
-    return "\n".join([f"[{arguments.path}: {shown}{more}]", *page.lines])
+    return "\n".join([f"[{arguments.path}: {shown}{go_on}]", *found])
+
+
+def _page(lines: Iterable[bytes], count: int) -> tuple[list[str], bool]:
+    """Return some lines without their ends, long ones cut, and whether there are more."""
+    found: list[str] = []
+    size = 0
+    for line in lines:
+        plain = line.removesuffix(b"\n").removesuffix(b"\r")
+        shown = plain[:MAX_LINE_BYTES]
+        if len(found) == count or size + len(shown) > MAX_READ_BYTES:
+            return found, True
+        left = len(plain) - len(shown)
+        mark = f" [+{left:,} bytes of this line left out]" if left else ""
+        found.append(shown.decode(errors="replace") + mark)
+        size += len(shown)
+    return found, False
 
 
 def is_binary(start: bytes) -> bool:
@@ -168,83 +186,6 @@ def is_binary(start: bytes) -> bool:
     # Incremental: the last character may be cut, and is no sign of binary data.
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(start)
     return text.count("\N{REPLACEMENT CHARACTER}") * 10 > len(text)
-
-
-def _described(path: str, size: int, start: bytes) -> str:
-    kind = mimetypes.guess_type(path)[0] or "of unknown type"
-    return f"{path} is no text: {kind}, {size:,} bytes, beginning with {start[:32].hex(' ')}."
-
-
-@dataclass(frozen=True, slots=True)
-class FilePage:
-    """Some lines of a file; `skipped` lines lie before them."""
-
-    lines: Sequence[str]
-    skipped: int
-    more: bool
-
-
-def _page(file: BinaryIO, first: int, count: int) -> FilePage:
-    skipped = _skip_lines(file, first - 1)
-    found: list[str] = []
-    size = 0
-    for line in _lines(file):
-        if len(found) == count or size + len(line) > MAX_READ_BYTES:
-            return FilePage(found, skipped, more=True)
-        found.append(line.decode(errors="replace"))
-        size += len(line)
-    return FilePage(found, skipped, more=False)
-
-
-def _skip_lines(file: BinaryIO, count: int) -> int:
-    """Skip lines; returns how many there were.
-
-    By large pieces: a thread that took a file of newlines line by line would be busy for minutes.
-
-    Raises:
-        ToolError: The file is too long to go on.
-    """
-    skipped = 0
-    part = b"\n"
-    while skipped < count:
-        ends_line = part.endswith(b"\n")
-        if not (part := file.read(_SKIP_CHUNK_BYTES)):
-            # What stands behind the last line end is a line as well.
-            return skipped + (not ends_line)
-        if file.tell() > MAX_SKIPPED_BYTES:
-            raise ToolError(f"only the first {MAX_SKIPPED_BYTES:,} bytes of a file can be read")
-        found = part.count(b"\n")
-        if skipped + found >= count:
-            behind = part.split(b"\n", count - skipped)[-1]
-            file.seek(-len(behind), os.SEEK_CUR)
-        skipped = min(skipped + found, count)
-    return skipped
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield lines without their ends, long ones cut.
-
-    Raises:
-        ToolError: The file is too long to go on.
-    """
-    while line := file.readline(MAX_LINE_BYTES):
-        if file.tell() > MAX_SKIPPED_BYTES:
-            raise ToolError(f"only the first {MAX_SKIPPED_BYTES:,} bytes of a file can be read")
-        if line.endswith(b"\n"):
-            yield line[:-1].removesuffix(b"\r")
-            continue
-        left = _skip_line(file)
-        yield line + (f" [+{left:,} bytes of this line left out]".encode() if left else b"")
-
-
-def _skip_line(file: BinaryIO) -> int:
-    """Skip the rest of a line; returns its length."""
-    left = 0
-    while part := file.readline(1_000_000):
-        left += len(part)
-        if part.endswith(b"\n") or left > MAX_SKIPPED_BYTES:
-            break
-    return left
 
 
 def _list(workspace: Workspace, path: str) -> str:
@@ -294,26 +235,16 @@ async def search_files(context: ToolContext, arguments: FileSearchArguments) -> 
     """Have a helper process search, and end it where it takes too long."""
     workspace = of(context)
     await context.rights.read.note_earlier()
-    request = {"root": str(workspace.root), "time_limit_s": TIME_LIMIT_S, **arguments.model_dump()}
-    try:
-        # In another process: no thread can be ended in the middle of a regular expression.
-        answer = await ask(
-            "agent.tools.sandbox.searcher",
-            json.dumps(request).encode(),
-            timeout_s=TIME_LIMIT_S,
-            max_bytes=MAX_ANSWER_BYTES,
-        )
-    except TimeoutError as exc:
-        raise ToolError(
-            f"the search took longer than {TIME_LIMIT_S:g} s and was ended; use a simpler pattern,"
-            " or fewer files"
-        ) from exc
-    except HelperFailed as exc:
-        raise ToolError(f"the search failed: {exc}") from exc
-    found = json.loads(answer)
-    if "error" in found:
-        raise ToolError(found["error"])
-    return str(found["text"])
+    # In another process: no thread can be ended in the middle of a regular expression.
+    return await ask_json(
+        "agent.tools.sandbox.searcher",
+        {"root": str(workspace.root), **arguments.model_dump()},
+        timeout_s=TIME_LIMIT_S,
+        max_bytes=MAX_ANSWER_BYTES,
+        slow=f"the search took longer than {TIME_LIMIT_S:g} s and was ended; use a simpler pattern,"
+        " or fewer files",
+        failed="the search failed",
+    )
 
 
 SEARCH_FILES = Tool(

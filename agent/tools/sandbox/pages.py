@@ -4,13 +4,11 @@ It runs nothing of the page. It may be killed at any moment. Standard library on
 `agent/processes/`.
 """
 
-import json
 import re
-import sys
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
-from agent.processes.descent import limit_self
+from agent.processes.descent import serve
 
 if TYPE_CHECKING:
     from typing_extensions import override
@@ -40,9 +38,7 @@ _ONE_BLANK = re.compile(r"^ (?=\S)", re.MULTILINE)
 
 def main() -> None:
     """Serve one request."""
-    request = json.load(sys.stdin)
-    limit_self(request["time_limit_s"], MAX_MEMORY_BYTES)
-    json.dump({"text": text_of_page(request["html"])}, sys.stdout)
+    serve(lambda request: text_of_page(request["html"]), MAX_MEMORY_BYTES)
 
 
 def text_of_page(html: str) -> str:
@@ -103,16 +99,14 @@ class PageReader(HTMLParser):
 
     def _end(self, tag: str) -> None:
         if tag == "a" and self._links:
-            self._end_link(self._links.pop())
+            address = self._links.pop()
+            # Not those within the page, or that run something.
+            if address.startswith(("http://", "https://", "/")) and len(address) <= MAX_LINK_CHARS:
+                self.parts.append(f" ({address})")
         if tag == "pre":
             self._verbatim = max(0, self._verbatim - 1)
         if tag in _BLOCKS and tag not in _EMPTY:
             self.parts.append("\n")
-
-    def _end_link(self, address: str) -> None:
-        """Show where a link leads; not those within the page, or that run something."""
-        if address.startswith(("http://", "https://", "/")) and len(address) <= MAX_LINK_CHARS:
-            self.parts.append(f" ({address})")
 
     @override
     def handle_data(self, data: str) -> None:

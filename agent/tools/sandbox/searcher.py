@@ -5,17 +5,15 @@ beside `agent/processes/`.
 """
 
 import fnmatch
-import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agent.errors import ToolError
-from agent.processes.descent import limit_self
+from agent.processes.descent import serve
 from agent.processes.workspace import Workspace, components, walk
 
 MAX_FILE_BYTES = 20_000_000
@@ -29,16 +27,8 @@ Matches = Callable[[str], bool]
 
 
 def main() -> None:
-    """Serve one request; a text for the model comes back, or what it can fix."""
-    request = json.load(sys.stdin)
-    limit_self(request["time_limit_s"], MAX_MEMORY_BYTES)
-    try:
-        answer = {"text": search(request)}
-    except ToolError as error:
-        answer = {"error": str(error)}
-    except MemoryError:
-        answer = {"error": "the search needs too much memory; use a simpler pattern"}
-    json.dump(answer, sys.stdout)
+    """Serve one request."""
+    serve(search, MAX_MEMORY_BYTES)
 
 
 def search(request: dict[str, Any]) -> str:
@@ -82,7 +72,9 @@ def _found(request: dict[str, Any], matches: Matches, looked: list[str]) -> Iter
         looked.append(path)
         for number, line in enumerate(lines, 1):
             if matches(line):
-                yield f"{path}:{number}: {_shortened(line)}"
+                shown = line.strip()
+                end = "…" if len(shown) > MAX_LINE_CHARS else ""
+                yield f"{path}:{number}: {shown[:MAX_LINE_CHARS]}{end}"
 
 
 def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str, list[str]]]:
@@ -116,8 +108,3 @@ def _text(folder: int, name: str) -> str | None:
     if b"\0" in content[:_LOOKED_AT_BYTES]:
         return None
     return content.decode(errors="replace")
-
-
-def _shortened(line: str) -> str:
-    line = line.strip()
-    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}…"

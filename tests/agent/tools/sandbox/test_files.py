@@ -3,6 +3,7 @@
 import io
 import os
 import resource
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +42,23 @@ async def test_nothing_behind_the_last_line(tmp_path: Path) -> None:
 @given(
     st.lists(st.sampled_from([b"\n", b"ab", b"c"]), max_size=12).map(b"".join),
     st.integers(0, 9),
-    st.integers(1, 5),
 )
-def test_lines_are_skipped_by_pieces(content: bytes, count: int, piece: int) -> None:
-    """Wherever a piece ends, reading goes on where the next line begins."""
-    lines = content.splitlines(keepends=True)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(files, "_SKIP_CHUNK_BYTES", piece)
-        file = io.BytesIO(content)
-        assert files._skip_lines(file, count) == len(lines[:count])
-        assert file.read() == b"".join(lines[count:])
+def test_reading_goes_on_where_the_next_line_begins(content: bytes, first: int) -> None:
+    """However much of a file was read before."""
+    lines = io.BytesIO(content)
+    skipped = len([*islice(lines, first)])
+    expected = [line.decode().removesuffix("\n") for line in content.splitlines(keepends=True)]
+    assert files._page(lines, 100) == (expected[skipped:], False)
 
 
 async def test_a_file_of_newlines_is_skipped_in_no_time(tmp_path: Path) -> None:
-    """Line by line it would keep a thread busy long after the tool's time is over."""
+    """A thread that took it line by line would be busy long after the tool's time is over."""
     (tmp_path / "a").write_bytes(b"\n" * 40_000_000)
     read = await use(tmp_path, "read_file", path="a", first_line=10**9)
-    assert read.text == "a has 40,000,000 lines, 40,000,000 bytes: nothing is left."
+    assert read.text == (
+        "a has 20,000,000 lines, 40,000,000 bytes; only the first 20,000,000 can be read:"
+        " nothing is left."
+    )
 
 
 async def test_a_file_that_is_no_text_is_described(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ async def test_long_lines_are_cut(tmp_path: Path) -> None:
     """One line of a file of gigabytes is not the whole answer."""
     (tmp_path / "a").write_bytes(b"x" * 1_300_000 + b"\nend")
     read = await use(tmp_path, "read_file", path="a")
-    assert "[+1,280,001 bytes of this line left out]\nend" in read.text
+    assert "[+1,280,000 bytes of this line left out]\nend" in read.text
     assert len(read.text) < 2 * files.MAX_LINE_BYTES
 
 
@@ -89,16 +90,16 @@ async def test_one_answer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_a_line_far_into_a_file_is_not_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by many lines nor by one."""
-    monkeypatch.setattr(files, "MAX_SKIPPED_BYTES", 50_000)
+    """Neither by many lines nor by one; the answer says so."""
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 50_000)
     (tmp_path / "a").write_text("x\n" * 60_000)
     (tmp_path / "b").write_text("x" * 3_000_000)
-    for path in ("a", "b"):
+    for path, lines in (("a", "25,000"), ("b", "1")):
         read = await use(tmp_path, "read_file", path=path, first_line=100_000)
-        assert read.text in {
-            "Error: only the first 50,000 bytes of a file can be read",
-            "b has 1 lines, 3,000,000 bytes: nothing is left.",
-        }
+        assert read.text.startswith(f"{path} has {lines} lines, ")
+        assert read.text.endswith("; only the first 50,000 can be read: nothing is left.")
+    end = await use(tmp_path, "read_file", path="a", first_line=25_000)
+    assert end.text.startswith("[a: lines 25000 to 25000, 120,000 bytes in all; only the first")
 
 
 async def test_a_listing_tells_kinds_and_sizes(tmp_path: Path) -> None:
