@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
 from agent.context_engine import ContextEngine
+from agent.errors import ToolError
 from agent.ports import (
     ConversationReader,
     Delegates,
@@ -26,6 +27,8 @@ from agent.ports import (
 )
 from agent.prompt.skills import SkillShelf
 from agent.tools.addresses import Trail
+
+Service = TypeVar("Service")
 
 Redirects = Callable[[str], str]
 """Returns the rule of the policy that forbids a redirect to this address of another host; empty if
@@ -183,6 +186,17 @@ class ToolContext:
     def may_act(self) -> bool:
         """Whether tools may have side effects."""
         return self.rights.may_act
+
+
+def needed(service: Service | None, why: str) -> Service:
+    """Return a service of the turn.
+
+    Raises:
+        ToolError: There is none (`why`).
+    """
+    if service is None:
+        raise ToolError(why)
+    return service
 
 
 MakesTools = Callable[[], Awaitable[ToolContext]]

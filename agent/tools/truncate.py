@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from agent.settings import OutputSettings
 
@@ -66,8 +66,13 @@ def _cut(raw: bytes, whole: TruncationStats, limits: OutputSettings) -> Observat
     longest_mark = _mark(whole.original_lines, whole.original_bytes)
     budget = limits.max_bytes - len(longest_mark) - 2
     body = raw.removesuffix(b"\n")
-    head, tail = _ends(body, direction, room, budget)
-
+    tail_lines, tail_bytes = {
+        "head": (0, 0),
+        "tail": (room, budget),
+        "head_tail": (room // 2, budget // 2),
+    }[direction]
+    head = _first(body, room - tail_lines, budget - tail_bytes)
+    tail = _last(body, tail_lines, tail_bytes) if tail_lines else ""
     shown_lines = sum(part.count("\n") + 1 for part in (head, tail) if part)
     kept = replace(
         whole,
@@ -87,15 +92,6 @@ def _mark(lines: int, size: int) -> str:
     return f"[... {left_out} left out ...]"
 
 
-def _ends(body: bytes, direction: Direction, room: int, budget: int) -> tuple[str, str]:
-    """Return what is kept of the start and of the end: `room` lines, `budget` bytes in all."""
-    if direction == "head":
-        return _first(body, room, budget), ""
-    if direction == "tail":
-        return "", _last(body, room, budget)
-    return _first(body, room - room // 2, budget - budget // 2), _last(body, room // 2, budget // 2)
-
-
 def _first(body: bytes, lines: int, size: int) -> str:
     window = b"\n".join(body[:size].split(b"\n", lines)[:lines])
     return window.decode("utf-8", "ignore")
@@ -104,19 +100,6 @@ def _first(body: bytes, lines: int, size: int) -> str:
 def _last(body: bytes, lines: int, size: int) -> str:
     window = b"\n".join(body[-size:].rsplit(b"\n", lines)[-lines:])
     return window.decode("utf-8", "ignore")
-
-
-class TruncatedOutput(TypedDict):
-    """What `ObservationTruncator.truncate` returns, with HelloAgents' keys.
-
-    `stats`: `original_lines`, `original_bytes`, `time_ms`; of what was cut `direction`,
-    `kept_lines` and `kept_bytes` too.
-    """
-
-    truncated: bool
-    preview: str
-    full_output_path: str | None
-    stats: dict[str, Any]
 
 
 class ObservationTruncator:
@@ -144,7 +127,7 @@ class ObservationTruncator:
 
     def truncate(
         self, tool_name: str, output: str, metadata: Mapping[str, Any] | None = None
-    ) -> TruncatedOutput:
+    ) -> dict[str, Any]:
         """Return what a model is to see of an output; where it is cut, the whole is in a file.
 
         The file is JSON with `tool`, `output` and `metadata`, for its owner alone. The same output
@@ -152,6 +135,11 @@ class ObservationTruncator:
 
         Args:
             metadata: JSON data that is kept beside it.
+
+        Returns:
+            With HelloAgents' keys: `truncated`, `preview`, `full_output_path` (None if it is not
+            cut), and `stats`: `original_lines`, `original_bytes`, `time_ms`; of what was cut
+            `direction`, `kept_lines` and `kept_bytes` too.
 
         Raises:
             OSError: The file cannot be written.
@@ -163,12 +151,12 @@ class ObservationTruncator:
             stats = {name: stats[name] for name in ("original_lines", "original_bytes")}
         path = self._kept(tool_name, output, metadata or {}) if found.truncated else None
         stats["time_ms"] = int((time.perf_counter() - began) * 1000)
-        return TruncatedOutput(
-            truncated=found.truncated,
-            preview=found.preview,
-            full_output_path=None if path is None else str(path),
-            stats=stats,
-        )
+        return {
+            "truncated": found.truncated,
+            "preview": found.preview,
+            "full_output_path": None if path is None else str(path),
+            "stats": stats,
+        }
 
     def _kept(self, tool_name: str, output: str, metadata: Mapping[str, Any]) -> Path:
         # In ASCII: also a lone surrogate comes back as it was.
@@ -189,6 +177,8 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_CHARS = 40
 _DIGEST_CHARS = 16
 
+LEAD_CHARS = 80
+"""How much of an excerpt stands before the word that it is cut around."""
 STEM_CHARS = 5
 """How much of a word is looked for where the text has another form of it."""
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -210,6 +200,16 @@ def place_of(query: str, text: str) -> int:
     words = sorted(_WORD.findall(query.casefold()), key=len, reverse=True)
     beginnings = [word[:STEM_CHARS] for word in words if len(word) > STEM_CHARS]
     return next((at for word in (*words, *beginnings) if (at := folded.find(word)) >= 0), 0)
+
+
+def excerpt(text: str, most_chars: int, query: str) -> str:
+    """Return a text; of a longer one the part around a word of the query, with marks."""
+    if len(text) <= most_chars:
+        return text
+    start = max(0, min(place_of(query, text) - LEAD_CHARS, len(text) - most_chars))
+    end = start + most_chars
+    left = f" [+{len(text) - end:,} characters]" if end < len(text) else ""
+    return f"{'[…] ' if start else ''}{text[start:end]}{left}"
 
 
 def end_of(text: str, most_chars: int) -> str:

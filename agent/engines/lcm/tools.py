@@ -20,7 +20,7 @@ from agent.errors import ToolError
 from agent.messages import ToolSchema, decode, full_text
 from agent.tokens.estimate import estimate_tokens
 from agent.tools.registry import Arguments, parameter_schema
-from agent.tools.truncate import place_of
+from agent.tools.truncate import excerpt
 
 MOST_PATTERN_CHARS = 200
 PATTERN_TIMEOUT_S = 1.0
@@ -206,17 +206,9 @@ def _found_lines(
             for place, body in archive.bodies(low, min(high, end), high - low + 1):
                 mark = "*" if place == seq else " "
                 message = decode(body)
-                text = _excerpt(full_text(message), look_for if place == seq else "")
+                flat = " ".join(full_text(message).split())
+                text = excerpt(flat, EXCERPT_CHARS, look_for if place == seq else "")
                 yield f"{mark} #{place} {message['role']}: {text}"
-
-
-def _excerpt(text: str, look_for: str) -> str:
-    """Return the part of a text in which a word that was looked for stands."""
-    flat = " ".join(text.split())
-    first = place_of(look_for, flat)
-    start = max(0, min(first - EXCERPT_CHARS // 3, len(flat) - EXCERPT_CHARS))
-    end = start + EXCERPT_CHARS
-    return f"{'…' if start else ''}{flat[start:end]}{'…' if end < len(flat) else ''}"
 
 
 def describe(arguments: DescribeArguments, archive: Archive) -> str:

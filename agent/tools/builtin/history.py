@@ -12,9 +12,9 @@ from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
 from agent.ports import Findings, Hit, PastMessage, SearchQuery
-from agent.tools.context import ToolContext
+from agent.tools.context import ToolContext, needed
 from agent.tools.registry import Arguments, Tool
-from agent.tools.truncate import place_of
+from agent.tools.truncate import excerpt
 
 READ_CHARS = 8000
 """Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""
@@ -111,8 +111,6 @@ FOUND_CHARS = 10_000
 FOUND_SHARES = 4
 """What was found is shown in so many times the length of a neighbour."""
 LEAST_CHARS = 60
-LEAD_CHARS = 80
-"""Of a cut text, how much stands before the word of the query that it is cut around."""
 MARKS = "> holds the words, ~ was found by what stands next to it or by what it means. "
 """Told with what was found rather than in every request."""
 
@@ -133,10 +131,9 @@ class HistorySearchArguments(Arguments):
 
 async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
     """Return what was found among its neighbours, best first, and where was looked."""
-    if context.services.searcher is None:
-        raise ToolError("there is nothing to search here")
+    searcher = needed(context.services.searcher, "there is nothing to search here")
     query = SearchQuery(**arguments.model_dump(exclude={"order"}))
-    findings = await context.services.searcher.search(query)
+    findings = await searcher.search(query)
     if arguments.order == "time":
         findings = replace(findings, hits=tuple(sorted(findings.hits, key=_said_at)))
     found = (message for hit in findings.hits for message in hit.messages)
@@ -161,11 +158,13 @@ def _shown(findings: Findings, query: str) -> Iterator[str]:
     passages = _passages(findings.hits)
     share = _share(passages)
     for hit, seqs, messages in passages:
-        yield f"--- {_place(hit)}"
+        title = " ".join(hit.title.split()) or "no title"
+        elsewhere = f"another direct chat of the same sender: {title}"
+        yield f"--- {'this conversation' if hit.here else elsewhere}"
         for message in messages:
             room = share * (FOUND_SHARES if message.seq in seqs else 1)
             mark = seqs.get(message.seq, " ")
-            text = _cut(message.text, room, query if message.seq in seqs else "")
+            text = excerpt(message.text, room, query if message.seq in seqs else "")
             yield f"{mark} #{message.seq} {message.role} {message.at}: {text}"
     yield f"[{MARKS if findings.hits else ''}{findings.scope}]"
 
@@ -180,22 +179,16 @@ def _passages(hits: Sequence[Hit]) -> list[Passage]:
     passages: list[Passage] = []
     for hit in hits:
         same = (each for each in passages if each[0].conversation == hit.conversation)
-        known = next((each for each in same if _meet(each[2], hit)), None)
+        seqs = {each.seq for each in hit.messages}
+        meeting = (it for it in same if not seqs.isdisjoint(each.seq for each in it[2]))
+        known, mark = next(meeting, None), ">" if hit.holds else "~"
         if known is None:
-            passages.append((hit, {hit.seq: _mark(hit)}, list(hit.messages)))
+            passages.append((hit, {hit.seq: mark}, list(hit.messages)))
             continue
         merged = {message.seq: message for message in (*known[2], *hit.messages)}
-        known[1][hit.seq] = _mark(hit)
+        known[1][hit.seq] = mark
         known[2][:] = [merged[seq] for seq in sorted(merged)]
     return passages
-
-
-def _meet(messages: Sequence[PastMessage], hit: Hit) -> bool:
-    return not {message.seq for message in messages}.isdisjoint(each.seq for each in hit.messages)
-
-
-def _mark(hit: Hit) -> str:
-    return ">" if hit.holds else "~"
 
 
 def _share(passages: Sequence[Passage]) -> int:
@@ -213,23 +206,6 @@ def _share(passages: Sequence[Passage]) -> int:
         room -= size
         shares -= weight
     return max(LEAST_CHARS, room // max(1, shares))
-
-
-def _place(hit: Hit) -> str:
-    if hit.here:
-        return "this conversation"
-    return f"another direct chat of the same sender: {' '.join(hit.title.split()) or 'no title'}"
-
-
-def _cut(text: str, room: int, look_for: str) -> str:
-    """Return a text; of a long one the part around a word of the query."""
-    if len(text) <= room:
-        return text
-    start = max(0, min(place_of(look_for, text) - LEAD_CHARS, len(text) - room))
-    end = start + room
-    before = "[…] " if start else ""
-    left = len(text) - end
-    return f"{before}{text[start:end]}" + (f" [+{left:,} characters]" if left else "")
 
 
 SESSION_SEARCH = Tool(

@@ -17,7 +17,7 @@ from agent.ports import MemoryTarget, TodoItem
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.tools import policy
-from agent.tools.context import ToolContext
+from agent.tools.context import ToolContext, needed
 from agent.tools.registry import Arguments, Tool
 
 MAX_ITEMS = 50
@@ -32,13 +32,12 @@ class TodoArguments(Arguments):
 
 async def todo(context: ToolContext, arguments: TodoArguments) -> str:
     """Replace the list where one is given, and show it as it stands."""
-    if context.services.notebook is None:
-        raise ToolError("there is no list here")
+    notebook = needed(context.services.notebook, "there is no list here")
     if arguments.items is None:
-        return _shown_list(await context.services.notebook.todo())
+        return _shown_list(await notebook.todo())
     # On one line: in the list a line break would look like another item.
     items = [TodoItem(" ".join(item.content.split()), item.state) for item in arguments.items]
-    await context.services.notebook.set_todo(items)
+    await notebook.set_todo(items)
     return _shown_list(items)
 
 
@@ -83,19 +82,16 @@ class MemoryArguments(Arguments):
 
 async def memory(context: ToolContext, arguments: MemoryArguments) -> str:
     """Change the notes, and show them as they stand."""
-    if context.services.notebook is None:
-        raise ToolError("there is no memory here")
+    notebook = needed(context.services.notebook, "there is no memory here")
     target, action = arguments.target, arguments.action
     if action == "list":
-        return _shown_notes(target, await context.services.notebook.notes(target))
+        return _shown_notes(target, await notebook.notes(target))
     add = None if action == "remove" else _required(action, "content", arguments.content)
     if add is not None and (read := policy.sources(context.rights.read.seen)):
         # It stands in later prompts, which have not read what it may come from.
         add = f"{add} [noted after reading {read}]"
     remove = None if action == "add" else _required(action, "old_text", arguments.old_text)
-    return _shown_notes(
-        target, await context.services.notebook.change(target, remove=remove, add=add)
-    )
+    return _shown_notes(target, await notebook.change(target, remove=remove, add=add))
 
 
 def _required(action: str, name: str, text: str | None) -> str:
@@ -139,10 +135,9 @@ class ViewArguments(Arguments):
 
 async def skill_view(context: ToolContext, arguments: ViewArguments) -> str:
     """Return a skill's instructions, one of its files, or the list of all skills."""
-    if context.services.skills is None:
-        raise ToolError("there are no skills here")
+    shelf = needed(context.services.skills, "there are no skills here")
     # Files may lie on a slow disk, and the event loop serves everybody.
-    return await asyncio.to_thread(_viewed, context.services.skills, arguments.name, arguments.file)
+    return await asyncio.to_thread(_viewed, shelf, arguments.name, arguments.file)
 
 
 def _viewed(shelf: SkillShelf, name: str | None, file: str | None) -> str:
@@ -194,9 +189,8 @@ class ManageArguments(Arguments):
 
 async def skill_manage(context: ToolContext, arguments: ManageArguments) -> str:
     """Create, replace or remove a skill; it shows in the prompt of the next conversation."""
-    if context.services.skills is None:
-        raise ToolError("there are no skills here")
-    return await asyncio.to_thread(_managed, context.services.skills, arguments)
+    shelf = needed(context.services.skills, "there are no skills here")
+    return await asyncio.to_thread(_managed, shelf, arguments)
 
 
 def _managed(shelf: SkillShelf, arguments: ManageArguments) -> str:

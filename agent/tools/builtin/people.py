@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from agent.errors import ToolError
 from agent.ports import Inquiry
 from agent.safety.pasted import has_pasted
-from agent.tools.context import ToolContext
+from agent.tools.context import ToolContext, needed
 from agent.tools.registry import Arguments, Tool
 
 MOST_CHOICES = 5
@@ -44,14 +44,12 @@ class ClarifyArguments(Arguments):
 
 async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
     """Ask the person, and return what they say; the turn waits meanwhile."""
-    if context.services.people is None:
-        raise ToolError(
-            "nobody can be asked here. Use your best judgement and say what you assumed"
-        )
+    nobody = "nobody can be asked here. Use your best judgement and say what you assumed"
+    people = needed(context.services.people, nobody)
     inquiry = Inquiry(
         "clarify", context.call_id, CLARIFY.name, arguments.question, arguments.choices
     )
-    reply = await context.services.people.ask(inquiry)
+    reply = await people.ask(inquiry)
     if reply.state != "answered":
         return NOBODY_ANSWERED
     # The agent may have asked for a text, which people paste.
@@ -82,13 +80,12 @@ class FileArguments(Arguments):
 
 async def send_file(context: ToolContext, arguments: FileArguments) -> str:
     """Store the file; it is shown together with the answer."""
-    if context.files is None:
-        raise ToolError("no files can be sent here")
+    files = needed(context.files, "no files can be sent here")
     if not arguments.name.strip():
         raise ToolError("a file needs a name")
     content = arguments.text.encode(errors="replace")
     mime = mimetypes.guess_type(arguments.name)[0] or "text/plain"
-    name = await context.files.offer(arguments.name, mime, content)
+    name = await files.offer(arguments.name, mime, content)
     return f"The file {name!r} ({len(content):,} bytes) will be shown with your answer."
 
 
@@ -121,9 +118,8 @@ class DelegateArguments(Arguments):
 
 async def delegate_task(context: ToolContext, arguments: DelegateArguments) -> str:
     """Return how the task ended, as JSON."""
-    if context.services.delegates is None:
-        raise ToolError("nothing can be delegated here")
-    done = asdict(await context.services.delegates.run(context.call_id, arguments.task))
+    delegates = needed(context.services.delegates, "nothing can be delegated here")
+    done = asdict(await delegates.run(context.call_id, arguments.task))
     done["answer"] = done.pop("text")
     return orjson.dumps(done).decode()
 

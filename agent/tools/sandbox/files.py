@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from agent.errors import ToolError
 from agent.processes.helpers import ask_json
 from agent.processes.workspace import Workspace, clear, components
-from agent.tools.context import ToolContext
+from agent.settings import ToolSettings
+from agent.tools.context import ToolContext, needed
 from agent.tools.registry import Arguments, Tool
 
 WORKSPACE_BYTES = 200_000_000
@@ -135,9 +135,7 @@ def of(context: ToolContext) -> Workspace:
     Raises:
         ToolError: It has none.
     """
-    if context.workspace is None:
-        raise ToolError("there is no workspace here")
-    return Workspace(Path(context.workspace))
+    return Workspace(Path(needed(context.workspace, "there is no workspace here")))
 
 
 def _read(workspace: Workspace, arguments: ReadArguments) -> str:
