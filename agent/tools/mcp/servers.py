@@ -9,6 +9,7 @@ when it was lost; results become text for the model here.
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -159,7 +160,8 @@ class Server:
         self._client: Client | None = None
         self._lost = asyncio.Event()
         self._unanswered = ""
-        self._stderr = ""
+        # Of pieces: together they are longer than what is shown.
+        self._stderr = deque[str](maxlen=_SAID_CHARS)
 
     async def settle(self) -> None:
         """Decide, once the server was tried, which tools there are until the next start."""
@@ -244,7 +246,8 @@ class Server:
         """Keep the connection until cancelled; its failures stay here."""
         failures = 0
         while True:
-            began, self._stderr = time.monotonic(), ""
+            began = time.monotonic()
+            self._stderr.clear()
             try:
                 await self._connect()
                 reason = "the connection has ended"
@@ -253,7 +256,7 @@ class Server:
             self.said = ""
             # Once it was connected, what it writes may hold what people said.
             if self.problem is not None:
-                self.said = end_of(self._stderr, _SAID_CHARS).strip()
+                self.said = end_of("".join(self._stderr), _SAID_CHARS).strip()
                 reason += _WALLS.format(self.name) if self._is_confined else ""
             self.problem = reason
             self.tried.set()
@@ -272,7 +275,7 @@ class Server:
                 streams = transports.over_http(self._settings)
                 if self._settings.command is not None:
                     streams = transports.over_pipes(
-                        self.name, self._settings, self._quarters, self._hear
+                        self.name, self._settings, self._quarters, self._stderr
                     )
                 read, write = await stack.enter_async_context(streams)
                 watched = Watched(read, self._lost.set)
@@ -295,10 +298,6 @@ class Server:
                 await self._lost.wait()
             finally:
                 self._client = None
-
-    def _hear(self, text: str) -> None:
-        # Longer than what is shown: that begins with a word.
-        self._stderr = (self._stderr + text)[-2 * _SAID_CHARS :]
 
     def _on_listed(self, definitions: list[Any]) -> None:
         self._definitions = definitions

@@ -14,6 +14,7 @@ report the end of an idle connection.
 import asyncio
 import os
 import shutil
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -205,7 +206,7 @@ def _outermost(folders: Sequence[Path]) -> list[Path]:
 
 @asynccontextmanager
 async def over_pipes(
-    name: str, server: McpServerSettings, quarters: Quarters, on_stderr: Callable[[str], None]
+    name: str, server: McpServerSettings, quarters: Quarters, stderr: deque[str]
 ) -> AsyncIterator[Any]:
     """Run the program while the body runs; yields the streams of its messages.
 
@@ -230,7 +231,7 @@ async def over_pipes(
             # for that, and not see that its stdin has ended.
             tasks.start_soon(_read, name, program.stdout, incoming)
             tasks.start_soon(_write, program.stdin, outgoing, incoming)
-            tasks.start_soon(_listen, name, program.stderr, on_stderr)
+            tasks.start_soon(_listen, name, program.stderr, stderr)
             try:
                 await program.start(order)
                 yield received, sent
@@ -297,10 +298,10 @@ async def _write(
         incoming.close()
 
 
-async def _listen(name: str, pipe: asyncio.StreamReader, on_stderr: Callable[[str], None]) -> None:
+async def _listen(name: str, pipe: asyncio.StreamReader, end: deque[str]) -> None:
     while data := await pipe.read(_STDERR_CHUNK):
         text = data.decode("utf-8", "replace")
-        on_stderr(text)
+        end.append(text)
         log.debug("mcp_server_wrote", server=name, text=text)
 
 
