@@ -45,7 +45,6 @@ from agent.settings import (
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
-from agent.tools.mcp import mcp_tools
 from agent.tools.registry import NO_SERVERS, ServedTools, Tool
 from agent.turn.state import Agent, CallRules
 from gateway.access.oidc import provider_of
@@ -634,6 +633,9 @@ def open_tools(
     """
     if not any(server.enabled for server in settings.tools.mcp.values()):
         return nullcontext(NO_SERVERS)
+    # The SDK takes longer to import than the rest of the agent, and most gateways have no server.
+    from agent.tools.mcp.servers import mcp_tools  # noqa: PLC0415
+
     servers = with_walls(settings, record.confined)
     return mcp_tools(servers, settings.home, settings.tools.sandbox, record.agreed)
 

@@ -1,45 +1,31 @@
-"""The built-in tools by name; the gateway picks those that `tools.enabled` lists."""
+"""The built-in tools by name; the gateway picks those that `tools.enabled` lists.
 
-from collections.abc import Callable, Iterable
+Each file of agent/tools/builtin and agent/tools/sandbox has what it offers: a `Tool` for one that
+is the same whatever is set, an entry of `MAKERS` for one that has settings of its own.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 
 from agent.processes.sandbox import OF_FILES, why_off
 from agent.settings import MCP_PREFIX, ToolSettings
-from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
-from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
-from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE, SKILL_VIEW, TODO
-from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, SEND_FILE
+from agent.tools import builtin, sandbox
 from agent.tools.registry import Tool, ToolRegistry
-from agent.tools.sandbox import fetch, files, terminal
 
 Maker = Callable[[ToolSettings], Tool]
 
-_FIXED = {
-    tool.name: tool
-    for tool in (
-        READ_CONVERSATION,
-        CURRENT_TIME,
-        CALCULATE,
-        SEND_FILE,
-        SKILL_VIEW,
-        SKILL_MANAGE,
-        TODO,
-        MEMORY,
-        SESSION_SEARCH,
-        DELEGATE_TASK,
-        CLARIFY,
-        files.READ_FILE,
-        files.WRITE_FILE,
-        files.LIST_FILES,
-        files.SEARCH_FILES,
-    )
-}
-"""Tools that are the same whatever is set."""
-_MAKERS: dict[str, Maker] = {
-    "terminal": terminal.make_terminal,
-    "fetch_url": fetch.make_fetch_url,
-}
-"""Tools that have settings of their own; made only where they are enabled."""
-BUILTIN = (*_FIXED, *_MAKERS)
+
+def _offered() -> Iterator[tuple[str, Tool | Maker]]:
+    for room in (builtin, sandbox):
+        for found in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            parts = vars(import_module(found.name))
+            yield from ((each.name, each) for each in parts.values() if isinstance(each, Tool))
+            yield from parts.get("MAKERS", {}).items()
+
+
+_TOOLS = dict(_offered())
+BUILTIN = tuple(sorted(_TOOLS))
 """Names that no other tool may have, whether they are enabled or not."""
 
 
@@ -63,5 +49,6 @@ def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRe
         raise ValueError(f"unknown tools: {', '.join(unknown)}; there are {', '.join(BUILTIN)}")
     off = OF_FILES if why_off(settings) else frozenset()
     names = [name for name in settings.enabled if name not in off | foreign]
-    made = [_FIXED.get(name) or _MAKERS[name](settings) for name in names]
+    enabled = (_TOOLS[name] for name in names)
+    made = (each if isinstance(each, Tool) else each(settings) for each in enabled)
     return ToolRegistry([*made, *others])

@@ -22,7 +22,7 @@ from agent.processes.keeper import ProgramOrder
 from agent.processes.walls import Walls
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.mcp import servers
-from agent.tools.mcp.transports import Quarters, at_home
+from agent.tools.mcp.transports import Quarters, environment
 from gateway.settings.tree import Settings
 from gateway.storage.people.mcp import ID_CHARS, UNKNOWN
 from gateway.wiring import unconfined_in
@@ -77,9 +77,9 @@ async def running(walls: Walls, server: McpServerSettings) -> AsyncIterator[Kept
     """Run a server's program behind its walls."""
     program = await KeptProgram.behind_keeper(100_000)
     try:
-        environment = {"PATH": os.defpath} | at_home(walls, server)
+        found = environment(server, walls) | {"PATH": os.defpath}
         command = [server.command or "", *server.args]
-        await program.start(ProgramOrder(command, walls, environment, ends_within_s=1))
+        await program.start(ProgramOrder(command, walls, found, ends_within_s=1))
         yield program
     finally:
         await program.end()

@@ -182,7 +182,8 @@ def misfit(schema: Any) -> str | None:
         return "its schema cannot be sent as JSON: too deep, or what stands in it is no JSON"
     if size > MAX_RAW_BYTES:
         return _TOO_LARGE
-    return f"its schema is nested deeper than {MAX_DEPTH}" if _depth(schema) > MAX_DEPTH else None
+    is_deep = any(depth > MAX_DEPTH for depth, _ in _nodes(schema))
+    return f"its schema is nested deeper than {MAX_DEPTH}" if is_deep else None
 
 
 def _size(node: Any) -> int | None:
@@ -196,7 +197,7 @@ def _size(node: Any) -> int | None:
 
 def _problem(schema: dict[str, Any]) -> str | None:
     """Return what is wrong with a schema; None where a model can be shown it."""
-    if _is_slow(schema):
+    if any(_is_slow(node) for _, node in _nodes(schema)):
         return f"its schema has a list of more than {MAX_MIXED_ITEMS} values of several kinds"
     if refused := [key for key in _REFUSED_AT_ROOT if key in schema]:
         return f"its schema has {refused[0]} at its root, which providers refuse"
@@ -208,46 +209,32 @@ def _problem(schema: dict[str, Any]) -> str | None:
     names = schema.get("properties", {})
     if odd := [name for name in names if not _PROPERTY.fullmatch(name)]:
         return f"providers refuse the name of its property {odd[0][:40]!r}"
-    outside = [ref for ref in _references(schema) if not _leads_inside(schema, ref)]
+    objects = [node for _, node in _nodes(schema) if isinstance(node, dict)]
+    refs = [node.get(key) for node in objects for key in ("$ref", "$dynamicRef")]
+    outside = [it for it in refs if isinstance(it, str) and not _leads_inside(schema, it)]
     return f"its schema refers to {outside[0][:80]!r}, which is not in it" if outside else None
 
 
-def _is_slow(node: Any) -> bool:
-    """Whether a list would be compared item by item, each with each, where it must be unique."""
-    if isinstance(node, dict):
-        return any(map(_is_slow, node.values()))
-    if not isinstance(node, list):
-        return False
-    if len(node) > MAX_MIXED_ITEMS and not any(
-        all(type(item) in kinds for item in node) for kinds in ((str,), (int, float))
-    ):
-        return True
-    return any(map(_is_slow, node))
-
-
-def _depth(node: Any) -> int:
-    """Return how deep JSON is nested, as far as that matters."""
-    level, deep = [node], 0
-    while level and deep <= MAX_DEPTH:
-        deep += 1
+def _nodes(schema: Any) -> Iterator[tuple[int, Any]]:
+    """Yield each object and list of JSON with its depth, as far as that matters."""
+    level, depth = [schema], 1
+    while level and depth <= MAX_DEPTH + 1:
+        yield from ((depth, each) for each in level)
         level = [
             child
             for each in level
             for child in (each.values() if isinstance(each, dict) else each)
             if isinstance(child, dict | list)
         ]
-    return deep
+        depth += 1
 
 
-def _references(node: Any) -> Iterable[str]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _references(item)
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            if key in {"$ref", "$dynamicRef"} and isinstance(value, str):
-                yield value
-            yield from _references(value)
+def _is_slow(node: Any) -> bool:
+    """Whether a list would be compared item by item, each with each, where it must be unique."""
+    if not isinstance(node, list) or len(node) <= MAX_MIXED_ITEMS:
+        return False
+    alike = ((str,), (int, float))
+    return not any(all(type(item) in kinds for item in node) for kinds in alike)
 
 
 def _leads_inside(schema: dict[str, Any], reference: str) -> bool:

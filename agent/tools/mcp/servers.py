@@ -124,13 +124,12 @@ def _distinct(servers: Iterable["Server"], agreed: Collection[str]) -> dict[str,
     tools: dict[str, Tool] = {}
     for server in servers:
         for served in server.listing.tools:
-            held, called = served.held, served.name
-            known = {"server": server.name, "tool": served.server_name}
+            held, called, name = served.held, served.name, served.server_name
             if held and held.digest not in agreed:
-                log.warning("mcp_tool_held", **known, reason=held.why)
+                log.warning("mcp_tool_held", server=server.name, tool=name, reason=held.why)
             elif called in tools:
                 reason = f"another server's tool is called {called}"
-                log.warning("mcp_tool_skipped", **known, reason=reason)
+                log.warning("mcp_tool_skipped", server=server.name, tool=name, reason=reason)
             else:
                 tools[called] = server.tool(served)
     return tools

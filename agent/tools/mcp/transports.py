@@ -214,14 +214,13 @@ async def over_pipes(
         OSError: It cannot be confined.
         ExceptionGroup: Of an OSError, if it cannot be started.
     """
-    found = environment(server)
-    walls = await asyncio.to_thread(quarters.prepare, name, server, found.get("PATH"))
+    walls = await asyncio.to_thread(quarters.prepare, name, server, environment(server).get("PATH"))
     incoming, received = anyio.create_memory_object_stream[Incoming](0)
     sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     order = keeper.ProgramOrder(
         command=[server.command or "", *server.args],
         walls=walls,
-        environment=found if walls.backend == "none" else found | at_home(walls, server),
+        environment=environment(server, walls),
         ends_within_s=ENDS_WITHIN_S,
     )
     with incoming, received, sent, outgoing:
@@ -247,18 +246,13 @@ async def _end(program: KeptProgram) -> None:
         await program.end()
 
 
-def environment(server: McpServerSettings) -> dict[str, str]:
-    """Return what the program finds in its environment."""
-    inherited = {key: value for key in _INHERITED if (value := os.getenv(key))}
-    return inherited | {key: value.get_secret_value() for key, value in server.env.items()}
-
-
-def at_home(walls: Walls, server: McpServerSettings) -> dict[str, str]:
-    """Return what tells a confined program where it may write; its settings come first."""
-    own = walls.writable[-1]
-    return {"HOME": own, "TMPDIR": f"{own}/{TEMPORARY}"} | {
-        key: value.get_secret_value() for key, value in server.env.items()
-    }
+def environment(server: McpServerSettings, walls: Walls | None = None) -> dict[str, str]:
+    """Return what the program finds in its environment; within walls, where it may write."""
+    found = {key: value for key in _INHERITED if (value := os.getenv(key))}
+    if walls and walls.backend != "none":
+        own = walls.writable[-1]
+        found |= {"HOME": own, "TMPDIR": f"{own}/{TEMPORARY}"}
+    return found | {key: value.get_secret_value() for key, value in server.env.items()}
 
 
 async def _read(

@@ -132,6 +132,9 @@ def make_fetch_url(settings: ToolSettings, lookup: Lookup = look_up) -> Tool:
     )
 
 
+MAKERS = {"fetch_url": make_fetch_url}
+
+
 class Fetcher:
     """Fetches within limits."""
 

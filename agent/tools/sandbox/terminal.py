@@ -59,11 +59,15 @@ def make_terminal(settings: ToolSettings) -> Tool:
     sandbox = sandbox_of(settings)
     report_confinement(sandbox, options)
     terminal = Terminal(options, sandbox, WORKSPACE_BYTES)
+    walls = " It has a network." if options.network else " It has no network."
+    if sandbox.backend == "landlock":
+        walls += " chmod gives no rights to group and others."
+    elif sandbox.backend == "none":
+        walls = ""
     return Tool(
         name="terminal",
         description=(
-            f"Runs a shell command in the workspace and returns what it writes."
-            f"{_limits(sandbox, options)} Nobody"
+            f"Runs a shell command in the workspace and returns what it writes.{walls} Nobody"
             " can type into it, and what it leaves running is ended with it."
         ),
         effect="side_effect",
@@ -73,6 +77,9 @@ def make_terminal(settings: ToolSettings) -> Tool:
         timeout_s=options.timeout_s + _REPORTS_WITHIN_S,
         restricted=True,
     )
+
+
+MAKERS = {"terminal": make_terminal}
 
 
 def refuse_root(options: TerminalSettings) -> None:
@@ -120,15 +127,6 @@ def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
         network=options.network,
         signals=sandbox.backend == "bwrap" or abi >= confinement.SIGNALS_ABI,
     )
-
-
-def _limits(sandbox: Sandbox, options: TerminalSettings) -> str:
-    """Return what the model is told about the walls."""
-    if sandbox.backend == "none":
-        return ""
-    network = " It has a network." if options.network else " It has no network."
-    modes = " chmod gives no rights to group and others." if sandbox.backend == "landlock" else ""
-    return network + modes
 
 
 class Terminal:
@@ -241,14 +239,11 @@ class Terminal:
 
 def told(report: Report, output: bytes, limits: CommandLimits) -> str:
     """Return the report for the model about a command that has ended."""
-    return f"{_shown(report, output)}\n{_how_it_ended(report, limits)}".lstrip("\n")
-
-
-def _shown(report: Report, output: bytes) -> str:
     head, tail = output[: report.head_bytes], output[report.head_bytes :]
     left_out = report.output_bytes - len(output)
     mark = f"\n[... {left_out:,} bytes left out ...]\n".encode() if left_out > 0 else b""
-    return (head + mark + tail).decode(errors="replace").rstrip("\n")
+    shown = (head + mark + tail).decode(errors="replace").rstrip("\n")
+    return f"{shown}\n{_how_it_ended(report, limits)}".lstrip("\n")
 
 
 def _how_it_ended(report: Report, limits: CommandLimits) -> str:
@@ -256,7 +251,9 @@ def _how_it_ended(report: Report, limits: CommandLimits) -> str:
         case "exit":
             return f"[exit code {report.code}]"
         case "signal":
-            return f"[ended by signal {report.code} ({_signal_name(report.code)})]"
+            known = report.code in {*signal.Signals}
+            name = signal.Signals(report.code).name if known else "unknown"
+            return f"[ended by signal {report.code} ({name})]"
         case "timeout":
             return f"[ended after {limits.timeout_s:g} s, the time limit]"
         case "processes":
@@ -266,10 +263,3 @@ def _how_it_ended(report: Report, limits: CommandLimits) -> str:
         case _:
             grew = f"the workspace grew beyond {limits.disk_bytes:,} bytes"
             return f"[ended: {report.problem or grew}; delete files]"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
