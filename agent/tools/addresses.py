@@ -127,12 +127,8 @@ def links_in(text: str, page: str) -> frozenset[str]:
         text: Of the page; each link in parentheses behind its words, or as HTML.
         page: Its address.
     """
-    found = {canonical(link, page) for link in islice(_links(text), MAX_LINKS)}
-    return frozenset(found - {""})
-
-
-def _links(text: str) -> Iterator[str]:
-    return (match["shown"] or match["html"] for match in _LINK.finditer(text))
+    links = (match["shown"] or match["html"] for match in _LINK.finditer(text))
+    return frozenset({canonical(link, page) for link in islice(links, MAX_LINKS)} - {""})
 
 
 def _readings(found: str) -> Iterator[str]:

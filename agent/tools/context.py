@@ -83,10 +83,8 @@ class Provenance:
 
     def marks_of(self, call_id: str) -> frozenset[StepMark]:
         """Return the marks that are recorded with the result of one of the newest calls."""
-        marks: dict[StepMark, bool] = {
-            "linked": call_id in self.may_follow,
-            "recalled": self.trail.recalled,
-        }
+        linked = call_id in self.may_follow
+        marks: dict[StepMark, bool] = {"linked": linked, "recalled": self.trail.recalled}
         return frozenset(mark for mark, is_so in marks.items() if is_so)
 
     async def note_earlier(self, *, of_scope: bool = False) -> None:
@@ -135,14 +133,7 @@ class TurnRights:
 
 @dataclass(frozen=True, slots=True)
 class ToolServices:
-    """What Parley's own tools use beside the transcript; None where there is none.
-
-    Attributes:
-        delegates: Runs child agents.
-        skills: The operator's.
-        hooks: What plugins do before and after a call.
-        progress: Shows which calls run.
-    """
+    """What Parley's own tools use beside the transcript; None where there is none."""
 
     engine: ContextEngine | None = None
     people: People | None = None
@@ -159,12 +150,10 @@ class ToolContext:
     """What a tool may use of the turn it runs in; docs/plugins.md tells what plugins' tools get.
 
     Attributes:
-        reader: Reads the transcript of this conversation, and no other.
         clock: Returns the current time, aware.
         files: Takes files that are to be shown with the answer; None where none can be.
         workspace: The conversation's own directory, where tools that touch files work; None where
             there is none.
-        rights: What those may do whose words the turn reads.
         services: What only Parley's own tools use.
     """
 
@@ -189,11 +178,7 @@ class ToolContext:
 
 
 def needed(service: Service | None, why: str) -> Service:
-    """Return a service of the turn.
-
-    Raises:
-        ToolError: There is none (`why`).
-    """
+    """Return a service of the turn; raises a ToolError that says why there is none."""
     if service is None:
         raise ToolError(why)
     return service

@@ -32,6 +32,8 @@ LONG_TEXT_CHARS = 1_000
 _NAMED_SCHEMAS = ("properties", "$defs")
 _NO_SCHEMAS = ("default", "const", "enum", "examples", "discriminator")
 _NULL = {"type": "null"}
+_LEAST = {"minimum": 1, "minLength": 1, "exclusiveMinimum": 0}
+"""Bounds from below that every sensible call keeps."""
 
 
 class Arguments(BaseModel):
@@ -68,18 +70,10 @@ class Tool:
 
 
 class ToolRegistry:
-    """The tools of a turn, in the order given.
-
-    Attributes:
-        schemas: The tools as shown to the model, always in the same order.
-    """
+    """The tools of a turn, in the order given; `schemas` are as shown to the model."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
-        """Build the schemas.
-
-        Raises:
-            ValueError: Two tools have the same name.
-        """
+        """Build the schemas; raises a ValueError if two tools have the same name."""
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if tool.name in self._tools:
@@ -271,19 +265,11 @@ def _without(node: dict[str, Any], *keywords: str) -> dict[str, Any]:
 
 
 def _is_shown(keyword: str, value: Any) -> bool:
-    match keyword:
-        case "title":
-            return False
-        case "additionalProperties":
-            return isinstance(value, dict)
-        case "minimum" | "minLength":
-            return bool(value > 1)
-        case "exclusiveMinimum":
-            return bool(value > 0)
-        case "maxLength":
-            return bool(value < LONG_TEXT_CHARS)
-        case _:
-            return True
+    if keyword in _LEAST:
+        return bool(value > _LEAST[keyword])
+    if keyword == "maxLength":
+        return bool(value < LONG_TEXT_CHARS)
+    return keyword != "title" and (keyword != "additionalProperties" or isinstance(value, dict))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +278,7 @@ class HeldTool:
 
     Attributes:
         digest: Of server, tool and texts; an approval applies to it.
-        tool: The server's name for it.
-        why: The suspicious parts of its texts.
-        text: Its texts as received, written by others.
+        text: As received, written by others.
     """
 
     digest: str

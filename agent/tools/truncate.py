@@ -115,11 +115,7 @@ class ObservationTruncator:
         truncate_direction: Direction = "head",
         output_dir: str | Path = "tool-output",
     ) -> None:
-        """Take the limits of what is shown, at least 1 line and 256 bytes, and where files go.
-
-        Raises:
-            ValueError: A limit is too small, or there is no such direction.
-        """
+        """Take the limits of what is shown, at least 1 line and 256 bytes, and where files go."""
         self.limits = OutputSettings(
             max_lines=max_lines, max_bytes=max_bytes, direction=truncate_direction
         )

@@ -67,7 +67,7 @@ _ALL_TOOLS = re.compile(
     re.IGNORECASE,
 )
 _END = " \t\r\n.!?…"
-NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords of a schema whose keys are names chosen by the server."""
 _WORDS_OF_SCHEMAS = frozenset({"type", "format", "required", "$ref"})
 
@@ -281,7 +281,7 @@ def _in_order(node: Any, removed: list[Threat] | None) -> Any:
 def _value(key: str, value: Any, removed: list[Threat] | None) -> Any:
     if key == "description":
         return _text(value, MAX_SCHEMA_BYTES, removed)
-    if key in NAMED and isinstance(value, Mapping):
+    if key in _NAMED and isinstance(value, Mapping):
         return {name: _in_order(value[name], removed) for name in sorted(value)}
     if key == "required" and isinstance(value, list):
         return sorted(value, key=str)
@@ -330,7 +330,7 @@ def _texts(node: Any, *, names: bool) -> Iterator[str]:
 def _below(key: str, value: Any, *, names: bool) -> Iterator[str]:
     if key == "description" and isinstance(value, str):
         yield value
-    elif key in NAMED and isinstance(value, dict):
+    elif key in _NAMED and isinstance(value, dict):
         for name, each in value.items():
             yield from [name] if names else []
             yield from _texts(each, names=names)

@@ -345,10 +345,7 @@ async def _list(client: Client) -> None:
 
 
 def text_of(result: CallToolResult) -> str:
-    """Return all parts of a result; what is no text is named.
-
-    Structured content stands below them as JSON, unless a part says the same.
-    """
+    """Return all parts of a result, and structured content as JSON unless a part says the same."""
     parts = [_part(part) for part in result.content]
     if result.structured_content is not None and not _says(result.structured_content, parts):
         parts.append(json.dumps(result.structured_content, ensure_ascii=False))

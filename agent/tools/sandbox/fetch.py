@@ -88,11 +88,7 @@ class FetchArguments(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """What came back at the end of all redirects.
-
-    Attributes:
-        complete: Whether the body was read to its end; else it is cut at the limit.
-    """
+    """What came back at the end of all redirects; cut at the limit if not `complete`."""
 
     url: URL
     status: int
@@ -103,11 +99,7 @@ class WebPage:
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
-    """Return all addresses of a host, as the system knows them.
-
-    Raises:
-        OSError: It has none.
-    """
+    """Return all addresses of a host, as the system knows them; an OSError if it has none."""
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(
         _resolving, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -343,11 +335,7 @@ def _host_of(url: URL) -> str:
 
 
 def parsed(text: str) -> URL:
-    """Return a URL from what the model wrote.
-
-    Raises:
-        ToolError: It is none.
-    """
+    """Return a URL from what the model wrote; a ToolError if it is none."""
     try:
         return URL(text.strip())
     except (ValueError, TypeError) as exc:

@@ -130,11 +130,7 @@ LIST_FILES = Tool(
 
 
 def of(context: ToolContext) -> Workspace:
-    """Return the workspace of the turn that a tool runs in.
-
-    Raises:
-        ToolError: It has none.
-    """
+    """Return the workspace of the turn that a tool runs in; a ToolError if it has none."""
     return Workspace(Path(needed(context.workspace, "there is no workspace here")))
 
 

@@ -32,11 +32,7 @@ def main() -> None:
 
 
 def search(request: dict[str, Any]) -> str:
-    """Return the lines that match.
-
-    Raises:
-        ToolError: The pattern or the path is wrong.
-    """
+    """Return the lines that match; a ToolError if the pattern or the path is wrong."""
     matches = matcher(request["text"], regex=request["regex"], ignore_case=request["ignore_case"])
     limit = request["limit"]
     looked: list[str] = []
@@ -50,11 +46,7 @@ def search(request: dict[str, Any]) -> str:
 
 
 def matcher(text: str, *, regex: bool, ignore_case: bool) -> Matches:
-    """Return what tells whether a line is looked for.
-
-    Raises:
-        ToolError: It is no regular expression.
-    """
+    """Return what tells whether a line is looked for; a ToolError for a wrong expression."""
     if not regex:
         if not ignore_case:
             return lambda line: text in line
@@ -78,11 +70,7 @@ def _found(request: dict[str, Any], matches: Matches, looked: list[str]) -> Iter
 
 
 def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield path and lines of each text file, in the order of their names; links are passed over.
-
-    Raises:
-        ToolError: The directory is not there.
-    """
+    """Yield path and lines of each text file, in the order of names; links are passed over."""
     with Workspace(Path(root)).directory(names) as top:
         named = (
             ("/".join([*names, *way, name]), folder, name)

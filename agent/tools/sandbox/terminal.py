@@ -132,12 +132,7 @@ def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
 class Terminal:
     """Runs commands within limits."""
 
-    def __init__(
-        self,
-        options: TerminalSettings,
-        sandbox: Sandbox,
-        disk_bytes: int,
-    ) -> None:
+    def __init__(self, options: TerminalSettings, sandbox: Sandbox, disk_bytes: int) -> None:
         self._options = options
         self._sandbox = sandbox
         self._disk_bytes = disk_bytes
@@ -160,11 +155,7 @@ class Terminal:
         return f"{answer}\n[{full}: nothing can be written; delete files]" if full else answer
 
     def _prepare(self, workspace: Workspace) -> str:
-        """Make room for temporary files; returns why nothing may be added, empty where it may.
-
-        Raises:
-            ToolError: There is no workspace.
-        """
+        """Make room for temporary files; returns why nothing may be added, "" if it may."""
         workspace.prepare()
         # A command may put something else in its place, and does without it then.
         with suppress(ToolError), workspace.directory((TEMPORARY,), create=True):
@@ -211,11 +202,7 @@ class Terminal:
         return order, limits
 
     async def _kept(self, order: ProgramOrder, limits: CommandLimits) -> tuple[Report, bytes]:
-        """Have a keeper run a command; it ends it whatever becomes of us.
-
-        Raises:
-            ToolError: It could not be run, or nobody knows how it ended.
-        """
+        """Have a keeper run a command; it ends it whatever becomes of us."""
         try:
             program = await KeptProgram.behind_keeper(limits.output_bytes)
         except OSError as exc:
