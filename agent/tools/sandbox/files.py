@@ -18,7 +18,6 @@ from pydantic import Field
 
 from agent.processes.helpers import ask_json
 from agent.processes.workspace import Workspace, clear, components
-from agent.settings import ToolSettings
 from agent.tools.context import ToolContext, needed
 from agent.tools.registry import Arguments, Tool
 
