@@ -381,12 +381,8 @@ class _Question:
                 raise _failed(exc) from exc
             raise
 
-    async def shrink(self, _model: ChatModel) -> bool:
+    async def shrink(self, _model: ChatModel, *, suspected: bool = False) -> bool:  # noqa: ARG002
         """Return False: what is too large is divided by who asks."""
-        return False
-
-    async def suspect_size(self, _model: ChatModel) -> bool:
-        """Return False, likewise."""
         return False
 
     async def repair(self) -> bool:

@@ -1,8 +1,8 @@
-"""What happens when a model call fails: strategies in order, outside of the loop.
+"""What happens when a model call fails, outside of the loop.
 
-The one retry policy of Parley; the SDKs' own retries are off. Each strategy looks at a failure and
-says what to do, or leaves it to the next one. docs/models.md, "When a call fails", has the table
-that they make up.
+The one retry policy of Parley; the SDKs' own retries are off. First the same model gets another
+request (`remedy`), else it is waited for, or another model has its turn (`retreat`). The table of
+both is in docs/models.md, "When a call fails".
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import structlog
 
@@ -83,12 +83,11 @@ class Attempt(Protocol[T_co]):
         """Make the request as it is now; raises ModelError."""
         ...
 
-    async def shrink(self, model: ChatModel, /) -> bool:
-        """Make the request fit into this model's window; False if that cannot help any more."""
-        ...
+    async def shrink(self, model: ChatModel, /, *, suspected: bool = False) -> bool:
+        """Make the request fit into this model's window; False if that cannot help any more.
 
-    async def suspect_size(self, model: ChatModel, /) -> bool:
-        """Compress the request; return False if that is not possible."""
+        With `suspected` nothing says that it is too large: it is compressed, and not otherwise cut.
+        """
         ...
 
     async def repair(self) -> bool:
@@ -198,153 +197,67 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Call the same model again after a wait."""
-
-    wait_s: float
-    name: ClassVar[str] = "retry"
-
-
-@dataclass(frozen=True, slots=True)
 class NextModel:
     """Leave this model; `for_good` within this request, and for `rest_s` by later turns."""
 
     rest_s: float
     for_good: bool = False
-    name: ClassVar[str] = "next_model"
 
 
-Action = Retry | NextModel | Literal["compress", "suspect_size", "repair", "renew_key", "give_up"]
-"""What is done about a failure.
+Remedy = Literal["compress", "repair", "suspect_size", "renew_key"]
+"""What may have the same model answer.
 
-compress: make what is sent fit into the window, then call the same model again; suspect_size:
-compress it, if its size may be what was refused, then likewise; repair: repair it, then likewise;
-renew_key: read the model's key again, then likewise if it is another one; give_up: nothing is left
-to try, the failure goes to the user.
+compress: make what is sent fit into the window; suspect_size: compress it, if its size may be what
+was refused; repair: leave out what it was refused for; renew_key: read the model's key again.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What a strategy decides on.
+def remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
+    """Return what to try with the same model; `untried` are the remedies that help once at most."""
+    found: Remedy | None = None
+    match failure:
+        case ContextOverflow():
+            return "compress"
+        case BadRequest() if any(word in str(failure).lower() for word in _OF_THINKING):
+            found = "repair"
+        case BadRequest() if failure.is_unexplained:
+            found = "suspect_size"
+        # A new key is of the same account.
+        case CredentialsRefused() if not isinstance(failure, CreditUsedUp):
+            found = "renew_key"
+    return found if found in untried else None
 
-    Attributes:
-        others: The candidates but this one that may still work.
+
+def retreat(
+    failure: ModelError, policy: RetryPolicy, failures: int, *, others: bool, another_key: bool
+) -> NextModel | Literal["retry", "give_up"]:
+    """Return what to do where no remedy helps.
+
+    Args:
+        failure: The newest one.
+        policy: How long a wait may be, and how often it is tried.
         failures: Of this model in a row, this one included.
-        wait_s: The next wait: the back-off, or what the provider asks for where that is longer,
-            capped.
-        untried: What helps once at most, and may help yet: to repair, to renew the key.
+        others: Whether another candidate may still work.
+        another_key: Whether one of these is the same model with another key.
     """
-
-    failure: ModelError
-    model: ChatModel
-    others: Sequence[ChatModel]
-    failures: int
-    wait_s: float
-    policy: RetryPolicy
-    untried: Collection[Action] = ()
-
-    @property
-    def asked_wait_s(self) -> float | None:
-        """How long the provider asked to wait, in seconds; None if it did not."""
-        return self.failure.retry_after_s if isinstance(self.failure, RateLimited) else None
-
-    @property
-    def another_key(self) -> bool:
-        """Whether the same model can be reached with another key."""
-        return any(_same(other, self.model) for other in self.others)
+    asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
+    passing = NextModel(min(asked_s or TRANSIENT_REST_S, LONGEST_REST_S))
+    match failure:
+        case CredentialsRefused() | ModelNotFound():
+            return NextModel(UNUSABLE_REST_S, for_good=True)
+        case RateLimited() if another_key:
+            return passing
+        case RateLimited() | ModelUnreachable():
+            # With no other model to ask, the capped wait is better than giving up.
+            is_over = failures >= policy.failures_per_model or (asked_s or 0) > policy.max_wait_s
+            return passing if others and is_over else "retry"
+        case BadRequest() if others:
+            # The form that one provider refuses another may take.
+            return NextModel(0.0, for_good=True)
+    return "give_up"
 
 
-def _same(one: ChatModel, other: ChatModel) -> bool:
-    """Whether two candidates are one model, with different keys."""
-    return (one.provider, one.name) == (other.provider, other.name)
-
-
-def compress(situation: Situation) -> Action | None:
-    """Context overflow, 413: compress, retry."""
-    return "compress" if isinstance(situation.failure, ContextOverflow) else None
-
-
-def repair_once(situation: Situation) -> Action | None:
-    """A request that is called malformed for its thinking: one repair pass, one retry."""
-    if not isinstance(situation.failure, BadRequest) or "repair" not in situation.untried:
-        return None
-    return "repair" if _is_of_thinking(situation.failure) else None
-
-
-def _is_of_thinking(failure: ModelError) -> bool:
-    reason = str(failure).lower()
-    return any(word in reason for word in _OF_THINKING)
-
-
-def suspect_size(situation: Situation) -> Action | None:
-    """A request refused for no known reason, while smaller ones were answered: compress, once."""
-    failure = situation.failure
-    unexplained = isinstance(failure, BadRequest) and failure.is_unexplained
-    suspect = unexplained and "suspect_size" in situation.untried and not _is_of_thinking(failure)
-    return "suspect_size" if suspect else None
-
-
-def renew_key(situation: Situation) -> Action | None:
-    """A key that is refused may have been replaced where the settings refer to it: read it once."""
-    refused = isinstance(situation.failure, CredentialsRefused)
-    broke = isinstance(situation.failure, CreditUsedUp)
-    is_next = refused and not broke and "renew_key" in situation.untried
-    return "renew_key" if is_next else None
-
-
-def rotate_key(situation: Situation) -> Action | None:
-    """Auth, billing or a rate limit of one key: the next key of the same model."""
-    if not situation.another_key:
-        return None
-    if isinstance(situation.failure, CredentialsRefused):
-        return NextModel(UNUSABLE_REST_S, for_good=True)
-    if isinstance(situation.failure, RateLimited):
-        return NextModel(_rest_s(situation))
-    return None
-
-
-def wait_and_retry(situation: Situation) -> Action | None:
-    """Overloaded, unreachable, a cut stream: wait as asked or back off, three times in a row."""
-    if not isinstance(situation.failure, RateLimited | ModelUnreachable):
-        return None
-    asked_s = situation.asked_wait_s
-    too_long = asked_s is not None and asked_s > situation.policy.max_wait_s
-    often = situation.failures >= situation.policy.failures_per_model
-    # With nobody else to ask, the capped wait is better than giving up.
-    if situation.others and (too_long or often):
-        return NextModel(_rest_s(situation))
-    return Retry(situation.wait_s)
-
-
-def fall_back(situation: Situation) -> Action | None:
-    """No usable key, an unknown model, a form that one provider refuses: the next model."""
-    hopeless = isinstance(situation.failure, CredentialsRefused | ModelNotFound)
-    if hopeless or (isinstance(situation.failure, BadRequest) and situation.others):
-        return NextModel(UNUSABLE_REST_S if hopeless else 0.0, for_good=True)
-    return None
-
-
-STRATEGIES = (
-    compress,
-    repair_once,
-    suspect_size,
-    renew_key,
-    rotate_key,
-    wait_and_retry,
-    fall_back,
-)
-"""In order; the first that knows what to do decides. What none of them knows is given up."""
-
-
-def decide(situation: Situation) -> Action:
-    """Return what to do about a failure."""
-    actions = (strategy(situation) for strategy in STRATEGIES)
-    return next((action for action in actions if action is not None), "give_up")
-
-
-def _rest_s(situation: Situation) -> float:
-    return min(situation.asked_wait_s or TRANSIENT_REST_S, LONGEST_REST_S)
+Action = Remedy | NextModel | Literal["retry", "give_up"]
 
 
 async def complete_with_recovery(
@@ -382,7 +295,7 @@ class _Attempts(Generic[T]):
     deadline: float = field(init=False)
     attempts: int = 0
     pauses: int = 0
-    untried: set[Action] = field(default_factory=lambda: {"repair", "suspect_size"})
+    untried: set[Remedy] = field(default_factory=lambda: {"repair", "suspect_size"})
 
     def __post_init__(self) -> None:
         self.deadline = self.timing.now() + self.policy.retry_for_s
@@ -398,7 +311,7 @@ class _Attempts(Generic[T]):
                 if not isinstance(outcome, ModelError):
                     return outcome
                 failure = outcome
-            if not self.line or not await self._pause(failure, self._wait_s(failure)):
+            if not self.line or not await self._pause(failure):
                 break
         raise failure
 
@@ -417,30 +330,31 @@ class _Attempts(Generic[T]):
             else:
                 self.rests.note_answer(model)
                 return answer
-            action = await self._decide(self._situation(failure, model, failures))
+            action = await self._decide(failure, model, failures)
             self._note(model, failure, action)
             if not await self._carry_out(action, model, failure):
                 return failure
 
-    async def _decide(self, situation: Situation) -> Action:
-        """Decide; where nothing is found to repair, or no other key, the next strategy decides."""
-        action, model = decide(situation), situation.model
-        match action:
-            case "repair":
-                found = await self.attempt.repair()
-            case "suspect_size":
-                found = await self.attempt.suspect_size(model)
-            case "renew_key":
-                found = isinstance(model, Renewable) and await _renewed(model)
-            case _:
-                return action
-        self.untried.remove(action)
-        return action if found else await self._decide(situation)
-
-    def _situation(self, failure: ModelError, model: ChatModel, failures: int) -> Situation:
+    async def _decide(self, failure: ModelError, model: ChatModel, failures: int) -> Action:
+        """Return what is done; where nothing is found to repair, or no other key, what is next."""
+        while found := remedy(failure, self.untried):
+            if found == "compress" or await self._helps(found, model):
+                return found
         others = [other for other in self.line if other is not model]
-        wait_s = self._wait_s(failure)
-        return Situation(failure, model, others, failures, wait_s, self.policy, self.untried)
+        another_key = (model.provider, model.name) in [(it.provider, it.name) for it in others]
+        return retreat(failure, self.policy, failures, others=bool(others), another_key=another_key)
+
+    async def _helps(self, found: Remedy, model: ChatModel) -> bool:
+        self.untried.remove(found)
+        if found == "repair":
+            return await self.attempt.repair()
+        if found == "suspect_size":
+            return await self.attempt.shrink(model, suspected=True)
+        try:
+            return isinstance(model, Renewable) and await asyncio.to_thread(model.renew_key)
+        except (SecretUnreadable, CredentialsRefused) as exc:
+            log.warning("key_not_renewed", reason=str(exc))
+            return False
 
     async def _carry_out(self, action: Action, model: ChatModel, failure: ModelError) -> bool:
         """Do what was decided; returns whether the same model is called again.
@@ -449,17 +363,21 @@ class _Attempts(Generic[T]):
             ModelError: Nothing can be done about the failure.
         """
         match action:
-            case Retry(wait_s):
-                return await self._pause(failure, wait_s)
+            case "retry":
+                return await self._pause(failure)
             case NextModel(rest_s, for_good):
-                self._leave(model, rest_s, for_good=for_good)
+                # The only model is never left alone: there is nothing else to begin with.
+                if rest_s and len(self.line) > 1:
+                    self.rests.rest(model, rest_s)
+                if for_good:
+                    self.line.remove(model)
                 return False
             case "repair" | "renew_key" | "suspect_size":
                 return True
             case "compress" if await self.attempt.shrink(model):
                 return True
-            case "compress" if self._roomier(model):
-                self.line = [each for each in self.line if each in self._roomier(model)]
+            case "compress" if roomier := self._roomier(model):
+                self.line = roomier
                 return False
         raise failure
 
@@ -467,28 +385,19 @@ class _Attempts(Generic[T]):
         """Return the candidates with a larger window."""
         return [each for each in self.line if each.context_length > model.context_length]
 
-    def _leave(self, model: ChatModel, rest_s: float, *, for_good: bool) -> None:
-        # The only model is never left alone: there is nothing else to begin with.
-        if rest_s and len(self.line) > 1:
-            self.rests.rest(model, rest_s)
-        if for_good:
-            self.line.remove(model)
-
-    async def _pause(self, failure: ModelError, wait_s: float) -> bool:
+    async def _pause(self, failure: ModelError) -> bool:
         """Wait before another attempt; return False at once if it would end after the deadline."""
+        bounds = self.policy.backoff_s
+        # Full jitter: conversations that failed together do not come back together.
+        backoff_s = self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
+        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
+        wait_s = min(max(asked_s or 0.0, backoff_s), self.policy.max_wait_s)
         if self.timing.now() + wait_s > self.deadline:
             return False
         await self.attempt.on_trouble(failure)
         self.pauses += 1
         await self.timing.sleep(wait_s)
         return True
-
-    def _wait_s(self, failure: ModelError) -> float:
-        bounds = self.policy.backoff_s
-        # Full jitter: conversations that failed together do not come back together.
-        backoff_s = self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
-        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
-        return min(max(asked_s or 0.0, backoff_s), self.policy.max_wait_s)
 
     def _note(self, model: ChatModel, failure: ModelError, action: Action) -> None:
         self.rests.note_failure(model.label, failure)
@@ -499,14 +408,5 @@ class _Attempts(Generic[T]):
             attempt=self.attempts,
             error=type(failure).__name__,
             reason=str(failure),
-            action=action if isinstance(action, str) else action.name,
+            action=action if isinstance(action, str) else "next_model",
         )
-
-
-async def _renewed(model: Renewable) -> bool:
-    """Read a model's key again, in a thread; where it cannot be read it stays as it is."""
-    try:
-        return await asyncio.to_thread(model.renew_key)
-    except (SecretUnreadable, CredentialsRefused) as exc:
-        log.warning("key_not_renewed", reason=str(exc))
-        return False

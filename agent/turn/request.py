@@ -151,14 +151,10 @@ class LoopRequest:
             call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
         return ModelAnswer(completion, model, call)
 
-    async def shrink(self, model: ChatModel) -> bool:
+    async def shrink(self, model: ChatModel, *, suspected: bool = False) -> bool:
         """Compact the view; where nothing can be left out of it, ask for a shorter answer once."""
         smaller = await self.ports.planner.shrink(self.view, model)
-        return smaller or await self._can_ask_for_less(model)
-
-    async def suspect_size(self, model: ChatModel) -> bool:
-        """Compact the view."""
-        return await self.ports.planner.shrink(self.view, model)
+        return smaller or (not suspected and await self._can_ask_for_less(model))
 
     async def repair(self) -> bool:
         """Leave out what the model thought."""

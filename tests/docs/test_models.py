@@ -15,7 +15,7 @@ from agent import errors
 from agent.errors import BadRequest, ModelError
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_model
-from agent.models.recovery import RetryPolicy, Situation, decide
+from agent.models.recovery import RetryPolicy, remedy, retreat
 from agent.settings import ModelSettings
 from agent.turn.state import Outcome
 from gateway.commands import compress
@@ -56,12 +56,11 @@ def action(failure: ModelError, others: list[Any], failures: int) -> Iterator[st
     """Yield what is decided before what is tried once, and after it."""
     if isinstance(failure, BadRequest):
         failure.is_unexplained = True
-    for is_done in (False, True):
-        model: Any = Model()
-        policy = RetryPolicy()
-        untried: Any = () if is_done else ("repair", "suspect_size", "renew_key")
-        found = decide(Situation(failure, model, others, failures, 1.0, policy, untried))
-        yield found if isinstance(found, str) else found.name
+    another_key = Model().name in [other.name for other in others]
+    left = retreat(failure, RetryPolicy(), failures, others=bool(others), another_key=another_key)
+    for untried in (("repair", "suspect_size", "renew_key"), ()):
+        found = remedy(failure, untried) or left
+        yield found if isinstance(found, str) else "next_model"
 
 
 def model_errors() -> list[type[ModelError]]:

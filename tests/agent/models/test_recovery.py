@@ -64,12 +64,9 @@ class Bench:
         assert isinstance(model, Flaky)
         return model.next_answer()
 
-    async def shrink(self, model: ChatModel) -> bool:
-        self.shrinks += 1
-        return self.can_shrink
-
-    async def suspect_size(self, model: ChatModel) -> bool:
-        self.suspicions += 1
+    async def shrink(self, model: ChatModel, *, suspected: bool = False) -> bool:
+        self.shrinks += not suspected
+        self.suspicions += suspected
         return self.can_shrink
 
     async def repair(self) -> bool:
