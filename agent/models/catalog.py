@@ -35,73 +35,47 @@ class ModelFacts:
 
 
 _READ_ON = "autumn 2026"
-_DOCUMENTED = "Anthropic's documentation and price list"
-_DISPUTED = f"{_DOCUMENTED}; of the cacheable minimum others say {{}}: the larger one is taken"
-# Window and longest output, in tokens.
-_LARGE = (1_000_000, 128_000)
-_SMALL = (200_000, 64_000)
-
-
-def _claude(
-    name: str,
-    sizes: tuple[int, int],
-    min_cache_tokens: int,
-    prices: Prices,
-    source: str = _DOCUMENTED,
-) -> ModelFacts:
-    """Return a row; `sizes` are window and longest output in tokens."""
-    context_tokens, output_tokens = sizes
-    return ModelFacts(
-        name,
-        context_tokens,
-        output_tokens,
-        min_cache_tokens,
-        prices,
-        source=source,
-        read_on=_READ_ON,
-    )
-
-
 # Prices: input, write for 5 minutes, write for an hour, read, output.
 _OPUS = Prices(5, 6.25, 10, 0.5, 25)
 _SONNET_4 = Prices(3, 3.75, 6, 0.3, 15)
-_ROWS = (
-    _claude(
-        "claude-fable-5-1", _LARGE, 2048, Prices(10, 12.5, 20, 0.25, 50), _DISPUTED.format(512)
-    ),
-    _claude("claude-fable-5", _LARGE, 2048, Prices(10, 12.5, 20, 1, 50), _DISPUTED.format(512)),
-    _claude("claude-opus-5-5", _LARGE, 512, Prices(4, 5, 8, 0.2, 20)),
-    _claude("claude-opus-5", _LARGE, 512, _OPUS),
-    _claude("claude-opus-4-8", _LARGE, 2048, _OPUS, _DISPUTED.format("1,024")),
-    _claude("claude-opus-4-7", _LARGE, 2048, _OPUS),
-    _claude("claude-opus-4-6", _LARGE, 4096, _OPUS),
-    _claude("claude-opus-4-5", _SMALL, 4096, _OPUS),
-    _claude("claude-sonnet-5-5", _LARGE, 512, Prices(2, 2.5, 4, 0.1, 10)),
-    _claude("claude-sonnet-5", _LARGE, 1024, Prices(2, 2.5, 4, 0.2, 10)),
-    _claude("claude-sonnet-4-6", _LARGE, 2048, _SONNET_4, _DISPUTED.format("1,024")),
-    _claude("claude-sonnet-4-5", _SMALL, 1024, _SONNET_4),
-    _claude(
-        "claude-haiku-5-5",
-        _LARGE,
-        4096,
-        Prices(0.1, 0.125, 0.2, 0.01, 0.5),
-        f"{_DOCUMENTED}; its cacheable minimum is not known: the largest of any Claude is taken",
-    ),
-    _claude("claude-haiku-4-5", _SMALL, 4096, Prices(1, 1.25, 2, 0.1, 5)),
-)
-_BY_NAME = {row.name: row for row in _ROWS}
+# Least tokens of a cached prefix, prices. Where others than the documentation say that fewer are
+# cached, and where nothing is said (haiku-5-5), it is the larger number.
+_ROWS = {
+    "claude-fable-5-1": (2048, Prices(10, 12.5, 20, 0.25, 50)),
+    "claude-fable-5": (2048, Prices(10, 12.5, 20, 1, 50)),
+    "claude-opus-5-5": (512, Prices(4, 5, 8, 0.2, 20)),
+    "claude-opus-5": (512, _OPUS),
+    "claude-opus-4-8": (2048, _OPUS),
+    "claude-opus-4-7": (2048, _OPUS),
+    "claude-opus-4-6": (4096, _OPUS),
+    "claude-opus-4-5": (4096, _OPUS),
+    "claude-sonnet-5-5": (512, Prices(2, 2.5, 4, 0.1, 10)),
+    "claude-sonnet-5": (1024, Prices(2, 2.5, 4, 0.2, 10)),
+    "claude-sonnet-4-6": (2048, _SONNET_4),
+    "claude-sonnet-4-5": (1024, _SONNET_4),
+    "claude-haiku-5-5": (4096, Prices(0.1, 0.125, 0.2, 0.01, 0.5)),
+    "claude-haiku-4-5": (4096, Prices(1, 1.25, 2, 0.1, 5)),
+}
+_SMALL = ("claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5")
+_BY_NAME = {
+    name: ModelFacts(
+        name,
+        context_length=200_000 if name in _SMALL else 1_000_000,
+        max_output_tokens=64_000 if name in _SMALL else 128_000,
+        min_cache_tokens=least,
+        prices=prices,
+        source="Anthropic's documentation and price list",
+        read_on=_READ_ON,
+    )
+    for name, (least, prices) in _ROWS.items()
+}
 _UNKNOWN_CLAUDE_TOKENS = 200_000
 _UNKNOWN_TOKENS = 128_000
 _SUFFIX = re.compile(r"(-latest|[-@]\d{8})$")
 
 _GPT_VERSION = re.compile(r"gpt-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _REASONING = re.compile(r"o\d(?:-|$)")
-_GPT_ROW = ModelFacts(
-    name="",
-    min_cache_tokens=1024,
-    source="OpenAI's documentation",
-    read_on=_READ_ON,
-)
+_GPT_ROW = ModelFacts("", source="OpenAI's documentation", read_on=_READ_ON)
 GPT_WITH_WRITE_FEE = (5, 6)
 """From this version on OpenAI bills what it writes into its cache. Source: its documentation."""
 

@@ -16,24 +16,9 @@ from agent.usage import is_claude
 
 # Source: CompletionCreateParams without what ResponseCreateParams has, OpenAI's SDK 3.54.0.
 CHAT_FIELDS = frozenset({
-    "audio",
-    "frequency_penalty",
-    "function_call",
-    "functions",
-    "logit_bias",
-    "logprobs",
-    "max_completion_tokens",
-    "max_tokens",
-    "modalities",
-    "n",
-    "prediction",
-    "presence_penalty",
-    "reasoning_effort",
-    "response_format",
-    "seed",
-    "stop",
-    "verbosity",
-    "web_search_options",
+    *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),
+    *("max_completion_tokens", "max_tokens", "modalities", "n", "prediction", "presence_penalty"),
+    *("reasoning_effort", "response_format", "seed", "stop", "verbosity", "web_search_options"),
 })
 """Fields of requests that Chat Completions alone knows."""
 

@@ -42,65 +42,48 @@ _LEAST_OUTPUT = 16
 _UNAVAILABLE = 503
 _FORBIDDEN = 403
 _TOO_LARGE = 413
-# What these say is clear, whatever else the answer holds.
 _CLEAR_STATUS: dict[int, type[ModelError]] = {
-    401: CredentialsRefused,
+    **dict.fromkeys((401, 403), CredentialsRefused),
     402: CreditUsedUp,
-    403: CredentialsRefused,
     404: ModelNotFound,
-    408: ModelUnreachable,
-    409: ModelUnreachable,
+    **dict.fromkeys((408, 409), ModelUnreachable),
     413: ContextOverflow,
-    429: RateLimited,
-    529: RateLimited,
+    **dict.fromkeys((429, 529), RateLimited),
 }
-_PRECISE: Mapping[str, type[ModelError]] = {
-    "insufficient_quota": CreditUsedUp,
-    "billing_hard_limit_reached": CreditUsedUp,
-    "billing_error": CreditUsedUp,
-    "contract_spend_limit_reached": CreditUsedUp,
-    "enforced_spend_limit_reached": CreditUsedUp,
-    "exceeded_current_quota_error": CreditUsedUp,
-    "invalid_api_key": CredentialsRefused,
-    "organization_on_hold": CredentialsRefused,
-    "model_not_found": ModelNotFound,
-    "context_length_exceeded": ContextOverflow,
-    "context_window_exceeded": ContextOverflow,
-    "exceed_context_size_error": ContextOverflow,
-    "request_body_too_large_after_decoding": ContextOverflow,
-    "request_too_large": ContextOverflow,
-    "tokens_limit_reached": ContextOverflow,
-    "1261": ContextOverflow,  # Zhipu
-    "rate_limit_exceeded": RateLimited,
-    "content_filter": ModelRefused,
-    "content_policy_violation": ModelRefused,
-    # Of the Responses API. Source: openai.types.responses.ResponseError, SDK 3.54.0.
-    "image_content_policy_violation": ModelRefused,
-    "bio_policy": ModelRefused,
-    "misalignment_policy_violation": ModelRefused,
-    "invalid_prompt": BadRequest,
-    "invalid_image": BadRequest,
-    "invalid_image_format": BadRequest,
-    "invalid_base64_image": BadRequest,
-    "invalid_image_mode": BadRequest,
-    "image_too_large": BadRequest,
-    "image_too_small": BadRequest,
-    "image_parse_error": BadRequest,
-    "image_file_too_large": BadRequest,
-    "unsupported_image_media_type": BadRequest,
-    "empty_image_file": BadRequest,
-}
-# They decide where the status says nothing, as inside of a stream.
-_BY_TYPE: Mapping[str, type[ModelError]] = {
-    "authentication_error": CredentialsRefused,
-    "permission_error": CredentialsRefused,
-    "not_found_error": ModelNotFound,
-    "rate_limit_error": RateLimited,
-    "overloaded_error": RateLimited,
-    "invalid_request_error": BadRequest,
-    "timeout_error": ModelUnreachable,
-    "api_error": ModelUnreachable,
-}
+"""What these say is clear, whatever else the answer holds."""
+
+
+def _by_name(names: Mapping[type[ModelError], str]) -> dict[str, type[ModelError]]:
+    return {name: kind for kind, listed in names.items() for name in listed.split()}
+
+
+_PRECISE = _by_name({
+    CreditUsedUp: """insufficient_quota billing_hard_limit_reached billing_error
+        contract_spend_limit_reached enforced_spend_limit_reached exceeded_current_quota_error""",
+    CredentialsRefused: "invalid_api_key organization_on_hold",
+    ModelNotFound: "model_not_found",
+    # The number is Zhipu's.
+    ContextOverflow: """context_length_exceeded context_window_exceeded exceed_context_size_error
+        request_body_too_large_after_decoding request_too_large tokens_limit_reached 1261""",
+    RateLimited: "rate_limit_exceeded",
+    # Source of the last three: openai.types.responses.ResponseError, SDK 3.54.0.
+    ModelRefused: """content_filter content_policy_violation image_content_policy_violation
+        bio_policy misalignment_policy_violation""",
+    BadRequest: "invalid_prompt",
+})
+_BY_TYPE = _by_name({
+    CredentialsRefused: "authentication_error permission_error",
+    ModelNotFound: "not_found_error",
+    RateLimited: "rate_limit_error overloaded_error",
+    BadRequest: "invalid_request_error",
+    ModelUnreachable: "timeout_error api_error",
+})
+"""They decide where the status says nothing, as inside of a stream."""
+
+
+def _precise(name: str) -> type[ModelError] | None:
+    # Of the Responses API's names of images that cannot be used, ten by now.
+    return _PRECISE.get(name) or (BadRequest if "image" in name else None)
 
 
 def _words(*signs: str) -> re.Pattern[str]:
@@ -237,9 +220,8 @@ class Refusal:
                 return kind
         if status not in _CLEAR_STATUS and is_too_long(self.text):
             return ContextOverflow
-        named = (_PRECISE[name] for name in self.names if name in _PRECISE)
         typed = (_BY_TYPE[name] for name in self.names if name in _BY_TYPE)
-        is_clear = next(named, None) or _CLEAR_STATUS.get(status)
+        is_clear = next(filter(None, map(_precise, self.names)), None) or _CLEAR_STATUS.get(status)
         if status < IN_STREAM:
             # A type that puts it down to the server does not change who is to blame.
             typed = (kind for kind in typed if kind is not ModelUnreachable)
@@ -249,7 +231,7 @@ class Refusal:
     @property
     def is_unexplained(self) -> bool:
         """Whether nothing known says what the request was refused for."""
-        known = any(name in _PRECISE for name in self.names)
+        known = any(map(_precise, self.names))
         return not known and not _OF_ANOTHER.search(self.text) and not _OUTPUT.search(self.text)
 
     def described(self, key: str) -> str:
@@ -437,27 +419,18 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     Source: RFC 9110 §10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's finer form.
     """
-    milliseconds = _seconds(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    text = headers.get("retry-after")
-    seconds = _seconds(text)
-    return seconds if seconds is not None else _seconds_until(text)
+    with suppress(ValueError):
+        return _finite(float(headers.get("retry-after-ms", ""))) / 1000
+    with suppress(ValueError):
+        return _finite(float(headers.get("retry-after", "")))
+    with suppress(ValueError):
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+    return None
 
 
-def _seconds(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return max(value, 0.0) if math.isfinite(value) else None
-
-
-def _seconds_until(text: str | None) -> float | None:
-    try:
-        moment = parsedate_to_datetime(text or "")
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+def _finite(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise ValueError
+    return max(seconds, 0.0)
