@@ -4,19 +4,20 @@ On the way a marker that is on no part yet stands as a part that is nothing but 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
 
-from agent.messages import ChatMessage, ToolSchema
+from agent.messages import ChatMessage, ToolCall, ToolSchema
+from agent.models.arguments import parse_object
 from agent.prompt_caching import KEY
 from agent.view.view import NOTE
 
 Part = dict[str, Any]
 
 MAX_NAME_CHARS = 64
-_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def wire_name(name: str) -> str:
@@ -28,7 +29,7 @@ def wire_name(name: str) -> str:
     Source: https://github.com/microsoft/semantic-kernel/issues/4447
     """
     # OpenAI and Anthropic take names of ^[a-zA-Z0-9_-]{1,64}$ alone.
-    return _FOREIGN.sub("_", name)[:MAX_NAME_CHARS] or "_"
+    return FOREIGN.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
 def content_parts(message: ChatMessage) -> list[Part]:
@@ -42,6 +43,39 @@ def content_parts(message: ChatMessage) -> list[Part]:
     if message["role"] == "system":
         return [half for part in parts for half in _without_note(part)]
     return parts
+
+
+def wired_parts(message: ChatMessage, wired: Callable[[Part], Part]) -> list[Part]:
+    """Return the parts of the content as an API has them, each with its marker.
+
+    `wired` makes one of a part, an empty one where it cannot go out.
+    """
+    marked = (
+        wired(part) | ({KEY: part[KEY]} if KEY in part else {}) for part in content_parts(message)
+    )
+    return [part for part in marked if part]
+
+
+def laid_out(
+    messages: Iterable[ChatMessage], parts_of: Callable[[ChatMessage], Iterable[Part]]
+) -> list[list[Part]]:
+    """Return the parts of each message; a marker that none can carry is on the newest before it."""
+    found: list[list[Part]] = []
+    newest: list[Part] = []
+    for message in messages:
+        parts, homeless = settled(parts_of(message))
+        if homeless and newest:
+            newest[-1] = {**newest[-1], KEY: homeless}
+        newest = parts or newest
+        found.append(parts)
+    return found
+
+
+def object_of(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call; what is no object stays readable for the model."""
+    arguments = call["function"]["arguments"]
+    found = parse_object(arguments)
+    return {"_invalid": arguments} if found is None else found
 
 
 def spoken(parts: Iterable[Part]) -> list[Part]:

@@ -16,18 +16,19 @@ from hashlib import blake2s
 from itertools import pairwise
 from typing import Any
 
-from agent.messages import ChatMessage, ToolCall, ToolSchema
-from agent.models.arguments import parse_object
+from agent.messages import ChatMessage, ToolCall
 from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
 from agent.models.wire import (
+    FOREIGN,
     Part,
     canonical_schema,
-    content_parts,
-    settled,
+    laid_out,
+    object_of,
     spoken,
     spoken_text,
     wire_name,
+    wired_parts,
 )
 from agent.prompt_caching import KEY, marker_of
 
@@ -37,8 +38,6 @@ Place = tuple[int, int]
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
-# Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
-_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 _READABLE_ID = 40
 _ROLES = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,", re.ASCII)
@@ -55,7 +54,14 @@ def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
         body["system"] = system
     body["messages"] = turns
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "input_schema": canonical_schema(tool),
+            }
+            for tool in request.tools
+        ]
         if not request.allow_tools:
             # The tools stay: without them the prefix would be another, and calls in it be refused.
             body["tool_choice"] = {"type": "none"}
@@ -67,10 +73,11 @@ def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
 
 def wire_id(call_id: str) -> str:
     """Return the id as the API takes it; a changed one keeps apart what was apart."""
-    if call_id and not _FOREIGN.search(call_id):
+    # Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
+    if call_id and not FOREIGN.search(call_id):
         return call_id
     digest = blake2s(call_id.encode(), digest_size=4).hexdigest()
-    return f"{_FOREIGN.sub('_', call_id)[:_READABLE_ID]}_{digest}"
+    return f"{FOREIGN.sub('_', call_id)[:_READABLE_ID]}_{digest}"
 
 
 def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[str, Any]]]:
@@ -79,27 +86,24 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
     Tool results become one user message, in the order of their calls; text of the user that
     follows stands behind them in the same message.
     """
+    messages = list(messages)
     system: list[Block] = []
     turns: list[dict[str, Any]] = []
-    newest = system
-    for message in messages:
-        blocks, homeless = settled(_blocks(message))
-        # A message without blocks hands its marker to the newest block there is.
-        if homeless and newest:
-            newest[-1] = {**newest[-1], KEY: homeless}
+    for message, blocks in zip(messages, laid_out(messages, _blocks), strict=True):
         role = _ROLES[message["role"]]
         if role == "system":
             system += blocks
         # The API wants user and assistant by turns, and all results of a message in the next one.
         elif blocks and turns and turns[-1]["role"] == role:
-            newest += blocks
+            turns[-1]["content"] += blocks
         elif blocks:
-            newest = blocks
-            turns.append({"role": role, "content": newest})
+            turns.append({"role": role, "content": blocks})
     for asked, answered in pairwise(turns):
         if answered["role"] == "user" and len(answered["content"]) > 1:
             # The API wants results first; their order is free, but must not change: the prefix.
-            answered["content"] = _in_call_order(asked["content"], answered["content"])
+            places = {block["id"]: n for n, block in enumerate(asked["content"]) if "id" in block}
+            last = len(asked["content"])
+            answered["content"].sort(key=lambda it: places.get(it.get("tool_use_id"), last))
     return system, turns
 
 
@@ -108,24 +112,17 @@ def _blocks(message: ChatMessage) -> list[Block]:
     role = message["role"]
     if role == "tool":
         return [_result(message)]
-    blocks = _content(message)
+    blocks = wired_parts(message, _block)
     if role == "assistant":
         blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
         blocks = with_thinking(message, blocks)
     if KEY in message:
         blocks.append({KEY: message["cache_control"]})
-    return _without_loose_thoughts(spoken(blocks))
-
-
-def _content(message: ChatMessage) -> list[Block]:
-    blocks: list[Block] = []
-    for part in content_parts(message):
-        block = _block(part)
-        if KEY in part:
-            blocks.append({**block, KEY: part[KEY]})
-        elif block:
-            blocks.append(block)
-    return blocks
+    blocks = spoken(blocks)
+    # The API refuses a message that ends with thinking.
+    silent = {None, *_THINKING}
+    end = max((n for n, it in enumerate(blocks, 1) if it.get("type") not in silent), default=0)
+    return [*blocks[:end], *(block for block in blocks[end:] if "type" not in block)]
 
 
 def _block(part: Part) -> Block:
@@ -148,16 +145,11 @@ def _source(url: str) -> dict[str, str]:
 
 
 def _tool_use(call: ToolCall) -> Block:
-    function = call["function"]
-    arguments = parse_object(function["arguments"])
-    if arguments is None:
-        # The API takes objects alone; what the model wrote stays readable for it.
-        arguments = {"_invalid": function["arguments"]}
     return {
         "type": "tool_use",
         "id": wire_id(call["id"]),
-        "name": wire_name(function["name"]),
-        "input": arguments,
+        "name": wire_name(call["function"]["name"]),
+        "input": object_of(call),
     }
 
 
@@ -166,7 +158,10 @@ def _result(message: ChatMessage) -> Block:
     block: Block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
     content, marker = message.get("content"), message.get("cache_control")
     if isinstance(content, list):
-        content, marker = _nested(content), marker_of(message)
+        content, marker = spoken(filter(None, map(_block, content))), marker_of(message)
+        # One string where all is text: its bytes do not depend on how a tool cut its text.
+        if all(block["type"] == "text" for block in content):
+            content = "\n".join(block["text"] for block in content)
     if isinstance(content, str):
         content = spoken_text(content)
     if content:
@@ -176,32 +171,14 @@ def _result(message: ChatMessage) -> Block:
     return block
 
 
-def _nested(parts: Iterable[Part]) -> str | list[Block]:
-    """Return the content of a tool result: text alone is a string."""
-    blocks = spoken(block for part in parts if (block := _block(part)))
-    # One string where that is all: its bytes do not depend on how a tool cut its text.
-    if any(block["type"] != "text" for block in blocks):
-        return blocks
-    return "\n".join(block["text"] for block in blocks)
-
-
-def _tool(tool: ToolSchema) -> dict[str, Any]:
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "input_schema": canonical_schema(tool),
-    }
-
-
-def _in_call_order(calls: list[Block], blocks: list[Block]) -> list[Block]:
-    """Return the blocks with tool results first, ordered as the calls; the rest stays behind."""
-    order = {block["id"]: place for place, block in enumerate(calls) if "id" in block}
-    return sorted(blocks, key=lambda block: order.get(block.get("tool_use_id"), len(calls)))
-
-
 def opaque_fields(thoughts: Iterable[tuple[Block, Place]]) -> dict[str, Any]:
     """Return what a message keeps of its thinking: blocks with a signature, and their places."""
-    kept = [(block, place) for block, place in thoughts if _is_replayable(block)]
+    # Without its signature the API does not take a block back.
+    kept = [
+        (block, place)
+        for block, place in thoughts
+        if block["type"] == "redacted_thinking" or block.get("signature")
+    ]
     if not kept:
         return {}
     fields: dict[str, Any] = {"anthropic": [block for block, _ in kept]}
@@ -224,23 +201,13 @@ def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
     # From the last one on, so that the places of the earlier ones still hold.
     blocks = list(said)
     for thought, (chars, calls) in reversed(list(zip(thoughts, places, strict=False))):
-        index = _behind_calls(blocks, calls) if calls else _behind_text(blocks, chars)
+        if calls:
+            ends = [n for n, block in enumerate(blocks, 1) if block.get("type") == "tool_use"]
+            index = ends[calls - 1] if calls <= len(ends) else len(blocks)
+        else:
+            index = _behind_text(blocks, chars)
         blocks.insert(index, thought)
     return blocks
-
-
-def _without_loose_thoughts(blocks: list[Block]) -> list[Block]:
-    """Drop thinking that nothing follows: the API refuses a message that ends with it."""
-    silent = {None, *_THINKING}
-    ends = (n + 1 for n, block in enumerate(blocks) if block.get("type") not in silent)
-    end = max(ends, default=0)
-    return [*blocks[:end], *(block for block in blocks[end:] if "type" not in block)]
-
-
-def _behind_calls(blocks: list[Block], calls: int) -> int:
-    """Return the index behind so many calls, the end if there are fewer."""
-    ends = [n + 1 for n, block in enumerate(blocks) if block.get("type") == "tool_use"]
-    return ends[calls - 1] if calls <= len(ends) else len(blocks)
 
 
 def _behind_text(blocks: list[Block], chars: int) -> int:
@@ -250,17 +217,9 @@ def _behind_text(blocks: list[Block], chars: int) -> int:
             return index
         size = len(block.get("text", ""))
         if chars < size:
-            blocks[index : index + 1] = _split(block, chars)
+            text = block["text"]
+            halves = {"type": "text", "text": text[:chars]}, {**block, "text": text[chars:]}
+            blocks[index : index + 1] = halves
             return index + 1
         chars -= size
     return len(blocks)
-
-
-def _split(block: Block, chars: int) -> list[Block]:
-    text = block["text"]
-    return [{"type": "text", "text": text[:chars]}, {**block, "text": text[chars:]}]
-
-
-def _is_replayable(block: Block) -> bool:
-    # Without its signature the API does not take a block back.
-    return block["type"] == "redacted_thinking" or bool(block.get("signature"))

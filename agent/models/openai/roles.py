@@ -147,7 +147,8 @@ def without_tools(messages: list[Wired]) -> list[Wired]:
     for message in messages:
         if calls := message.get("tool_calls"):
             names = {call["id"]: call["function"]["name"] for call in calls}
-            lines = [f"[called {_written(call)}]" for call in calls]
+            written = (call["function"] for call in calls)
+            lines = [f"[called {each['name']}({each['arguments']})]" for each in written]
             said = _both(message.get("content"), "\n".join(lines))
             found.append({"role": "assistant", "content": said})
         elif message["role"] == "tool":
@@ -160,16 +161,6 @@ def without_tools(messages: list[Wired]) -> list[Wired]:
     return joined(found)
 
 
-def _written(call: Wired) -> str:
-    function = call["function"]
-    return f"{function['name']}({function['arguments']})"
-
-
-def with_short_ids(messages: list[Wired]) -> list[Wired]:
-    """Return the messages with ids of nine letters and digits; what was apart stays apart."""
-    return [_with_ids(message) for message in messages]
-
-
 def short_id(call_id: str) -> str:
     """Return the id if it is a short one, else one that follows from it."""
     if _SHORT_ID.fullmatch(call_id):
@@ -177,7 +168,8 @@ def short_id(call_id: str) -> str:
     return blake2s(call_id.encode()).hexdigest()[:SHORT_ID_CHARS]
 
 
-def _with_ids(message: Wired) -> Wired:
+def with_short_ids(message: Wired) -> Wired:
+    """Return a message with ids of nine letters and digits; what was apart stays apart."""
     if message["role"] == "tool":
         return {**message, "tool_call_id": short_id(message["tool_call_id"])}
     if calls := message.get("tool_calls"):
@@ -185,20 +177,8 @@ def _with_ids(message: Wired) -> Wired:
     return message
 
 
-def without_null(messages: list[Wired]) -> list[Wired]:
-    """Return the messages with an empty text where there is none."""
-    return [
-        {**message, "content": ""} if message.get("content") is None else message
-        for message in messages
-    ]
-
-
-def with_signatures(messages: list[Wired]) -> list[Wired]:
-    """Return the messages with a signature on the first call of each that has none."""
-    return [_signed(message) for message in messages]
-
-
-def _signed(message: Wired) -> Wired:
+def with_signature(message: Wired) -> Wired:
+    """Return a message with a signature on its first call, if none of its calls has one."""
     calls = message.get("tool_calls")
     if not calls or any("extra_content" in call for call in calls):
         return message
@@ -208,14 +188,20 @@ def _signed(message: Wired) -> Wired:
     return {**message, "tool_calls": [signed, *others]}
 
 
-def with_reasoning(messages: list[Wired], text: str = "") -> list[Wired]:
-    """Return the messages with this reasoning on each answer that has none."""
-    return [
-        {**message, "reasoning_content": text}
-        if message["role"] == "assistant" and not message.get("reasoning_content")
-        else message
-        for message in messages
-    ]
+def without_null(message: Wired) -> Wired:
+    """Return a message with an empty text where there is none."""
+    return {**message, "content": ""} if message.get("content") is None else message
+
+
+def with_reasoning(message: Wired, text: str) -> Wired:
+    """Return an answer that has no reasoning with this one; another message as it is."""
+    if message["role"] != "assistant" or message.get("reasoning_content"):
+        return message
+    return {**message, "reasoning_content": text}
+
+
+def _each(form: Callable[[Wired], Wired]) -> "_Form":
+    return lambda messages: [form(message) for message in messages]
 
 
 _Form = Callable[[list[Wired]], list[Wired]]
@@ -223,11 +209,11 @@ _Form = Callable[[list[Wired]], list[Wired]]
 _FORMS: Iterable[tuple[Quirk, _Form]] = (
     ("no_tools", without_tools),
     ("one_call", with_single_calls),
-    ("signed_calls", with_signatures),
-    ("short_ids", with_short_ids),
+    ("signed_calls", _each(with_signature)),
+    ("short_ids", _each(with_short_ids)),
     ("no_system", without_system),
     ("strict_roles", by_turns),
-    ("no_null", without_null),
-    ("reasoned", with_reasoning),
-    ("blank_reasoning", lambda messages: with_reasoning(messages, "…")),
+    ("no_null", _each(without_null)),
+    ("reasoned", _each(lambda message: with_reasoning(message, ""))),
+    ("blank_reasoning", _each(lambda message: with_reasoning(message, "…"))),
 )

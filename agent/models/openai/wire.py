@@ -34,10 +34,12 @@ from agent.models.wire import (
     Part,
     canonical_schema,
     content_parts,
-    settled,
+    laid_out,
+    object_of,
     spoken,
     spoken_text,
     wire_name,
+    wired_parts,
 )
 from agent.prompt_caching import KEY
 from agent.usage import CacheLayout
@@ -75,10 +77,11 @@ def request_body(request: ModelRequest, model: str, form: WireForm = _USUAL) -> 
     `model` is the provider's name of it.
     """
     quirks = form.quirks
+    limit = "max_completion_tokens" if "max_completion_tokens" in quirks else "max_tokens"
     body: dict[str, Any] = {
         "model": model,
         "messages": shaped(_wired(request.messages, form), quirks, join=form.join),
-        _limit_key(quirks): output_limit(model, request.max_output_tokens),
+        limit: output_limit(model, request.max_output_tokens),
     }
     if "no_stream_options" not in quirks:
         # Without it a stream ends with no report of what was used.
@@ -97,42 +100,18 @@ def offered(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Field
     return fields
 
 
-def _limit_key(quirks: Quirks) -> str:
-    return "max_completion_tokens" if "max_completion_tokens" in quirks else "max_tokens"
-
-
 def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
+    contents: Iterable[str | list[Part]]
     if form.layout:
-        wired = _in_parts(messages)
+        contents = laid_out(messages, _parts)
     else:
-        wired = [_wire(message, _text_or_images(message)) for message in messages]
+        contents = [
+            text_or_images(each, (_part(part, each) for part in content_parts(each)))
+            for each in messages
+        ]
+    wired = map(_wire, messages, contents)
     pairs = zip(wired, messages, strict=True)
     return [with_opaque(wire, message, form.origin) for wire, message in pairs if wire]
-
-
-def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any] | None]:
-    """Return the messages with lists of parts for contents, and the markers on parts."""
-    wired: list[dict[str, Any] | None] = []
-    for message in messages:
-        parts, homeless = settled(_parts(message))
-        if homeless:
-            _mark_last(wired, homeless)
-        wired.append(_wire(message, parts))
-    return wired
-
-
-def _mark_last(wired: list[dict[str, Any] | None], marker: dict[str, str]) -> None:
-    """Put a marker on the newest part there is, if there is one."""
-    for place, wire in reversed(list(enumerate(wired))):
-        if wire and (parts := _parts_of(wire)):
-            marked = [*parts[:-1], {**parts[-1], KEY: marker}]
-            wired[place] = {**wire, "content": marked}
-            return
-
-
-def _parts_of(wire: dict[str, Any] | None) -> list[Part]:
-    content = wire["content"] if wire else None
-    return content if isinstance(content, list) else []
 
 
 def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | None:
@@ -143,10 +122,6 @@ def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | N
         wire_calls = [_tool_call(call) for call in calls]
         return {"role": "assistant", "content": content or None, "tool_calls": wire_calls}
     return {"role": message["role"], "content": content} if content else None
-
-
-def _text_or_images(message: ChatMessage) -> str | list[Part]:
-    return text_or_images(message, (_part(each, message) for each in content_parts(message)))
 
 
 def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Part]:
@@ -163,21 +138,10 @@ def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Pa
 
 def _parts(message: ChatMessage) -> list[Part]:
     """Return new parts; markers that are on none of them stand as parts of their own."""
-    parts = _content(message)
+    parts = wired_parts(message, lambda part: _part(part, message))
     if KEY in message:
         parts.append({KEY: message["cache_control"]})
     return spoken(parts)
-
-
-def _content(message: ChatMessage) -> list[Part]:
-    parts: list[Part] = []
-    for each in content_parts(message):
-        part = _part(each, message)
-        if KEY in each:
-            parts.append({**part, KEY: each[KEY]})
-        elif part:
-            parts.append(part)
-    return parts
 
 
 def _part(part: Part, message: ChatMessage) -> Part:
@@ -197,10 +161,9 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 def sound_arguments(call: ToolCall) -> str:
     """Return the arguments of a call as JSON of an object."""
     arguments = call["function"]["arguments"]
-    if parse_object(arguments) is None:
-        # Servers that parse the arguments (vLLM, Ollama) refuse what is not an object.
-        return orjson.dumps({"_invalid": arguments}).decode()
-    return arguments
+    # Servers that parse the arguments (vLLM, Ollama) refuse what is not an object.
+    is_sound = parse_object(arguments) is not None
+    return arguments if is_sound else orjson.dumps(object_of(call)).decode()
 
 
 def _tool(tool: ToolSchema, quirks: Quirks) -> dict[str, Any]:
@@ -213,24 +176,9 @@ def _tool(tool: ToolSchema, quirks: Quirks) -> dict[str, Any]:
 
 
 _PLAIN_WORDS = frozenset({
-    "type",
-    "description",
-    "properties",
-    "required",
-    "items",
-    "enum",
-    "anyOf",
-    "format",
-    "nullable",
-    "minimum",
-    "maximum",
-    "minItems",
-    "maxItems",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "title",
-    "default",
+    *("type", "description", "properties", "required", "items", "enum", "anyOf", "format"),
+    *("nullable", "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength"),
+    *("pattern", "title", "default"),
 })
 """Words of JSON schemas that every server knows. Source: Gemini's `Schema`, the smallest set:
 https://ai.google.dev/api/caching#Schema"""
@@ -284,13 +232,11 @@ def with_opaque(wired: Fields, message: ChatMessage, origin: str) -> Fields:
     if calls and kept.get("reasoning_field") == REPLAYED_TEXT_FIELD:
         replayed[REPLAYED_TEXT_FIELD] = message.get("reasoning", "")
     if calls and (extras := kept.get("extra_content")):
-        replayed["tool_calls"] = [_with_extra(call, extras) for call in calls]
+        replayed["tool_calls"] = [
+            {**call, "extra_content": extras[call["id"]]} if call["id"] in extras else call
+            for call in calls
+        ]
     return replayed
-
-
-def _with_extra(call: Fields, extras: Fields) -> Fields:
-    extra = extras.get(call["id"])
-    return call if extra is None else {**call, "extra_content": extra}
 
 
 class OpaqueParts:
@@ -320,7 +266,13 @@ class OpaqueParts:
         """Store in a finished message what there is to keep; `extra_content` is by call id."""
         kept: Fields = {}
         if self._details:
-            kept["reasoning_details"] = [_mended(part) for part in self._details]
+            kept["reasoning_details"] = [
+                {
+                    name: mend_surrogates(value) if isinstance(value, str) else value
+                    for name, value in part.items()
+                }
+                for part in self._details
+            ]
         if self._field == REPLAYED_TEXT_FIELD and message.get("tool_calls"):
             kept["reasoning_field"] = self._field
         if extra_content:
@@ -349,10 +301,3 @@ def _continues(part: Fields, old: Fields) -> bool:
         return False
     ids = {part.get("id"), old.get("id")} - {None}
     return len(ids) <= 1 and part.get("index") == old.get("index")
-
-
-def _mended(part: Fields) -> Fields:
-    return {
-        name: mend_surrogates(value) if isinstance(value, str) else value
-        for name, value in part.items()
-    }

@@ -28,7 +28,7 @@ from agent.models.openai.roles import (
     shaped,
     short_id,
     with_short_ids,
-    with_signatures,
+    with_signature,
     with_single_calls,
     without_system,
     without_tools,
@@ -290,7 +290,7 @@ def test_calls_and_results_can_be_told() -> None:
 def test_short_ids_tie_results_to_their_calls() -> None:
     """Nine letters and digits; a short one stays as it is."""
     asked = {"role": "assistant", "content": None, "tool_calls": [wired_call("call_long-id")]}
-    sent = with_short_ids([HELLO, asked, result("call_long-id")])
+    sent = [*map(with_short_ids, [HELLO, asked, result("call_long-id")])]
     [given] = [each["id"] for each in sent[1]["tool_calls"]]
     assert (len(given), given.isalnum()) == (9, True)
     assert sent[2]["tool_call_id"] == given
@@ -302,7 +302,7 @@ def test_unsigned_calls_are_signed_by_nobody() -> None:
     signed = wired_call("a", extra_content={"google": {"thought_signature": "s"}})
     asked = {"role": "assistant", "content": None}
     own = {**asked, "tool_calls": [signed, wired_call("b")]}
-    [kept, foreign] = with_signatures([own, {**asked, "tool_calls": [wired_call("c")] * 2}])
+    [kept, foreign] = map(with_signature, [own, {**asked, "tool_calls": [wired_call("c")] * 2}])
     assert kept is own
     extras = [each.get("extra_content") for each in foreign["tool_calls"]]
     assert extras == [SIGNED_BY_NOBODY, None]
