@@ -10,7 +10,6 @@ from agent.messages import image_part, user_message
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts
-from agent.models.openai.wire import WireForm
 from agent.models.openai.wire import request_body as openai_body
 from agent.tokens.estimate import IMAGE_TOKENS, estimate_messages
 from agent.turn.pictures import UNSEEN, Images, with_pictures
@@ -152,7 +151,7 @@ async def test_the_end_of_the_request_is_marked_on_the_picture(layout: CacheLayo
     body = (
         request_body(request, "claude-opus-5")
         if layout == "native"
-        else openai_body(request, "claude", WireForm(layout))
+        else openai_body(request, "claude", layout=layout)
     )
     last = body["messages"][-1]["content"][-1]
     assert last["type"] in {"image", "image_url"}

@@ -90,7 +90,7 @@ def _built(messages: list[ChatMessage], layout: CacheLayout, strategy: str) -> d
     request = ModelRequest(marked)
     if native:
         return anthropic_wire.request_body(request, MODEL)
-    return openai_wire.request_body(request, MODEL, openai_wire.WireForm(layout))
+    return openai_wire.request_body(request, MODEL, layout=layout)
 
 
 def _cpu_ms(

@@ -45,7 +45,7 @@ from agent.models.openai.mode import (
     is_official,
 )
 from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
-from agent.models.openai.wire import Fields, OpaqueParts, WireForm, origin_of, request_body
+from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
 from agent.network import in_words
 from agent.settings import ModelSettings
 from agent.usage import Usage
@@ -314,8 +314,14 @@ class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
 
     @override
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
-        form = WireForm(self.cache_layout, self._origin, quirks, self._joins)
-        return request_body(request, self.name, form)
+        return request_body(
+            request,
+            self.name,
+            layout=self.cache_layout,
+            origin=self._origin,
+            quirks=quirks,
+            join=self._joins,
+        )
 
 
 def base_url_of(settings: ModelSettings) -> str:

@@ -17,7 +17,6 @@ Fields that only the server understands are kept, and are sent back verbatim.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -52,35 +51,28 @@ _GROWING = ("text", "summary")
 _FAMILY = re.compile(r"[a-z]+")
 
 
-@dataclass(frozen=True, slots=True)
-class WireForm:
-    """How the requests to one server are formed.
-
-    Attributes:
-        layout: "envelope" where the model takes breakpoints; without it markers are left out.
-        origin: Who it goes to, see `origin_of`; "" for no opaque fields.
-        join: Whether neighbours of one role become one message.
-    """
-
-    layout: CacheLayout | None = None
-    origin: str = ""
-    quirks: Quirks = frozenset()
-    join: bool = False
-
-
-_USUAL = WireForm()
-
-
-def request_body(request: ModelRequest, model: str, form: WireForm = _USUAL) -> dict[str, Any]:
+def request_body(
+    request: ModelRequest,
+    model: str,
+    *,
+    layout: CacheLayout | None = None,
+    origin: str = "",
+    quirks: Quirks = frozenset(),
+    join: bool = False,
+) -> dict[str, Any]:
     """Return the arguments of `chat.completions.create` for one call, without `stream`.
 
-    `model` is the provider's name of it.
+    Args:
+        model: The provider's name of it.
+        layout: "envelope" where the model takes breakpoints; without it markers are left out.
+        origin: Who it goes to, see `origin_of`; "" for no opaque fields.
+        quirks: What the server does not take.
+        join: Whether neighbours of one role become one message.
     """
-    quirks = form.quirks
     limit = "max_completion_tokens" if "max_completion_tokens" in quirks else "max_tokens"
     body: dict[str, Any] = {
         "model": model,
-        "messages": shaped(_wired(request.messages, form), quirks, join=form.join),
+        "messages": shaped(_wired(request.messages, layout, origin), quirks, join=join),
         limit: output_limit(model, request.max_output_tokens),
     }
     if "no_stream_options" not in quirks:
@@ -100,9 +92,11 @@ def offered(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Field
     return fields
 
 
-def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
+def _wired(
+    messages: list[ChatMessage], layout: CacheLayout | None, origin: str
+) -> list[dict[str, Any]]:
     contents: Iterable[str | list[Part]]
-    if form.layout:
+    if layout:
         contents = laid_out(messages, _parts)
     else:
         contents = [
@@ -111,7 +105,7 @@ def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
         ]
     wired = map(_wire, messages, contents)
     pairs = zip(wired, messages, strict=True)
-    return [with_opaque(wire, message, form.origin) for wire, message in pairs if wire]
+    return [with_opaque(wire, message, origin) for wire, message in pairs if wire]
 
 
 def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | None:

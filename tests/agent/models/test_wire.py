@@ -11,7 +11,6 @@ from agent.messages import ChatMessage, ToolSchema, user_message
 from agent.models.anthropic.wire import request_body as anthropic_body
 from agent.models.base import ModelRequest
 from agent.models.openai.responses import responses_body
-from agent.models.openai.wire import WireForm
 from agent.models.openai.wire import request_body as openai_body
 from agent.models.wire import canonical_schema, content_parts
 from agent.prompt_caching import apply_cache_control
@@ -65,7 +64,7 @@ def test_no_blank_text_goes_out(drawn: bytes, blank: str, marked: bool) -> None:
     request = ModelRequest(apply_cache_control(messages) if marked else messages, (CLOCK,))
     assert not blank_texts(anthropic_body(request, "m"))
     for layout in (None, "envelope"):
-        body = openai_body(request, "m", WireForm(cast("CacheLayout | None", layout)))
+        body = openai_body(request, "m", layout=cast("CacheLayout | None", layout))
         assert not blank_texts(body["messages"])
     assert not blank_texts(responses_body(request, "m", ""))
 

@@ -82,7 +82,7 @@ class Adapter(Peer):
             blocks = anthropic_blocks(TOOLS, body["system"], body["messages"])
         else:
             name = f"anthropic/{MODEL}"
-            body = openai_wire.request_body(request, name, openai_wire.WireForm("envelope"))
+            body = openai_wire.request_body(request, name, layout="envelope")
             blocks = openai_blocks(body["messages"], TOOLS)
         return blocks
 

@@ -1,7 +1,6 @@
 """Each request that Parley can make, in the forms that servers take: every template renders it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ from agent.models.openai.roles import (
     without_system,
     without_tools,
 )
-from agent.models.openai.wire import WireForm, request_body
+from agent.models.openai.wire import request_body
 from agent.models.refusals import read
 from agent.turn.loop import OUTCOME_UNKNOWN
 from agent.turn.state import CONTINUE
@@ -122,10 +121,7 @@ def views(draw: st.DrawFn) -> list[ChatMessage]:
 
 def taken_by(template: str, request: ModelRequest, mode: ServerMode) -> dict[str, Any]:
     """Return the body that a template renders in the end; fails where none is found."""
-    form = WireForm(join=True)
-    talk = Negotiation(
-        mode, lambda quirks: request_body(request, "m", replace(form, quirks=quirks))
-    )
+    talk = Negotiation(mode, lambda quirks: request_body(request, "m", quirks=quirks, join=True))
     for _ in range(MOST_REFUSALS):
         body = talk.body()
         try:
@@ -151,7 +147,7 @@ def test_every_template_renders_every_request(
     mode = ServerMode("server")
     request = ModelRequest(messages, (TOOL,) if tools else ())
     body = taken_by(template, request, mode)
-    assert request_body(request, "m", WireForm(join=True, quirks=mode.quirks)) == body
+    assert request_body(request, "m", quirks=mode.quirks, join=True) == body
     texts = "\n".join(texts_of(body["messages"]))
     place = 0
     for text in texts_of(request_body(request, "m")["messages"]):
@@ -187,9 +183,12 @@ def test_a_request_begins_with_the_one_before_it(
     ends = [n for n, each in enumerate(history, 1) if is_whole(history[:n])]
     first = data.draw(st.sampled_from(ends))
     layout: CacheLayout | None = data.draw(st.sampled_from([None, "envelope"]))
-    form = WireForm(layout, quirks=frozenset(quirks), join=True)
-    before = request_body(ModelRequest(history[:first]), "m", form)["messages"]
-    after = request_body(ModelRequest(history), "m", form)["messages"]
+    before, after = (
+        request_body(ModelRequest(told), "m", layout=layout, quirks=frozenset(quirks), join=True)[
+            "messages"
+        ]
+        for told in (history[:first], history)
+    )
     *whole, newest = before
     assert after[: len(whole)] == whole
     grown = after[len(whole)]
@@ -357,12 +356,9 @@ def test_gemini_takes_every_request(messages: list[ChatMessage], signs: bool) ->
     """What other models called is signed as nobody's, where it wants signatures."""
     server = GeminiServer()
     server.signs = signs
-    form = WireForm(join=True)
     talk = Negotiation(
         ServerMode("gemini"),
-        lambda quirks: request_body(
-            ModelRequest(messages, (TOOL,)), "m", replace(form, quirks=quirks)
-        ),
+        lambda quirks: request_body(ModelRequest(messages, (TOOL,)), "m", quirks=quirks, join=True),
     )
     for _ in range(MOST_REFUSALS):
         try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agent.context.phases.sanitise import sanitise
 from agent.messages import ChatMessage, ToolSchema, decode, encode, tool_message, user_message
 from agent.models.base import ModelRequest
-from agent.models.openai.wire import OpaqueParts, WireForm, origin_of, request_body, with_opaque
+from agent.models.openai.wire import OpaqueParts, origin_of, request_body, with_opaque
 from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control
 from agent.usage import CacheLayout, Usage
 from agent.view.view import Summary, View, ViewPlan
@@ -36,7 +36,7 @@ REQUESTS = st.binary(min_size=2, max_size=24).map(
 
 def wired(messages: list[ChatMessage], layout: CacheLayout | None = "envelope") -> list[Any]:
     """Return the messages on the wire."""
-    body = request_body(ModelRequest(messages), "anthropic/claude-opus-5", WireForm(layout))
+    body = request_body(ModelRequest(messages), "anthropic/claude-opus-5", layout=layout)
     messages_out: list[Any] = body["messages"]
     return messages_out
 
