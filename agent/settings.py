@@ -98,8 +98,6 @@ class ModelSettings(Section):
     `api`: of servers that speak OpenAI's; `auto`: Responses for OpenAI's own reasoning models, Chat
     Completions for all others.
     `idle_timeout_s` is for the silence of a stream.
-    `max_answer_chars`: most that one call may bring, thoughts and arguments included; null for 32
-    times `max_output_tokens`, at least 100,000.
     """
 
     provider: Provider = "auto"
@@ -111,7 +109,6 @@ class ModelSettings(Section):
     context_length: int | None = Field(default=None, ge=1024)
     max_output_tokens: int = Field(default=8192, ge=16)
     idle_timeout_s: float = Field(default=60, gt=0)
-    max_answer_chars: int | None = Field(default=None, ge=1_000)
     retry_for_s: float = Field(default=120, ge=0)
     facts: FactsSettings = FactsSettings()
     extra_body: dict[str, Any] = {}

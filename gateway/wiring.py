@@ -431,7 +431,6 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
             "context_length": block.context_length,
             "facts": block.facts,
             "extra_body": main.extra_body if same else {},
-            "max_answer_chars": main.max_answer_chars,
         }
     )
 

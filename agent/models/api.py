@@ -26,16 +26,18 @@ from agent.errors import (
     ModelNotFound,
     ModelUnreachable,
 )
+from agent.messages import ChatMessage, decode, encode
 from agent.models.base import (
     NO_KEY,
     Completion,
     ModelRequest,
+    StopReason,
     TextSink,
     can_be_key,
     checked_key,
 )
 from agent.models.catalog import context_length, facts_of
-from agent.models.draft import AnswerDraft, readable, usage_so_far
+from agent.models.draft import AnswerDraft, readable
 from agent.models.openai.mode import mode_of
 from agent.prompt_caching import cache_layout_of
 from agent.settings import ModelSettings, ReferencedSecret
@@ -57,7 +59,9 @@ TRICKLE_S = 5
 """A stream that brings less than one event in this time is as good as silent to the person."""
 
 CHARS_PER_TOKEN = 32
-"""How many characters an answer may have for each token that was asked for (`answer_chars`)."""
+"""How many characters one call may bring for each token that was asked for: text, thoughts and
+arguments together. A token is four characters of prose; the longest ones, of blanks, are over a
+hundred. What goes beyond comes from a server that does not keep to the limit of the request."""
 LEAST_ANSWER_CHARS = 100_000
 """What an answer may have in any case: some servers do not count what a model thinks."""
 
@@ -86,9 +90,11 @@ class StreamedAnswer(ABC):
     """An answer that grows with the events of one stream.
 
     Attributes:
+        api: As of `ApiModel`.
         lost: What is raised where the connection breaks.
     """
 
+    api: ClassVar[str]
     lost: ClassVar[type[Exception]]
 
     def __init__(self, draft: AnswerDraft, clock: "StreamClock") -> None:
@@ -96,6 +102,8 @@ class StreamedAnswer(ABC):
         self._draft = draft
         self._clock = clock
         self._usage = Usage()
+        self._cost_usd: float | None = None
+        self._miss_reason: str | None = None
         self._model = ""
         self._is_done = False
 
@@ -132,17 +140,49 @@ class StreamedAnswer(ABC):
         return self._has_ended or (self._is_done and self.has_begun and self._draft.may_be_whole)
 
     @abstractmethod
+    def _stop(self) -> StopReason:
+        """Return the reason of the end."""
+
+    @abstractmethod
+    def _keep_opaque(self, message: ChatMessage) -> None:
+        """Store in a whole message what only its provider understands."""
+
     def completion(self, name: str) -> Completion:
         """Return the whole answer; `name` is the model's where the provider gave none.
 
         Raises:
             ModelUnreachable: The stream ended before the answer did.
             ContextOverflow: The window was full before anything was said.
+            TypeError: There is something in it that Parley's JSON does not hold: an integer of more
+                than 64 bits, half a surrogate pair, or more levels than it writes.
         """
+        if not (self._is_over or self._draft.is_full):
+            raise ModelUnreachable(f"{self.api}: the stream was cut")
+        done = self._draft.completion(self._stop(), self._used(name), self._model or name)
+        # Half of a signed block is refused when it is sent back.
+        if not self._draft.is_full:
+            self._keep_opaque(done.message)
+        return replace(
+            done,
+            # The order of keys after a restart: else the next request would begin otherwise.
+            message=decode(encode(done.message)),
+            cost_usd=self._cost_usd,
+            cache_miss_reason=self._miss_reason,
+        )
+
+    def _used(self, name: str) -> Usage | None:
+        """Return what the whole answer has used."""
+        return self.billed(name)
 
     def billed(self, name: str) -> Usage | None:
-        """Return what has been used by now, None where the provider said nothing yet."""
-        return usage_so_far(self._usage, self._draft.streamed, name)
+        """Return what has been used by now, its output estimated; None if nothing was reported.
+
+        Thoughts that the provider keeps to itself are not in the estimate.
+        """
+        if not self._usage.prompt_tokens:
+            return None
+        written = max(self._usage.output_tokens, self.written_tokens(name))
+        return replace(self._usage, output_tokens=written)
 
     def written_tokens(self, name: str) -> int:
         """Return an estimate of what was streamed by now."""
@@ -226,7 +266,7 @@ class ApiModel(ABC, Generic[A]):
 
     async def _complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         clock = StreamClock(self._settings, request.on_trickle)
-        max_chars = answer_chars(self._settings, request.max_output_tokens)
+        max_chars = max(CHARS_PER_TOKEN * request.max_output_tokens, LEAST_ANSWER_CHARS)
         draft = AnswerDraft(sink, request.messages, max_chars, opened=self._begins_inside)
         answer = self._begun(draft, clock)
         try:
@@ -367,16 +407,6 @@ def sent(body: dict[str, Any]) -> bytes:
     each event that comes back; both cost more than everything else that Parley does for a call.
     """
     return orjson.dumps(body | {"stream": True})
-
-
-def answer_chars(settings: ModelSettings, max_output_tokens: int) -> int:
-    """Return how much one call may bring: text, thoughts and arguments together, in characters.
-
-    A token is four characters of prose; the longest ones, of blanks, are over a hundred. What goes
-    beyond the derived limit comes from a server that does not keep to the limit of the request.
-    """
-    derived = max(CHARS_PER_TOKEN * max_output_tokens, LEAST_ANSWER_CHARS)
-    return settings.max_answer_chars or derived
 
 
 class StreamClock:

@@ -13,7 +13,7 @@ from agent.tokens.estimate import estimate_message, estimate_messages, estimate_
 from agent.usage import CacheLayout, Usage
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
-"""Why an answer ended; "endless": Parley left it, it went beyond `model.max_answer_chars`."""
+"""Why an answer ended; "endless": Parley left it, it is longer than it may be."""
 
 
 @dataclass(frozen=True, slots=True)

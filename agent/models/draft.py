@@ -8,18 +8,17 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2s
 from typing import Any
 
 import orjson
 
 from agent.errors import ModelUnreachable
-from agent.messages import ChatMessage, FunctionCall, ToolCall, decode, encode
+from agent.messages import ChatMessage, FunctionCall, ToolCall
 from agent.models.arguments import canonical_arguments, parse_object, read_arguments
 from agent.models.base import Completion, StopReason, TextSink
 from agent.models.reasoning import ReasoningFilter
-from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 
 MOST_TOKENS = 1_000_000_000
@@ -43,11 +42,13 @@ class CallDraft:
 class AnswerDraft:
     """Collects deltas and pushes the visible ones; thoughts in the text are none of these.
 
+    Every piece of a stream is counted, whatever it belongs to: text, thoughts, calls and opaque
+    fields together have a limit.
+
     Attributes:
         calls: Tool calls in the order in which they began.
         is_full: Whether more came than one call may bring; the stream is to be left then.
-        opaque: Provider fields to replay verbatim, by provider name.
-        opaque_calls: Those of the finished calls, by the calls' ids.
+        opaque_calls: Provider fields of the finished calls, by the calls' ids.
     """
 
     def __init__(
@@ -60,12 +61,10 @@ class AnswerDraft:
     ) -> None:
         """Start empty; `before` are the messages of the request.
 
-        `max_chars` is for text, thoughts, calls and opaque fields together; `opened` is for
-        `ReasoningFilter`.
+        `max_chars` is the limit; `opened` is for `ReasoningFilter`.
         """
         self.is_full = False
         self.calls: list[CallDraft] = []
-        self.opaque: dict[str, Any] = {}
         self.opaque_calls: dict[str, Any] = {}
         self._sink = sink
         self._filter = ReasoningFilter(opened=opened)
@@ -106,27 +105,35 @@ class AnswerDraft:
         """The visible text, and the thoughts that stood in it."""
         return f"{self.text}\n{self._filter.reasoning}"
 
-    def admit(self, delta: str) -> str:
-        """Return what there is room for of a piece of text that the stream brings.
-
-        Every piece comes through here once, whatever it belongs to. Costs next to nothing.
-        """
-        self._room -= len(delta)
-        if self._room >= 0:
-            return delta
-        kept = delta[: len(delta) + self._room]
-        self._room, self.is_full = 0, True
-        return kept
-
-    def admit_part(self, chars: int = 0) -> None:
+    def count(self, chars: int = 0) -> None:
         """Count a call, a block, or `chars` of what is not text."""
-        self._room -= PART_CHARS + chars
-        if self._room < 0:
-            self._room, self.is_full = 0, True
+        self._admitted_chars(PART_CHARS + chars)
+
+    def begin_call(self) -> CallDraft:
+        """Return a call that begins."""
+        self.count()
+        self.calls.append(CallDraft())
+        return self.calls[-1]
+
+    def grow(self, call: CallDraft, call_id: str = "", name: str = "", arguments: str = "") -> None:
+        """Take what came of a call: its id and name the first time, a piece of its arguments."""
+        call.id = call.id or call_id
+        call.name = call.name or self._admitted(name)
+        if arguments:
+            call.arguments.append(self._admitted(arguments))
+
+    def _admitted(self, delta: str) -> str:
+        """Return what there is room for of a piece of text."""
+        return delta[: self._admitted_chars(len(delta))]
+
+    def _admitted_chars(self, chars: int) -> int:
+        room, self._room = self._room, max(self._room - chars, 0)
+        self.is_full = self.is_full or chars > room
+        return min(chars, room)
 
     def say(self, delta: str) -> None:
         """Append text as it comes."""
-        self._show(self._filter.feed(delta))
+        self._show(self._filter.feed(self._admitted(delta)))
 
     def end_text(self, *, cut: bool = False) -> None:
         """Take the end of a part of the text: what may have become a mark is none.
@@ -153,7 +160,7 @@ class AnswerDraft:
     def think(self, delta: str) -> None:
         """Append reasoning, which is never pushed."""
         if delta:
-            self._thoughts.append(delta)
+            self._thoughts.append(self._admitted(delta))
 
     def completion(self, stop: StopReason, usage: Usage | None, model: str) -> Completion:
         """Return the finished message.
@@ -164,7 +171,7 @@ class AnswerDraft:
         """
         self.end_text(cut=stop == "length")
         if not self._thoughts:
-            self.think(self._filter.reasoning)
+            self._thoughts.append(self._filter.reasoning)
         if self.is_full:
             stop = "endless"
         calls = self._finished_calls(stop)
@@ -175,17 +182,18 @@ class AnswerDraft:
             message["tool_calls"] = calls
         if thoughts := mend_surrogates("".join(self._thoughts)):
             message["reasoning"] = thoughts
-        # Half of a signed block is refused when it is sent back.
-        if self.opaque and not self.is_full:
-            message["opaque"] = self.opaque
-        return Completion(message, _settle_reason(stop, calls), usage, model)
+        if calls or stop == "tool_calls":
+            stop = "tool_calls" if calls else "stop"
+        return Completion(message, stop, usage, model)
 
     def _finished_calls(self, stop: StopReason) -> list[ToolCall]:
         if stop in {"refused", "endless"}:
             return []
         calls: list[ToolCall] = []
-        # Anthropic refuses two calls of one id in a request, and a result would not know its call.
-        taken = self._taken_ids() if self.calls else set()
+        # Anthropic refuses two calls of one id in a request, and a result would not know its call;
+        # some servers number the calls of each message anew.
+        before = self._before if self.calls else ()
+        taken = {call["id"] for each in before for call in each.get("tool_calls") or ()}
         for index, draft in enumerate(self.calls):
             arguments = mend_surrogates("".join(draft.arguments))
             # Only the newest call can be cut by the limit; the others are whole even where they are
@@ -199,10 +207,6 @@ class AnswerDraft:
                 self.opaque_calls[call["id"]] = draft.opaque
         return calls
 
-    def _taken_ids(self) -> set[str]:
-        """Return the ids of all calls so far: some servers number those of each message anew."""
-        return {call["id"] for message in self._before for call in message.get("tool_calls") or ()}
-
     def _finish(self, draft: CallDraft, index: int, arguments: str, taken: set[str]) -> ToolCall:
         arguments = canonical_arguments(arguments)
         call_id = draft.id
@@ -215,12 +219,6 @@ class AnswerDraft:
             call_id += "_"
         function = FunctionCall(name=draft.name, arguments=arguments)
         return ToolCall(id=call_id, type="function", function=function)
-
-
-def _settle_reason(stop: StopReason, calls: list[ToolCall]) -> StopReason:
-    if calls:
-        return "tool_calls"
-    return "stop" if stop == "tool_calls" else stop
 
 
 def mend_surrogates(text: str) -> str:
@@ -242,19 +240,6 @@ def readable(provider: str) -> Iterator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
         raise ModelUnreachable(f"{provider}: malformed stream") from exc
-
-
-def storable(completion: Completion) -> Completion:
-    """Return an answer as it is read back once it was stored.
-
-    Objects that a provider wants back as they came have the order of their keys in the very next
-    request already: else it would not begin with the bytes of those after a restart.
-
-    Raises:
-        TypeError: There is something in it that Parley's JSON does not hold: an integer of more
-            than 64 bits, half a surrogate pair, or more levels than it writes.
-    """
-    return replace(completion, message=decode(encode(completion.message)))
 
 
 def text_in(value: object) -> str:
@@ -290,14 +275,3 @@ def usd_in(value: object) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 <= value <= sys.float_info.max else None
-
-
-def usage_so_far(reported: Usage, streamed: str, model: str) -> Usage | None:
-    """Return what a broken stream is billed, its output estimated; None if nothing was reported.
-
-    Thoughts that the provider keeps to itself are not in the estimate.
-    """
-    if not reported.prompt_tokens:
-        return None
-    written = max(reported.output_tokens, estimate_tokens(streamed, model))
-    return replace(reported, output_tokens=written)

@@ -29,6 +29,7 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
+from agent.models.draft import field_in
 
 STANDARD_WINDOW_TOKENS = 200_000
 """The window that every account has; a larger one may need a tier of its own. Source: Anthropic's
@@ -299,7 +300,7 @@ def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
         tuple(names),
         text[:_LONGEST_TEXT],
         is_page,
-        is_moderated=bool(_below(_below(_below(said, "error"), "metadata"), "reasons")),
+        is_moderated=bool(field_in(field_in(field_in(said, "error"), "metadata"), "reasons")),
         waits={"retry-after": asked} if asked else headers,
     )
 
@@ -351,10 +352,6 @@ def _json_in(text: str, begins: int) -> object:
         is_list = isinstance(inner, list) and any(isinstance(each, dict) for each in inner)
         return inner if is_list or isinstance(inner, dict) else None
     return None
-
-
-def _below(said: object, key: str) -> object:
-    return said.get(key) if isinstance(said, dict) else None
 
 
 def _retry_delay(said: object, depth: int) -> str:

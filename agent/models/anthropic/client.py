@@ -7,7 +7,6 @@ import functools
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -19,6 +18,7 @@ from agent.errors import (
     ContextOverflow,
     ModelUnreachable,
 )
+from agent.messages import ChatMessage
 from agent.models.anthropic.wire import Block, Place, opaque_fields, request_body
 from agent.models.api import (
     CONNECT_TIMEOUT_S,
@@ -31,7 +31,7 @@ from agent.models.api import (
     required_key,
     sent,
 )
-from agent.models.base import Completion, ModelRequest, StopReason
+from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
     AnswerDraft,
@@ -39,10 +39,8 @@ from agent.models.draft import (
     arguments_in,
     field_in,
     readable,
-    storable,
     text_in,
     tokens_in,
-    usage_so_far,
 )
 from agent.models.openai.transport import ServerError, Unreadable, events_of
 from agent.models.refusals import read
@@ -69,6 +67,7 @@ class AnthropicAnswer(StreamedAnswer):
         id: The provider's id of the message; "" before it began.
     """
 
+    api = "Anthropic"
     lost = httpx2.TransportError
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
@@ -76,27 +75,26 @@ class AnthropicAnswer(StreamedAnswer):
         super().__init__(draft, clock)
         self.id = ""
         self._is_counted = False
-        self._miss_reason: str | None = None
         self._stop_reason: str | None = None
         self._finished = False
         self._calls: dict[object, CallDraft] = {}
         self._thinking: dict[object, tuple[Block, Place]] = {}
 
     @override
-    def completion(self, name: str) -> Completion:
-        if not self._is_over and not self._draft.is_full:
-            raise ModelUnreachable("Anthropic: the stream was cut")
+    def _stop(self) -> StopReason:
         if self._stop_reason == "model_context_window_exceeded" and self._draft.empty:
             raise ContextOverflow("the window was full before the answer began")
-        self._draft.opaque |= opaque_fields(self._thinking.values())
-        stop = _STOP_REASONS.get(self._stop_reason, "stop")
-        done = self._draft.completion(stop, self.billed(name), self._model or name)
-        return storable(replace(done, cache_miss_reason=self._miss_reason))
+        return _STOP_REASONS.get(self._stop_reason, "stop")
+
+    @override
+    def _keep_opaque(self, message: ChatMessage) -> None:
+        if kept := opaque_fields(self._thinking.values()):
+            message["opaque"] = kept
 
     @override
     def billed(self, name: str) -> Usage | None:
-        streamed = "" if self._is_counted else self._draft.streamed
-        return usage_so_far(self._usage, streamed, name)
+        is_known = self._is_counted and self._usage.prompt_tokens
+        return self._usage if is_known else super().billed(name)
 
     @property
     @override
@@ -110,7 +108,11 @@ class AnthropicAnswer(StreamedAnswer):
         if kind != "ping":
             self._clock.note()
         if kind == "message":
-            self._take_whole(event)
+            # An answer that did not come as a stream.
+            self._begin(event)
+            for index, block in enumerate(event["content"]):
+                self._begin_block(index, block)
+            self._take({"type": "message_delta", "delta": event, "usage": event.get("usage")})
         elif kind == "message_start":
             self._begin(event["message"])
         elif kind == "content_block_start":
@@ -126,13 +128,6 @@ class AnthropicAnswer(StreamedAnswer):
         elif kind == "message_stop":
             self._finished = True
 
-    def _take_whole(self, message: Block) -> None:
-        """Take an answer that did not come as a stream."""
-        self._begin(message)
-        for index, block in enumerate(message["content"]):
-            self._begin_block(index, block)
-        self._take({"type": "message_delta", "delta": message, "usage": message.get("usage")})
-
     def _begin(self, message: Block) -> None:
         self.id = text_in(message.get("id"))
         self._model = text_in(message.get("model"))
@@ -142,46 +137,40 @@ class AnthropicAnswer(StreamedAnswer):
 
     def _begin_block(self, index: object, block: Block) -> None:
         kind = block.get("type")
-        self._draft.admit_part()
         if kind == "text":
-            self._draft.say(self._draft.admit(text_in(block.get("text"))))
+            self._draft.count()
+            self._draft.say(text_in(block.get("text")))
         elif kind == "tool_use":
+            self._draft.end_text()
+            call = self._calls[index] = self._draft.begin_call()
             # Some proxies send the whole input here and no deltas.
             given = block.get("input")
-            whole = [self._draft.admit(arguments_in(given))] if given else []
-            self._draft.end_text()
-            name = self._draft.admit(text_in(block.get("name")))
-            call = CallDraft(text_in(block.get("id")), name, whole)
-            self._calls[index] = call
-            self._draft.calls.append(call)
+            whole = arguments_in(given) if given else ""
+            self._draft.grow(call, text_in(block.get("id")), text_in(block.get("name")), whole)
         elif kind in {"thinking", "redacted_thinking"}:
             # The API takes signed blocks back only where they stood.
             self._draft.end_text()
-            place = (len(self._draft.text), len(self._draft.calls))
-            self._draft.admit_part(len(str(block)))
+            self._draft.count(len(str(block)))
             # As it came: the API takes a signed block back only unchanged.
-            self._thinking[index] = block, place
+            self._thinking[index] = block, (len(self._draft.text), len(self._draft.calls))
 
     def _grow_block(self, index: object, delta: Block) -> None:
         """Take a delta; one of a block that never began, or of a server's tool, is dropped."""
         kind = delta.get("type")
         if kind == "text_delta":
-            self._draft.say(self._draft.admit(text_in(delta.get("text"))))
+            self._draft.say(text_in(delta.get("text")))
         elif kind == "input_json_delta" and index in self._calls:
-            if piece := self._draft.admit(arguments_in(delta.get("partial_json"))):
-                self._calls[index].arguments.append(piece)
+            self._draft.grow(self._calls[index], arguments=arguments_in(delta.get("partial_json")))
         elif kind == "thinking_delta":
-            self._think(index, self._draft.admit(text_in(delta.get("thinking"))))
+            thought = text_in(delta.get("thinking"))
+            self._draft.think(thought)
+            if index in self._thinking:
+                block, _ = self._thinking[index]
+                block["thinking"] = text_in(block.get("thinking")) + thought
         elif kind == "signature_delta" and index in self._thinking:
             signature = text_in(delta.get("signature"))
-            self._draft.admit_part(len(signature))
+            self._draft.count(len(signature))
             self._thinking[index][0]["signature"] = signature
-
-    def _think(self, index: object, thought: str) -> None:
-        self._draft.think(thought)
-        if index in self._thinking:
-            block, _ = self._thinking[index]
-            block["thinking"] = text_in(block.get("thinking")) + thought
 
 
 def _usage(reported: object, before: Usage) -> Usage:
@@ -257,8 +246,14 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     @override
     async def _stream(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
+        body = request_body(request, self.name)
+        # Proxies that only look like the API may refuse the field.
+        if request.conversation and is_official(str(self._client.base_url)):
+            # It asks why the cache was missed, compared with the answer before.
+            before = self._newest_ids.get(request.conversation)
+            body["diagnostics"] = {"previous_message_id": before}
         # The operator's fields come last: they may change all that Parley does not need itself.
-        body = request_body(request, self.name) | self._diagnostics(request) | self._extra
+        body |= self._extra
         stream = await self._client.post(
             "/v1/messages",
             cast_to=object,
@@ -281,14 +276,6 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
             return None
         return tokens_in(found, "max_input_tokens")
 
-    def _diagnostics(self, request: ModelRequest) -> dict[str, Any]:
-        """Return the field that asks why the cache was missed, compared with the answer before."""
-        # Proxies that only look like the API may refuse the field.
-        if not is_official(str(self._client.base_url)) or not request.conversation:
-            return {}
-        before = self._newest_ids.get(request.conversation)
-        return {"diagnostics": {"previous_message_id": before}}
-
     @override
     def _note(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
         self._newest_ids[request.conversation] = answer.id
@@ -300,8 +287,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
 def is_official(base_url: str) -> bool:
     """Return whether a URL is one of Anthropic's own."""
-    host = urlsplit(base_url).hostname or ""
-    return host == "anthropic.com" or host.endswith(".anthropic.com")
+    return f".{urlsplit(base_url).hostname or ''}".endswith(".anthropic.com")
 
 
 @contextmanager

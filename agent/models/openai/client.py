@@ -6,7 +6,6 @@ What goes wrong becomes a ModelError (agent/models/refusals.py).
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
@@ -15,6 +14,7 @@ from agent.errors import (
     ModelNotFound,
     ModelUnreachable,
 )
+from agent.messages import ChatMessage
 from agent.models.api import (
     UNREADABLE,
     ApiModel,
@@ -25,7 +25,7 @@ from agent.models.api import (
     sent,
 )
 from agent.models.arguments import parse_object
-from agent.models.base import Completion, ModelRequest, StopReason
+from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
     AnswerDraft,
@@ -33,7 +33,6 @@ from agent.models.draft import (
     arguments_in,
     field_in,
     readable,
-    storable,
     text_in,
     tokens_in,
     usd_in,
@@ -80,42 +79,54 @@ _WINDOW_KEYS = (
 )
 
 
-class OpenAIAnswer(StreamedAnswer):
+class OpenAIStream(StreamedAnswer):
+    """What the answers of both APIs have in common."""
+
+    api = "OpenAI API"
+    lost = Disconnected
+    _refused = False
+
+    def _note_usage(self, reported: object, asked: str, answered: str) -> None:
+        """Take a report; `asked` and `answered` are the API's words in its fields."""
+        self._usage = usage_in(reported, asked, answered)
+        self._cost_usd = cost_in(reported)
+
+    @override
+    def _used(self, name: str) -> Usage | None:
+        return self._usage if self._usage.prompt_tokens else None
+
+
+class OpenAIAnswer(OpenAIStream):
     """Grows with the chunks of one stream.
 
     Some servers leave out the reason of the end. A `[DONE]` behind what was said is one, and so is
     the end of the body behind the report of usage.
     """
 
-    lost = Disconnected
-
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
         """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
         super().__init__(draft, clock)
         self._opaque = OpaqueParts(origin)
-        self._cost_usd: float | None = None
-        self._finish_reason: str | None = None
-        self._refused = False
+        self._finish_reason = ""
         self._slots: dict[object, CallDraft] = {}
 
     @property
     @override
     def _has_ended(self) -> bool:
-        return self._finish_reason is not None
+        return self._finish_reason != ""
 
     @override
-    def completion(self, name: str) -> Completion:
-        ended = self._finish_reason or ("stop" if self._is_over else "error")
-        if ended == "error" and not self._draft.is_full:
+    def _stop(self) -> StopReason:
+        reason = self._finish_reason
+        if reason == "error" and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
-        if ended.startswith(_BROKEN_CALL):
+        if reason.startswith(_BROKEN_CALL):
             raise ModelUnreachable("OpenAI API: the model's call of a tool was broken off")
-        stop = "refused" if self._refused else _STOP_REASONS.get(ended.lower(), "stop")
-        usage = self._usage if self._usage.prompt_tokens else None
-        done = self._draft.completion(stop, usage, self._model or name)
-        if not self._draft.is_full:
-            self._opaque.add_to(done.message, self._draft.opaque_calls)
-        return storable(replace(done, cost_usd=self._cost_usd))
+        return "refused" if self._refused else _STOP_REASONS.get(reason.lower(), "stop")
+
+    @override
+    def _keep_opaque(self, message: ChatMessage) -> None:
+        self._opaque.add_to(message, self._draft.opaque_calls)
 
     @override
     def _take(self, event: Fields) -> None:
@@ -124,8 +135,7 @@ class OpenAIAnswer(StreamedAnswer):
             self._clock.note()
         self._model = text_in(event.get("model")) or self._model
         if usage := event.get("usage"):
-            self._usage = usage_in(usage, "prompt", "completion")
-            self._cost_usd = cost_in(usage)
+            self._note_usage(usage, "prompt", "completion")
             self._is_done = True
         for choice in event.get("choices") or []:
             self._is_done = False
@@ -137,10 +147,10 @@ class OpenAIAnswer(StreamedAnswer):
     def _grow(self, delta: Fields) -> None:
         self._grow_reasoning(delta)
         if said := text_in(delta.get("content")):
-            self._draft.say(self._draft.admit(said))
+            self._draft.say(said)
         if refusal := text_in(delta.get("refusal")):
             self._refused = True
-            self._draft.say(self._draft.admit(refusal))
+            self._draft.say(refusal)
         for call in delta.get("tool_calls") or []:
             self._grow_call(call)
 
@@ -148,11 +158,11 @@ class OpenAIAnswer(StreamedAnswer):
         """Take the reasoning of a delta; the field's name differs, and some servers fill both."""
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := delta.get(name), str) and thought:
-                self._draft.think(self._draft.admit(thought))
+                self._draft.think(thought)
                 self._opaque.take_field(name)
                 break
         if details := delta.get("reasoning_details"):
-            self._draft.admit_part(len(str(details)))
+            self._draft.count(len(str(details)))
             self._opaque.take_details(details)
 
     def _grow_call(self, delta: Fields) -> None:
@@ -162,16 +172,11 @@ class OpenAIAnswer(StreamedAnswer):
         call_id = text_in(delta.get("id"))
         function = delta.get("function")
         if slot is None or _is_another(slot, call_id, function):
-            slot = self._slots[index] = CallDraft()
-            self._draft.admit_part()
-            self._draft.calls.append(slot)
-        slot.id = slot.id or call_id
-        if function:
-            slot.name = slot.name or self._draft.admit(text_in(function.get("name")))
-            if piece := arguments_in(function.get("arguments")):
-                slot.arguments.append(self._draft.admit(piece))
+            slot = self._slots[index] = self._draft.begin_call()
+        name = text_in(field_in(function, "name"))
+        self._draft.grow(slot, call_id, name, arguments_in(field_in(function, "arguments")))
         if extra := delta.get("extra_content"):
-            self._draft.admit_part(len(str(extra)))
+            self._draft.count(len(str(extra)))
             slot.opaque = extra
 
 

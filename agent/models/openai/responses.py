@@ -13,29 +13,26 @@ comes back to it encrypted. `message["opaque"]["openai"]` holds
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
-from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
 from agent.models import refusals
-from agent.models.api import StreamClock, StreamedAnswer
-from agent.models.base import Completion, ModelRequest, StopReason
+from agent.models.api import StreamClock
+from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import output_limit
 from agent.models.draft import (
     AnswerDraft,
     CallDraft,
     arguments_in,
     field_in,
-    storable,
     text_in,
     tokens_in,
 )
-from agent.models.openai.client import OpenAIServerModel, cost_in, usage_in
+from agent.models.openai.client import OpenAIServerModel, OpenAIStream
 from agent.models.openai.mode import Quirks, is_official
-from agent.models.openai.transport import Disconnected, ServerError
+from agent.models.openai.transport import ServerError
 from agent.models.openai.wire import (
     PROVIDER,
     Fields,
@@ -59,10 +56,8 @@ _INCOMPLETE: dict[str | None, StopReason] = {
 }
 
 
-class ResponsesAnswer(StreamedAnswer):
+class ResponsesAnswer(OpenAIStream):
     """Grows with the events of one stream."""
-
-    lost = Disconnected
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
         """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
@@ -71,41 +66,36 @@ class ResponsesAnswer(StreamedAnswer):
         self._calls: dict[object, CallDraft] = {}
         self._said: set[object] = set()
         self._shown = 0
-        self._refused = False
-        self._stop: StopReason | None = None
-        self._cost_usd: float | None = None
+        self._ended: StopReason | None = None
 
     @property
     @override
     def _has_ended(self) -> bool:
-        return self._stop is not None
+        return self._ended is not None
 
     @override
-    def completion(self, name: str) -> Completion:
-        if not self._is_over and not self._draft.is_full:
-            raise ModelUnreachable("OpenAI API: the stream was cut")
-        stop = "refused" if self._refused else self._stop or "stop"
-        usage = self._usage if self._usage.prompt_tokens else None
-        done = self._draft.completion(stop, usage, self._model or name)
-        if not self._draft.is_full:
-            self._items.add_to(done.message)
-        return storable(replace(done, cost_usd=self._cost_usd))
+    def _stop(self) -> StopReason:
+        return "refused" if self._refused else self._ended or "stop"
+
+    @override
+    def _keep_opaque(self, message: ChatMessage) -> None:
+        self._items.add_to(message)
 
     @override
     def _take(self, event: Fields) -> None:
         self._clock.note()
-        kind = event.get("type")
+        kind, place = event.get("type"), event.get("output_index")
         if event.get("object") == "response" or (kind is None and "output" in event):
             self._take_whole(event)
         elif kind == "response.output_text.delta":
-            self._say(event, "delta")
-        elif kind == "response.function_call_arguments.delta":
-            self._grow_call(event)
+            self._say(event)
+        elif kind == "response.function_call_arguments.delta" and place in self._calls:
+            self._draft.grow(self._calls[place], arguments=arguments_in(event.get("delta")))
         elif kind in _THOUGHTS:
-            self._draft.think(self._draft.admit(text_in(event.get("delta"))))
+            self._draft.think(text_in(event.get("delta")))
         elif kind == "response.refusal.delta":
             self._refused = True
-            self._say(event, "delta")
+            self._say(event)
         elif kind == "response.output_item.added":
             self._begin_item(event, event["item"])
         elif kind == "response.output_item.done":
@@ -123,32 +113,27 @@ class ResponsesAnswer(StreamedAnswer):
         status = text_in(response.get("status")) or "completed"
         self._end(f"response.{status}", {"response": response})
 
-    def _say(self, event: Fields, name: str) -> None:
-        self._draft.say(self._draft.admit(text_in(event.get(name))))
+    def _say(self, event: Fields) -> None:
+        self._draft.say(text_in(event.get("delta")))
         self._said.add(event.get("output_index"))
 
     def _begin_item(self, event: Fields, item: Fields) -> None:
-        self._draft.admit_part()
         if item.get("type") == "function_call":
-            name = self._draft.admit(text_in(item.get("name")))
-            call = CallDraft(text_in(item.get("call_id")), name)
-            self._calls[event.get("output_index")] = call
-            self._draft.calls.append(call)
-
-    def _grow_call(self, event: Fields) -> None:
-        call = self._calls.get(event.get("output_index"))
-        if call is not None and (piece := arguments_in(event.get("delta"))):
-            call.arguments.append(self._draft.admit(piece))
+            call = self._calls[event.get("output_index")] = self._draft.begin_call()
+            self._draft.grow(call, text_in(item.get("call_id")), text_in(item.get("name")))
 
     def _end_item(self, event: Fields, item: Fields) -> None:
         """Take a whole item; of one whose deltas did not come, its text and arguments too."""
         place, kind = event.get("output_index"), item.get("type")
         if kind == "reasoning":
-            self._draft.admit_part(len(str(item)))
+            self._draft.count(len(str(item)))
             self._items.think(item)
         elif kind == "message":
-            if place not in self._said:
-                self._say_whole(event, item)
+            self._draft.count()
+            for part in item.get("content") or [] if place not in self._said else []:
+                is_refusal = part.get("type") == "refusal"
+                self._refused = self._refused or is_refusal
+                self._draft.say(text_in(part.get("refusal" if is_refusal else "text")))
             self._draft.end_text()
             before, self._shown = self._shown, len(self._draft.text)
             self._items.say(self._shown - before, item.get("phase"))
@@ -156,29 +141,21 @@ class ResponsesAnswer(StreamedAnswer):
             if place not in self._calls:
                 self._begin_item(event, item)
             call = self._calls[place]
-            if not call.arguments and (whole := arguments_in(item.get("arguments"))):
-                call.arguments.append(self._draft.admit(whole))
+            if not call.arguments:
+                self._draft.grow(call, arguments=arguments_in(item.get("arguments")))
             self._items.call()
-
-    def _say_whole(self, event: Fields, item: Fields) -> None:
-        for part in item.get("content") or []:
-            self._refused = self._refused or part.get("type") == "refusal"
-            self._say({**event, **part}, "refusal" if part.get("type") == "refusal" else "text")
 
     def _end(self, kind: str, event: Fields) -> None:
         response = event.get("response")
-        self._note_usage(field_in(response, "usage"))
+        reported = field_in(response, "usage")
+        self._note_usage(reported, "input", "output")
+        details = field_in(reported, "output_tokens_details")
+        self._items.reasoning_tokens = tokens_in(details, "reasoning_tokens")
         if kind in {"response.failed", "error"}:
             raise ServerError(refusals.read_event(field_in(response, "error") or event))
         reason = field_in(field_in(response, "incomplete_details"), "reason")
         incomplete = kind == "response.incomplete"
-        self._stop = _INCOMPLETE.get(reason, "length") if incomplete else "stop"
-
-    def _note_usage(self, reported: object) -> None:
-        self._usage = usage_in(reported, "input", "output")
-        self._cost_usd = cost_in(reported)
-        details = field_in(reported, "output_tokens_details")
-        self._items.reasoning_tokens = tokens_in(details, "reasoning_tokens")
+        self._ended = _INCOMPLETE.get(reason, "length") if incomplete else "stop"
 
 
 class ResponsesModel(OpenAIServerModel[ResponsesAnswer]):

@@ -107,7 +107,7 @@ def test_empty_calls_without_an_end_fill_an_answer() -> None:
     draft = AnswerDraft(CollectingSink(), [], 10 * PART_CHARS)
     draft.say("Once")
     for _ in range(11):
-        draft.admit_part()
+        draft.begin_call()
     assert draft.is_full
     assert draft.completion("tool_calls", None, "model").stop_reason == "endless"
 
@@ -116,6 +116,7 @@ def test_empty_calls_without_an_end_fill_an_answer() -> None:
 def test_an_answer_holds_the_beginning_of_what_came(pieces: list[str], most: int) -> None:
     """To the character, and a full one says so."""
     draft = AnswerDraft(CollectingSink(), [], most)
-    kept = "".join(map(draft.admit, pieces))
-    assert kept == "".join(pieces)[:most]
+    for piece in pieces:
+        draft.think(piece)
+    assert draft.streamed == "".join(pieces)[:most]
     assert draft.is_full == (len("".join(pieces)) > most)

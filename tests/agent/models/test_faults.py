@@ -7,9 +7,7 @@ import pytest
 
 from agent.errors import ContextOverflow, ModelError, ModelUnreachable, RateLimited
 from agent.models import api
-from agent.models.api import answer_chars
 from agent.models.base import ModelRequest
-from agent.settings import ModelSettings
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
@@ -163,13 +161,17 @@ ENDLESS = {
 
 @pytest.mark.parametrize("double", BOTH)
 @pytest.mark.parametrize("what", ENDLESS)
-async def test_a_fast_stream_without_an_end_is_left_by_its_size(double: Double, what: str) -> None:
+async def test_a_fast_stream_without_an_end_is_left_by_its_size(
+    monkeypatch: pytest.MonkeyPatch, double: Double, what: str
+) -> None:
     """Whatever it is that never ends: the rest is not read, no call is made, what came stays."""
     fields, marks = ENDLESS[what]
     extra = {"endless": marks[BOTH.index(double)]}
+    monkeypatch.setattr("agent.models.api.CHARS_PER_TOKEN", 1)
+    monkeypatch.setattr("agent.models.api.LEAST_ANSWER_CHARS", 20_000)
     async with double() as server, asyncio.timeout(60):
         server.script(Reply(**fields, trouble="endless", extra=extra))
-        done = await ask(server, max_answer_chars=20_000)
+        done = await ask(server)
         await server.left.wait()
     kept = len(done.message["content"] or "") + len(done.message.get("reasoning", ""))
     assert done.stop_reason == "endless"
@@ -194,17 +196,6 @@ async def test_an_error_page_is_read_as_far_as_is_sensible(double: Double) -> No
     async with double() as server:
         error = await failure(server, Fault(status=502, html="<p>" * 4_000_000))
     assert type(error) is ModelUnreachable
-
-
-@pytest.mark.parametrize(
-    ("given", "tokens", "expected"),
-    [(None, 8192, 262_144), (None, 16, 100_000), (None, 64_000, 2_048_000), (5_000, 8192, 5_000)],
-)
-def test_the_size_of_an_answer_follows_its_limit(
-    given: int | None, tokens: int, expected: int
-) -> None:
-    """32 characters for a token, for small limits more; the setting goes before."""
-    assert answer_chars(ModelSettings(max_answer_chars=given), tokens) == expected
 
 
 @pytest.mark.parametrize("double", BOTH)
