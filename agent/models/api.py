@@ -294,8 +294,14 @@ class ApiModel(ABC, Generic[A]):
             with self._errors():
                 async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
                     found = await self._asked()
+        except CreditUsedUp:
+            raise
         except (ModelNotFound, BadRequest, CredentialsRefused) as exc:
-            refuse_key(exc)
+            status = getattr(exc.__cause__, "status_code", None)
+            if isinstance(exc, CredentialsRefused) and status != _FORBIDDEN:
+                raise
+            # The server has no such question, or the key may do other things: OpenAI's restricted
+            # keys get 403 for it, and answer all the same.
             return None
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
@@ -315,7 +321,7 @@ class ApiModel(ABC, Generic[A]):
 
     def take_key(self) -> bool:
         """Use the key that was read last; see `agent.models.base.Renewable`."""
-        key = api_key(self._settings)
+        key = key_of(self._settings, required=False)
         if key == self._key:
             return False
         self._key = key
@@ -357,26 +363,17 @@ class ApiModel(ABC, Generic[A]):
         """Take note of a call that was answered; most providers need nothing of it."""
 
 
-def api_key(settings: ModelSettings) -> str:
-    """Return the configured key, "" if there is none.
+def key_of(settings: ModelSettings, *, required: bool = True, variable: str = "") -> str:
+    """Return the configured key, "" where there is none and none is required.
 
     Raises:
-        CredentialsRefused: The key holds characters that no HTTP header can carry.
+        CredentialsRefused: There is none, which names the setting and the variable; or it holds
+            characters that no HTTP header can carry.
     """
     key = settings.api_key.get_secret_value().strip() if settings.api_key else ""
     if not can_be_key(key):
         raise CredentialsRefused(f"model.api_key {NO_KEY}")
-    return key
-
-
-def required_key(settings: ModelSettings, variable: str = "") -> str:
-    """Return the configured key.
-
-    Raises:
-        CredentialsRefused: There is none; the message names the setting and the variable.
-    """
-    key = api_key(settings)
-    if not key:
+    if required and not key:
         place = f"model.api_key or {variable}" if variable else "model.api_key"
         raise CredentialsRefused(f"provider {settings.provider} needs a key: set {place}")
     return key
@@ -418,7 +415,7 @@ class StreamClock:
     def __init__(self, settings: ModelSettings, tell: Callable[[], Awaitable[None]] | None) -> None:
         """Take the limits of one call from the settings; `tell` is `ModelRequest.on_trickle`."""
         self._tell = tell
-        self._noted = 0
+        self._noted = -1
         self._step_s = settings.idle_timeout_s
         self._whole_s = WHOLE_CALL_S
         self._deadline = asyncio.timeout(None)
@@ -436,7 +433,7 @@ class StreamClock:
         try:
             async with self._deadline:
                 self._end_at = asyncio.get_running_loop().time() + self._whole_s
-                self._start_anew()
+                self.note()
                 yield
         except TimeoutError as exc:
             # Both limits share one timer; which of them it was set to tells what ended the call.
@@ -459,24 +456,5 @@ class StreamClock:
     def note(self) -> None:
         """Take note of content."""
         self._noted += 1
-        self._start_anew()
-
-    def _start_anew(self) -> None:
         now = asyncio.get_running_loop().time()
         self._deadline.reschedule(min(now + PING_PATIENCE * self._step_s, self._end_at))
-
-
-def refuse_key(failure: ModelError) -> None:
-    """Raise a failed question about a model again if it says that the key is of no use.
-
-    Else the server has no such question, or the key may do other things: OpenAI's restricted keys
-    get 403 for it, and answer all the same.
-
-    Raises:
-        CredentialsRefused: The key is refused for everything, or its account has no money left.
-    """
-    cause = failure.__cause__
-    is_forbidden = getattr(cause, "status_code", None) == _FORBIDDEN
-    is_broke = isinstance(failure, CreditUsedUp)
-    if isinstance(failure, CredentialsRefused) and (is_broke or not is_forbidden):
-        raise failure

@@ -28,7 +28,7 @@ from agent.models.api import (
     ApiModel,
     StreamClock,
     StreamedAnswer,
-    required_key,
+    key_of,
     sent,
 )
 from agent.models.base import ModelRequest, StopReason
@@ -199,7 +199,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
     def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
         """Prepare the client; the arguments are as for `ApiModel`."""
         name = settings.name or DEFAULT_NAMES["anthropic"]
-        key = required_key(settings, "ANTHROPIC_API_KEY")
+        key = key_of(settings, variable="ANTHROPIC_API_KEY")
         super().__init__(settings, name, settings.base_url, key, key_number)
         self._newest_ids: OrderedDict[str, str] = OrderedDict()
 

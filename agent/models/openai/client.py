@@ -20,8 +20,7 @@ from agent.models.api import (
     ApiModel,
     StreamClock,
     StreamedAnswer,
-    api_key,
-    required_key,
+    key_of,
     sent,
 )
 from agent.models.arguments import parse_object
@@ -246,10 +245,13 @@ class OpenAIServerModel(ApiModel[B]):
 
     def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
         """Prepare the client; `key_number` counts the keys of one model from 1."""
-        name = settings.name or _default_name(settings)
-        base_url = base_url_of(settings)
+        provider, base_url = settings.provider, base_url_of(settings)
+        if provider in _PRESETS and not settings.name:
+            raise ModelNotFound(f"provider {provider} has no default model: set model.name")
+        name = settings.name or DEFAULT_NAMES["openai"]
         official = is_official(base_url)
-        key = _key(settings, official=official)
+        variable = "OPENAI_API_KEY" if official else ""
+        key = key_of(settings, required=official or provider in _PRESETS, variable=variable)
         super().__init__(settings, name, base_url, key, key_number)
         self._origin = origin_of(base_url, name)
         self._server = JsonServer(base_url, self._key, settings.idle_timeout_s)
@@ -334,18 +336,6 @@ def base_url_of(settings: ModelSettings) -> str:
     return settings.base_url or _PRESETS.get(settings.provider, OFFICIAL_URL)
 
 
-def _default_name(settings: ModelSettings) -> str:
-    if settings.provider in _PRESETS:
-        raise ModelNotFound(f"provider {settings.provider} has no default model: set model.name")
-    return DEFAULT_NAMES["openai"]
-
-
-def _key(settings: ModelSettings, *, official: bool) -> str:
-    if official:
-        return required_key(settings, "OPENAI_API_KEY")
-    return required_key(settings) if settings.provider in _PRESETS else api_key(settings)
-
-
 def window_in_list(listing: object, name: str) -> int:
     """Return a model's window according to a list of models; 0 if it gives none.
 
@@ -355,18 +345,15 @@ def window_in_list(listing: object, name: str) -> int:
     Args:
         listing: The parsed answer to GET /models, which may be anything.
     """
-    entries = _entries(listing)
+    # Together sends the list without an envelope.
+    models = listing.get("data") if isinstance(listing, dict) else listing
+    models = models if isinstance(models, list) else []
+    entries = [each for each in models if isinstance(each, dict)]
     named = [entry for entry in entries if entry.get("id") == name]
     entry = next(iter(named or (entries if len(entries) == 1 else [])), {})
     places = (entry, field_in(entry, "meta"))
     found = (tokens_in(place, key) for key in _WINDOW_KEYS for place in places)
     return next(filter(None, found), 0)
-
-
-def _entries(listing: object) -> list[dict[str, Any]]:
-    # Together sends the list without an envelope.
-    models = listing.get("data") if isinstance(listing, dict) else listing
-    return [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
 
 
 @contextmanager

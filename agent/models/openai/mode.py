@@ -87,84 +87,65 @@ _UNKNOWN = (
 )
 
 
-def _unknown(name: str) -> tuple[str, str]:
-    """Return the patterns of a refusal of one field, in the words of several servers."""
-    return rf"{_UNKNOWN}[^.]*\b{name}\b", rf"\b{name}\b[^.]*{_UNKNOWN}"
+def _unknown(name: str) -> str:
+    """Return the pattern of a refusal of one field, in the words of several servers."""
+    return rf"{_UNKNOWN}[^.]*\b{name}\b|\b{name}\b[^.]*{_UNKNOWN}"
 
 
 _NO_REASONING = (
-    r"reasoning_content\b.{0,80}(?:passed back|missing|required|must|empty|not found)",
-    r"(?:missing|requires?|without|expect\w*)\b.{0,60}\breasoning_content",
+    r"reasoning_content\b.{0,80}(?:passed back|missing|required|must|empty|not found)"
+    r"|(?:missing|requires?|without|expect\w*)\b.{0,60}\breasoning_content"
 )
 _NOT_BY_TURNS = (
-    r"roles? must alternate",
-    r"roles should be alternating",
-    r"must alternate between",
-    r"multiturn requests alternate",
-    r"unexpected role .{0,3}user.{0,3} after role .{0,3}(?:tool|user)",
-    r"function call turn comes immediately after a user turn",
+    r"roles? must alternate|roles should be alternating|must alternate between"
+    r"|multiturn requests alternate|unexpected role .{0,3}user.{0,3} after role .{0,3}(?:tool|user)"
+    r"|function call turn comes immediately after a user turn"
 )
+_NO_TOOLS = (
+    r"does not support (?:tools|function calling|tool use)"
+    r"|(?:function calling|tool use) is not (?:enabled|supported)"
+    r"|\btools?.? (?:is|are) not (?:supported|allowed|permitted)"
+    r"|unsupported parameter: .?tools\b(?!\[)"
+    r"|unrecognized request argument(?: supplied)?: .?tools\b(?!\[)"
+    r"|requires --enable-auto-tool-choice|only user and assistant roles are supported"
+    r"|(?:unknown|unsupported|invalid|unexpected) (?:message )?role:? .?tool\b"
+)
+_NO_NULL = (
+    r"NoneType"
+    r"|\bcontent\b.{0,60}(?:valid string|must be a string|not be (?:null|none)|is required)"
+)
+_NO_SYSTEM = (
+    r"system (?:role|messages?|prompts?) (?:is |are )?not (?:supported|enabled|allowed)"
+    r"|does not support .{0,3}system|developer instruction is not enabled"
+    r"|(?:unknown|unsupported|invalid|unexpected) (?:message )?role:? .?system\b"
+)
+_SHORT_IDS = r"alphanumeric strings? with length 9|a-z, A-Z, 0-9, with a length of 9"
+_ONE_CALL = r"only supports? single tool.calls?|parallel tool calls are not supported"
+_SCHEMAS = rf"{_UNKNOWN}.{{0,200}}(?:function_declarations|function\.parameters|json schema)"
 # In order: what says more first. Sources: the templates' own `raise_exception` (Llama 2 and 3.1,
 # Mistral, Gemma), and the texts of OpenAI, Mistral, Gemini, Perplexity, Ollama, vLLM, OpenRouter,
 # as their documentation and issue trackers quote them.
-_SIGNS: tuple[tuple[Quirk, tuple[str, ...]], ...] = (
-    ("signed_calls", (r"missing an? .{0,3}thought_signature",)),
+_SIGNS: tuple[tuple[Quirk, str], ...] = (
+    ("signed_calls", r"missing an? .{0,3}thought_signature"),
     ("reasoned", _NO_REASONING),
     ("blank_reasoning", _NO_REASONING),
-    (
-        "short_ids",
-        (r"alphanumeric strings? with length 9", r"a-z, A-Z, 0-9, with a length of 9"),
-    ),
-    (
-        "one_call",
-        (r"only supports? single tool.calls?", r"parallel tool calls are not supported"),
-    ),
-    ("max_completion_tokens", (r"max_tokens.{0,80}use .{0,3}max_completion_tokens",)),
+    ("short_ids", _SHORT_IDS),
+    ("one_call", _ONE_CALL),
+    ("max_completion_tokens", r"max_tokens.{0,80}use .{0,3}max_completion_tokens"),
     ("max_tokens", _unknown("max_completion_tokens")),
     ("no_stream_options", _unknown("stream_options")),
-    ("no_encrypted_reasoning", (r"encrypted content is not supported",)),
-    (
-        "plain_schemas",
-        (rf"{_UNKNOWN}.{{0,200}}(?:function_declarations|function\.parameters|json schema)",),
-    ),
-    (
-        "no_tools",
-        (
-            r"does not support (?:tools|function calling|tool use)",
-            r"(?:function calling|tool use) is not (?:enabled|supported)",
-            r"\btools?.? (?:is|are) not (?:supported|allowed|permitted)",
-            r"unsupported parameter: .?tools\b(?!\[)",
-            r"unrecognized request argument(?: supplied)?: .?tools\b(?!\[)",
-            r"requires --enable-auto-tool-choice",
-            r"only user and assistant roles are supported",
-            r"(?:unknown|unsupported|invalid|unexpected) (?:message )?role:? .?tool\b",
-        ),
-    ),
-    (
-        "no_null",
-        (
-            r"NoneType",
-            r"\bcontent\b.{0,60}(?:valid string|must be a string|not be (?:null|none)|is required)",
-        ),
-    ),
+    ("no_encrypted_reasoning", r"encrypted content is not supported"),
+    ("plain_schemas", _SCHEMAS),
+    ("no_tools", _NO_TOOLS),
+    ("no_null", _NO_NULL),
     ("no_tool_choice", _unknown("tool_choice")),
-    (
-        "no_system",
-        (
-            r"system (?:role|messages?|prompts?) (?:is |are )?not (?:supported|enabled|allowed)",
-            r"does not support .{0,3}system",
-            r"developer instruction is not enabled",
-            r"(?:unknown|unsupported|invalid|unexpected) (?:message )?role:? .?system\b",
-        ),
-    ),
+    ("no_system", _NO_SYSTEM),
     ("strict_roles", _NOT_BY_TURNS),
     # Older templates count every message, and say the same of each role that they do not know.
     ("no_system", _NOT_BY_TURNS),
     ("no_tools", _NOT_BY_TURNS),
 )
-_COMPILED = tuple(
-    (quirk, re.compile("|".join(signs), re.IGNORECASE | re.DOTALL)) for quirk, signs in _SIGNS
-)
+_COMPILED = [(quirk, re.compile(sign, re.IGNORECASE | re.DOTALL)) for quirk, sign in _SIGNS]
 _OPPOSITE: dict[Quirk, Quirk] = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",

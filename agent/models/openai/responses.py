@@ -189,7 +189,9 @@ def responses_body(
     Args:
         origin: Who it goes to, see `agent.models.openai.wire.origin_of`.
     """
-    system, others = _apart(request.messages)
+    system, others = "", request.messages
+    if others and others[0]["role"] == "system":
+        system, others = spoken_text(text_of(others[0])), others[1:]
     body: dict[str, Any] = {
         "model": model,
         "input": [item for each in others for item in _items(each, origin)],
@@ -201,13 +203,6 @@ def responses_body(
     if "no_encrypted_reasoning" not in quirks:
         body["include"] = [ENCRYPTED]
     return body | offered(request, quirks, [_tool(tool, quirks) for tool in request.tools])
-
-
-def _apart(messages: list[ChatMessage]) -> tuple[str, list[ChatMessage]]:
-    """Return the text of the system prompt, "" without one, and the other messages."""
-    if messages and messages[0]["role"] == "system":
-        return spoken_text(text_of(messages[0])), messages[1:]
-    return "", messages
 
 
 def _items(message: ChatMessage, origin: str) -> list[Fields]:
@@ -236,7 +231,9 @@ def _replayed_items(message: ChatMessage) -> list[Fields]:
     """Return an answer as the items that it came as; plain ones where it was changed since."""
     text, calls = text_of(message), list(message.get("tool_calls") or ())
     output = message["opaque"][PROVIDER][OUTPUT]
-    if not _fits(output, text, len(calls)):
+    kinds = [item["type"] for item in output]
+    chars = sum(item.get("chars", 0) for item in output if item["type"] == "message")
+    if (chars, kinds.count("function_call")) != (len(text), len(calls)):
         return _plain_items(message)
     items = list(_as_it_came(output, text, calls))
     # A blank text is not sent, and thoughts that nothing follows are refused.
@@ -257,13 +254,6 @@ def _as_it_came(output: Iterable[Fields], text: str, calls: list[ToolCall]) -> I
             called += 1
         else:
             yield item
-
-
-def _fits(output: Iterable[Fields], text: str, calls: int) -> bool:
-    """Whether the items of an answer still add up to its text and calls."""
-    kinds = [item["type"] for item in output]
-    chars = sum(item.get("chars", 0) for item in output if item["type"] == "message")
-    return chars == len(text) and kinds.count("function_call") == calls
 
 
 def _said(text: str, phase: str | None = None) -> list[Fields]:
