@@ -57,7 +57,7 @@ from gateway.pipeline.worker import Worker
 from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source
 from gateway.settings.fingerprints import fingerprints_of
-from gateway.settings.loading import keep_last_used, service_manager
+from gateway.settings.loading import keep_last_used
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
@@ -74,7 +74,7 @@ from gateway.supervision.home import keep_modes, restore_modes
 from gateway.supervision.other_replicas import OtherReplicas, SharedChats
 from gateway.supervision.replica import AccountLeases, Beginning, Replica
 from gateway.supervision.rotation import Rotation
-from gateway.supervision.service_manager import Pulse, ServiceManager
+from gateway.supervision.service_manager import Pulse, ServiceManager, service_manager
 from gateway.supervision.silence import Traffic, Watch
 from gateway.supervision.start_checks import Finding
 from gateway.wiring import (

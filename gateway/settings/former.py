@@ -14,14 +14,10 @@ FORMER: Mapping[str, str] = {
     "agent.progress": "the preview shows which tools run",
     "alerts.per_hour": "it is 10",
     "attachments.text_chars": "it is 50,000 characters; the model can read on",
-    "auxiliary.compression.facts.cache_write_1h_usd": "it is twice facts.input_usd",
-    "auxiliary.compression.facts.cache_write_5m_usd": "it is 1.25 times facts.input_usd",
-    "auxiliary.compression.fallbacks": "the models that answer follow",
-    "auxiliary.compression.timeout_s": "it is 60 seconds for all calls of one piece of work",
-    "auxiliary.memory.facts.cache_write_1h_usd": "it is twice facts.input_usd",
-    "auxiliary.memory.facts.cache_write_5m_usd": "it is 1.25 times facts.input_usd",
-    "auxiliary.memory.fallbacks": "there are none",
-    "auxiliary.memory.timeout_s": "it is 60 seconds for all calls of one piece of work",
+    "auxiliary.*.facts.cache_write_1h_usd": "it is twice facts.input_usd",
+    "auxiliary.*.facts.cache_write_5m_usd": "it is 1.25 times facts.input_usd",
+    "auxiliary.*.fallbacks": "after the model of summaries those that answer are asked",
+    "auxiliary.*.timeout_s": "it is 60 seconds for all calls of one piece of work",
     "commands.unknown": "the nearest known command is suggested",
     "compression.early": "views are compacted at the threshold alone",
     "compression.payback_requests": "views are compacted at the threshold alone",
@@ -75,17 +71,19 @@ FORMER: Mapping[str, str] = {
     "web.max_connections_per_address": "it is a tenth of web.max_connections",
     "web.oidc.redirect_url": "it is below web.public_url, write that",
 }
-"""What applies instead of each key that went. `*` stands for a position in a list of blocks."""
+"""What applies instead of each key that went. `*` stands for any name, or position in a list."""
 
 
 def former_key(path: KeyPath) -> str | None:
     """Return what applies instead of the former key at a path; None if it is not one."""
-    return FORMER.get(".".join(_pattern(path)))
+    found = (key for key, pattern in _PATTERNS.items() if len(pattern) == len(path))
+    return next((FORMER[key] for key in found if _matches(path, _PATTERNS[key])), None)
 
 
 def is_former(path: KeyPath) -> bool:
     """Whether a path is a former key or a section that had some."""
-    return any(each[: len(path)] == _pattern(path) for each in _PATTERNS)
+    longer = (each for each in _PATTERNS.values() if len(each) >= len(path))
+    return any(_matches(path, each) for each in longer)
 
 
 def taken_out(tree: dict[str, Any], keys: Keys) -> Iterator[tuple[KeyPath, str]]:
@@ -124,12 +122,10 @@ _EMBEDDINGS = {"model": "text-embedding-3-small", "base_url": None, "api_key": N
 
 
 def _section(tree: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a section of the tree, which is made if there is none."""
+    """Return a section of the tree, which is made if there is none; a wrong value stays there."""
     for name in names:
-        inner = tree.get(name)
-        if not isinstance(inner, dict):
-            inner = tree[name] = {}
-        tree = inner
+        inner = tree.setdefault(name, {})
+        tree = inner if isinstance(inner, dict) else {}
     return tree
 
 
@@ -147,8 +143,9 @@ def _found(node: Any, pattern: tuple[str, ...], path: KeyPath) -> Iterator[tuple
     if not pattern:
         yield path, node
     elif pattern[0] == INDEX:
-        for number, block in enumerate(node if isinstance(node, list) else ()):
-            yield from _found(block, pattern[1:], (*path, number))
+        names = node.items() if isinstance(node, dict) else ()
+        for step, block in enumerate(node) if isinstance(node, list) else names:
+            yield from _found(block, pattern[1:], (*path, step))
     elif isinstance(node, dict) and pattern[0] in node:
         yield from _found(node[pattern[0]], pattern[1:], (*path, pattern[0]))
 
@@ -163,8 +160,9 @@ def _take_out(tree: dict[str, Any], path: KeyPath, keys: Keys) -> None:
         _take_out(tree, path[:-1], keys)
 
 
-def _pattern(path: KeyPath) -> tuple[str, ...]:
-    return tuple(INDEX if isinstance(step, int) else step for step in path)
+def _matches(path: KeyPath, pattern: tuple[str, ...]) -> bool:
+    """Whether the steps of a path are those that a pattern begins with."""
+    return all(each in {INDEX, step} for step, each in zip(path, pattern, strict=False))
 
 
-_PATTERNS = [tuple(key.split(".")) for key in FORMER]
+_PATTERNS = {key: tuple(key.split(".")) for key in FORMER}

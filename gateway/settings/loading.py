@@ -4,7 +4,7 @@ A model block without a provider is completed from the usual provider variables.
 """
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,35 +263,6 @@ def redactor_of(settings: Settings) -> Redactor:
     for _, secret in references_in(settings):
         secret.tell(redactor)
     return redactor
-
-
-@dataclass(frozen=True, slots=True)
-class Manager:
-    """The program that runs Parley as a service, where it wants to be told how that goes.
-
-    Attributes:
-        socket: Where it listens; "@" begins a name that is in no folder.
-        watchdog_s: After so many seconds without a word it starts Parley again; None: never.
-    """
-
-    socket: str
-    watchdog_s: float | None = None
-
-
-def service_manager(environ: MutableMapping[str, str] | None = None) -> Manager | None:
-    """Return whom systemd has named, once: programs that Parley starts are not told.
-
-    Args:
-        environ: Instead of the environment. Its variables: sd_notify(3), sd_watchdog_enabled(3).
-    """
-    environ = os.environ if environ is None else environ
-    names = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-    address, every, process = (environ.pop(name, "") for name in names)
-    if not address.startswith(("/", "@")):
-        return None
-    is_ours = process in {"", str(os.getpid())}
-    watched = is_ours and every.isascii() and every.isdigit() and int(every) > 0
-    return Manager(address, int(every) / 1e6 if watched else None)
 
 
 def home_of(option: str | Path | None) -> Path:

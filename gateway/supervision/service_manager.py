@@ -6,17 +6,18 @@ hangs is none. Without NOTIFY_SOCKET nothing of this runs. Source: sd_notify(3).
 """
 
 import asyncio
+import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from gateway.errors import StorageError
 from gateway.logging.taps import TAPS
-from gateway.settings.loading import Manager
 from gateway.storage.database import Database
 from gateway.storage.queue import leases
 from gateway.supervision.replica import Replica
@@ -35,6 +36,35 @@ _TOLD = {
     "reload_failed": "READY=1",
 }
 """What an event of the log means to systemd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """The program that runs Parley as a service, where it wants to be told how that goes.
+
+    Attributes:
+        socket: Where it listens; "@" begins a name that is in no folder.
+        watchdog_s: After so many seconds without a word it starts Parley again; None: never.
+    """
+
+    socket: str
+    watchdog_s: float | None = None
+
+
+def service_manager(environ: MutableMapping[str, str] | None = None) -> Manager | None:
+    """Return whom systemd has named, once: programs that Parley starts are not told.
+
+    Args:
+        environ: Instead of the environment. Its variables: sd_notify(3), sd_watchdog_enabled(3).
+    """
+    environ = os.environ if environ is None else environ
+    names = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+    address, every, process = (environ.pop(name, "") for name in names)
+    if not address.startswith(("/", "@")):
+        return None
+    is_ours = process in {"", str(os.getpid())}
+    watched = is_ours and every.isascii() and every.isdigit() and int(every) > 0
+    return Manager(address, int(every) / 1e6 if watched else None)
 
 
 class ServiceManager:

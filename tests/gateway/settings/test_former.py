@@ -10,6 +10,7 @@ import pytest
 from gateway.errors import SettingsError
 from gateway.settings.former import FORMER
 from gateway.settings.loading import Loaded, load_settings, read_foreign
+from gateway.settings.sources import path_of
 from gateway.settings.tree import INDEX, all_keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "upgrade.md"
@@ -25,11 +26,16 @@ def load(home: Path, tree: dict[str, Any] | None = None, **variables: str) -> Lo
     return load_settings(environ={"PARLEY_HOME": str(home), **variables})
 
 
+def example(key: str) -> str:
+    """Return a key that a pattern means."""
+    return key.replace(f"auxiliary.{INDEX}", "auxiliary.memory").replace(INDEX, "0")
+
+
 def nested(key: str) -> dict[str, Any]:
     """Return a tree with a value at a key."""
     value = VALUES.get(key, 1)
     for step in reversed(key.split(".")):
-        value = [value] if step == INDEX else {step: value}
+        value = [value] if step == "0" else {step: value}
     tree: dict[str, Any] = value
     return tree
 
@@ -37,15 +43,15 @@ def nested(key: str) -> dict[str, Any]:
 @pytest.mark.parametrize("key", FORMER)
 def test_a_former_key_is_named_once_and_stops_nothing(tmp_path: Path, key: str) -> None:
     """In a file; no other line is about it, and no setting has its name."""
-    found = load(tmp_path, nested(key))
-    name = key.replace(INDEX, "0")
+    name = example(key)
+    found = load(tmp_path, nested(name))
     told = [each for each in found.warnings if each.startswith(f"{name} in ")]
     assert told == [f"{name} in parley.yaml is no longer a setting: {FORMER[key]}"]
-    assert all_keys().find(tuple(key.split("."))) is None
+    assert all_keys().find(path_of(name)) is None
     assert read_foreign(tmp_path / "parley.yaml", tmp_path).home == tmp_path
 
 
-@pytest.mark.parametrize("key", [key for key in FORMER if INDEX not in key])
+@pytest.mark.parametrize("key", [example(key) for key in FORMER if "fallbacks.*" not in key])
 def test_a_former_variable_is_named_once_and_stops_nothing(tmp_path: Path, key: str) -> None:
     """In the environment, where values are texts or JSON."""
     variable = "PARLEY_" + key.upper().replace(".", "__")
@@ -62,6 +68,12 @@ def test_a_section_that_went_may_be_empty_or_json(tmp_path: Path) -> None:
     assert line.startswith("commands.unknown in PARLEY_COMMANDS is no longer")
     with pytest.raises(Exception, match=r"commands: unknown key in parley\.yaml"):
         load(tmp_path, {"commands": {"unknwon": "model"}})
+
+
+def test_a_wrong_section_is_refused_as_before(tmp_path: Path) -> None:
+    """What is handed on takes the place of nothing."""
+    with pytest.raises(SettingsError, match=r"context: .* must be a section"):
+        load(tmp_path, {"context": 5})
 
 
 def test_old_lists_of_tools_still_restrict(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from gateway.logging.taps import TAPS
-from gateway.settings.loading import Manager, service_manager
-from gateway.supervision.service_manager import Pulse, ServiceManager
+from gateway.supervision.service_manager import Manager, Pulse, ServiceManager, service_manager
 from tests.support.gateway import running
 from tests.support.thorough import WAIT_S
 
