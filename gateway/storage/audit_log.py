@@ -80,8 +80,7 @@ class AuditEntry:
 class AuditRecord:
     """One row as it is stored.
 
-    Attributes:
-        said: JSON of `by`, `address`, `subject` and `detail`; None where it was erased.
+    `said`: JSON of `by`, `address`, `subject` and `detail`; None if it was erased.
     """
 
     seq: int
@@ -155,15 +154,12 @@ def newest(conn: Connection, kind: AuditKind) -> AuditRecord | None:
 def listed(
     conn: Connection, limit: int, *, since: float = 0.0, kind: str = "", after: int | None = None
 ) -> list[AuditRecord]:
-    """Return rows, the newest first.
+    """Return rows, the newest first; raises `NotFound` if there is no row `after`.
 
     Args:
         since: Only from then on; seconds since the epoch.
         kind: Only of this kind; "" for all.
         after: Only what stands behind this row of the list.
-
-    Raises:
-        NotFound: There is no row `after`.
     """
     query = select(audit_rows).where(audit_rows.c.at >= since)
     if kind:

@@ -54,8 +54,7 @@ Tell = Callable[..., object]
 def file_of(url: str, home: Path) -> Path:
     """Return the file that a URL of SQLite names; a relative path is one in PARLEY_HOME.
 
-    Raises:
-        SettingsError: It is the URL of something else.
+    Raises `SettingsError` if it is the URL of something else.
     """
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite" or not rest.startswith("/") or len(rest) == 1:
@@ -69,8 +68,7 @@ def file_of(url: str, home: Path) -> Path:
 def server_of(url: str) -> DatabaseServer:
     """Return the server that a URL of PostgreSQL names.
 
-    Raises:
-        SettingsError: It is the URL of something else.
+    Raises `SettingsError` if it is the URL of something else.
     """
     if urlsplit(url).scheme not in {"postgresql", "postgres"}:
         raise SettingsError(
@@ -167,8 +165,7 @@ def _require_empty(target: Connection, name: str) -> None:
 def _copied(source: Connection, target: Connection, table: Table, tell: Tell) -> TableDigest:
     """Copy a table, read both sides once more, and return their digest.
 
-    Raises:
-        StorageUnavailable: They differ.
+    Raises `StorageUnavailable` if they differ.
     """
     with postgres.told_as_unavailable(f"copy {table.name}"):
         _enter(source, target, table, tell)

@@ -75,8 +75,7 @@ class Database(Protocol):
     ) -> T:
         """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
 
-        Raises:
-            StorageUnavailable: The database cannot be read, or is closed.
+        Raises `StorageUnavailable` if the database cannot be read, or is closed.
         """
 
     async def search(
@@ -84,15 +83,13 @@ class Database(Protocol):
     ) -> T:
         """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
 
-        Raises:
-            StorageUnavailable: The database cannot be read, or is closed.
+        Raises `StorageUnavailable` if the database cannot be read, or is closed.
         """
 
     async def scrub(self) -> None:
         """Take what was erased out of the files, as far as that is the database's to do.
 
-        Raises:
-            StorageUnavailable: It cannot be done now.
+        Raises `StorageUnavailable` if it cannot be done now.
         """
 
     async def close(self) -> None:
@@ -120,8 +117,7 @@ def location_of(settings: Settings) -> Location:
 class Job(NamedTuple):
     """A function that waits for a thread, and the future of its caller.
 
-    Attributes:
-        apart: It runs outside of transactions, and gets the driver's connection.
+    `apart`: it runs outside of transactions, and gets the driver's connection.
     """
 
     fn: Callable[[Any], Any]

@@ -120,8 +120,7 @@ class SqliteDatabase:
     ) -> T:
         """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
 
-        Raises:
-            StorageUnavailable: The file cannot be read, or the database is closed.
+        Raises `StorageUnavailable` if the file cannot be read, or the database is closed.
         """
         if self._closed:
             raise StorageUnavailable("the database is closed")
@@ -147,10 +146,8 @@ class SqliteDatabase:
     ) -> T:
         """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
 
-        Between its statements it holds the event loop.
-
-        Raises:
-            StorageUnavailable: The file cannot be read, or the database is closed.
+        Between its statements it holds the event loop. Raises `StorageUnavailable` if the file
+        cannot be read, or the database is closed.
         """
         if self._closed:
             raise StorageUnavailable("the database is closed")
@@ -179,10 +176,8 @@ class SqliteDatabase:
     async def scrub(self) -> None:
         """Empty the log and overwrite what erased rows have left, so that nothing is left of them.
 
-        Takes seconds per gigabyte, in steps that hold up other writes for milliseconds.
-
-        Raises:
-            StorageUnavailable: A reader holds on to the log.
+        Takes seconds per gigabyte, in steps that hold up other writes for milliseconds. Raises
+        `StorageUnavailable` if a reader holds on to the log.
         """
         await self._between_readers(empty_log)
         pages = await asyncio.to_thread(self._scrubber.find)
@@ -383,8 +378,7 @@ def connected(path: Path) -> Iterator[Connection]:
 def connect(path: Path) -> Connection:
     """Open the writing connection: WAL, synchronous=FULL, BEGIN IMMEDIATE.
 
-    Raises:
-        StorageUnavailable: Not a database, read-only, or on a network filesystem.
+    Raises `StorageUnavailable` if not a database, read-only, or on a network filesystem.
     """
     if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
         raise StorageUnavailable(f"{path} is on {kind}: SQLite needs a local disk")

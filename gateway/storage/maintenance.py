@@ -74,8 +74,7 @@ Stopped = Callable[[], bool]
 def file_at(location: Location, instead: str) -> Path:
     """Return the file of a database.
 
-    Raises:
-        StorageUnavailable: It is on a server, where one does this `instead`.
+    Raises `StorageUnavailable` if it is on a server, where one does this `instead`.
     """
     if isinstance(location, DatabaseServer):
         raise StorageUnavailable(f"the database is on a server of PostgreSQL: {instead}")
@@ -186,8 +185,7 @@ def _known(conversation_id: int) -> Any:
 def erase_some(conn: Connection, conversation_id: int) -> bool:
     """Erase some rows of a withdrawn conversation, its delegated children first.
 
-    Returns:
-        False where that was the last step, and the conversation is gone.
+    Returns False if that was the last step, and the conversation is gone.
     """
     child = conn.scalar(conversations.children_of(conversation_id).limit(1))
     if child is not None:
@@ -304,10 +302,8 @@ def compact(location: Location) -> tuple[int, int]:
     """Write the file anew without its free pages; returns its bytes before and after it.
 
     Takes seconds per gigabyte, and as much room again meanwhile. No gateway may be running on it.
-    Switches `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py).
-
-    Raises:
-        StorageUnavailable: There is no file, or not enough room.
+    Switches `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py). Raises
+    `StorageUnavailable` if there is no file, or not enough room.
     """
     path = file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
     require_database(path)
@@ -327,8 +323,7 @@ def compact(location: Location) -> tuple[int, int]:
 def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
     """Return the revision of a copy that nobody has open, having read all of it.
 
-    Raises:
-        StorageUnavailable: It is damaged, or no database, or it was stopped.
+    Raises `StorageUnavailable` if it is damaged, or no database, or it was stopped.
     """
     # Immutable: else SQLite would put files of its own beside the copy.
     with _file_read(copy, "&immutable=1") as conn:
@@ -416,8 +411,7 @@ def tables_of(conn: Connection) -> list[str]:
 def reading(location: Location) -> Iterator[Connection]:
     """Open the database read-only; a running gateway is not disturbed.
 
-    Raises:
-        StorageUnavailable: It is not there, or no database of Parley's.
+    Raises `StorageUnavailable` if it is not there, or no database of Parley's.
     """
     if isinstance(location, DatabaseServer):
         opened = _server_read(location)

@@ -52,9 +52,8 @@ _ALONE = (
 async def open_database(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
     """Open a database, creating or migrating what is in it; a file of SQLite's for us alone.
 
-    Args:
-        home: PARLEY_HOME, where the mark of SQLite's file is (gateway/storage/identity.py); None:
-            beside the file.
+    `home`: PARLEY_HOME, where the mark of SQLite's file is (gateway/storage/identity.py); None:
+    beside the file.
 
     Raises:
         DatabaseLocked: Another process has the file open.
@@ -235,8 +234,7 @@ def schema_revision(connection: Connection) -> str | None:
 def require_database(location: Location) -> None:
     """Refuse to go on without a file to open; a server says itself whether it is there.
 
-    Raises:
-        StorageUnavailable: It is not there, or nobody can look.
+    Raises `StorageUnavailable` if it is not there, or nobody can look.
     """
     if isinstance(location, DatabaseServer):
         return

@@ -177,10 +177,8 @@ def why_not_started(server: DatabaseServer) -> str | None:
 def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
     """Open a session of one's own, for what holds a lock as long as it lives.
 
-    Each of its statements is a transaction, and may take as long as it takes.
-
-    Raises:
-        StorageUnavailable: As `connect` does.
+    Each of its statements is a transaction, and may take as long as it takes. Raises
+    `StorageUnavailable`: as `connect` does.
     """
     try:
         return psycopg.connect(conninfo(server.direct), autocommit=True)
@@ -213,8 +211,7 @@ def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> TimedSession:
 def conninfo(url: SecretStr, limits: str = "") -> str:
     """Return how libpq is told of a server: what the URL says, then what we say.
 
-    Raises:
-        StorageUnavailable: libpq cannot read the URL.
+    Raises `StorageUnavailable` if libpq cannot read the URL.
     """
     try:
         told = conninfo_to_dict(url.get_secret_value())
@@ -233,8 +230,7 @@ def conninfo(url: SecretStr, limits: str = "") -> str:
 def told_as_unavailable(what: str) -> Iterator[None]:
     """Raise StorageUnavailable where the server refuses what is done meanwhile.
 
-    Args:
-        what: That, as in "cannot read the database": "read the database".
+    `what`: that, as in "cannot read the database": "read the database".
     """
     try:
         yield

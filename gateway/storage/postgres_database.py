@@ -88,8 +88,7 @@ class PostgresDatabase:
     ) -> T:
         """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
 
-        Raises:
-            StorageUnavailable: The database cannot be read, or is closed.
+        Raises `StorageUnavailable` if the database cannot be read, or is closed.
         """
         running = self._begun(self._workers, self._reading, lambda conn: fn(conn, *args, **kwargs))
         return await asyncio.shield(running)
@@ -99,8 +98,7 @@ class PostgresDatabase:
     ) -> T:
         """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
 
-        Raises:
-            StorageUnavailable: The database cannot be read, or is closed.
+        Raises `StorageUnavailable` if the database cannot be read, or is closed.
         """
         search = Search(lambda conn: fn(conn, *args, **kwargs), _cancel)
         running = self._begun(self._searchers, self._searching, search.run)
@@ -132,10 +130,8 @@ class PostgresDatabase:
         """Take what was erased out of tables and indexes.
 
         Bytes of rows stay in the room that is left until that is used again, in the write-ahead log
-        and in copies until these are given up: that is for who runs the database.
-
-        Raises:
-            StorageUnavailable: The database is closed, or does not do it.
+        and in copies until these are given up: that is for who runs the database. Raises
+        `StorageUnavailable` if the database is closed, or does not do it.
         """
         if self._closed:
             raise StorageUnavailable("the database is closed")

@@ -347,8 +347,7 @@ def may_take_out(conn: Connection, conversation_id: int, age_s: float) -> bool:
 def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
     """Erase the next messages that may go, with their words in the index and what is theirs alone.
 
-    Returns:
-        Nothing for a conversation that has been erased, or has no such messages in its index.
+    Returns nothing for a conversation that has been erased, or has no such messages in its index.
     """
     conversations.hold(conn, conversation_id)
     active = sessions.find_active(conn, conversation_id)

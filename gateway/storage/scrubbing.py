@@ -70,10 +70,8 @@ class Scrubber:
         """Return the pages with something in their unused bytes; for a thread of its own.
 
         Reads the whole file, 3 s for 2 GB. What has been erased and moved out of the log before is
-        found; a page that changes meanwhile may be listed in vain.
-
-        Raises:
-            StorageUnavailable: It is not a file in which that can be done.
+        found; a page that changes meanwhile may be listed in vain. Raises `StorageUnavailable` if
+        it is not a file in which that can be done.
         """
         page_bytes, count = self._size()
         found: list[int] = []
@@ -88,15 +86,12 @@ class Scrubber:
     def clean(self, raw: sqlite3.Connection, pages: list[int]) -> bool:
         """Overwrite the unused bytes of some pages, and take these off the list.
 
+        Returns False if a reader was in the way and nothing was done. Raises `StorageUnavailable`
+        if it is no longer a file in which that can be done.
+
         Args:
             raw: The writing connection, outside of a transaction, on its own thread.
             pages: From `find`.
-
-        Returns:
-            False where a reader was in the way and nothing was done.
-
-        Raises:
-            StorageUnavailable: It is no longer a file in which that can be done.
         """
         if not empty_log(raw):
             return False

@@ -76,10 +76,8 @@ def unwatch(conn: Connection, replica_id: int, session_keys: Collection[str]) ->
 def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[str]:
     """Store how far answers have grown that somebody looks at elsewhere; "" for no text yet.
 
-    Only of conversations that the replica works on: who was reaped meanwhile shows nothing.
-
-    Returns:
-        The session keys of those that were stored.
+    Only of conversations that the replica works on: who was reaped meanwhile shows nothing. Returns
+    the session keys of those that were stored.
     """
     is_watched = (
         select(chat_watch.c.replica)

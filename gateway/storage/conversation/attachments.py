@@ -43,8 +43,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 class AwaitedFile:
     """A file that is to be fetched; `failures` counts the attempts that were begun.
 
-    Attributes:
-        inbox_seq: The entry of the inbox that it came with.
+    `inbox_seq`: the entry of the inbox that it came with.
     """
 
     id: int
@@ -220,8 +219,7 @@ def attempt(conn: Connection, attachment_id: int) -> int:
 def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:
     """Store one piece; the first takes those of an earlier attempt away.
 
-    Returns:
-        False where nobody waits for the file any more: it is stored, failed or erased.
+    Returns False if nobody waits for the file any more: it is stored, failed or erased.
     """
     awaited = select(attachment.c.id).where(attachment.c.id == attachment_id, file_is_awaited)
     if conn.execute(awaited).first() is None:
@@ -241,10 +239,7 @@ def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -
 def fail(conn: Connection, attachment_id: int, error: str) -> bool:
     """Note that a file will never be there; what waited for it goes on.
 
-    `error` says why, in words for the model.
-
-    Returns:
-        Whether it was awaited until now.
+    `error` says why, in words for the model. Returns whether it was awaited until now.
     """
     is_new = _change(conn, attachment_id, state="failed", error=error)
     if is_new:
@@ -275,11 +270,8 @@ def offer(
 ) -> StoredFile | None:
     """Store a file that a tool of this turn made; the same again is one file.
 
-    Returns:
-        None where the turn has made `most` files already.
-
-    Raises:
-        LeaseLost: Another worker has the conversation.
+    Returns None if the turn has made `most` files already. Raises `LeaseLost` if another worker has
+    the conversation.
     """
     leases.fence(conn, turn.lease)
     name, sha256 = clean_name(name), hashlib.sha256(content).hexdigest()

@@ -292,8 +292,7 @@ def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
 def move(conn: Connection, conversation_id: int, session_key: str, to: Move) -> bool:
     """Move a conversation to a new chat: it gets one more session key and keeps its old ones.
 
-    Returns:
-        False where another conversation has that key: then it stays where it is.
+    Returns False if another conversation has that key: then it stays where it is.
     """
     known = find(conn, session_key)
     if known is None:
@@ -365,9 +364,8 @@ def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> Non
 def take_inbox_seq(conn: Connection, conversation_id: int, *, is_work: bool) -> int:
     """Return the next seq of the inbox, which is taken by this.
 
-    Args:
-        is_work: Makes the conversation, which the caller has locked, ready if it waits for no
-            person's answer.
+    `is_work`: makes the conversation, which the caller has locked, ready if it waits for no
+    person's answer.
     """
     taken = _TAKE_SEQ_OF_WORK if is_work else _TAKE_INBOX_SEQ
     return int(conn.scalar(taken, {"p_conversation_id": conversation_id}) or 0)

@@ -33,8 +33,7 @@ def open_child(
 ) -> Turn | Delegated:
     """Return the turn that does the task of a call, begun or resumed; its result if it has ended.
 
-    Args:
-        parent: The turn whose call it is, which has noted that it runs.
+    `parent`: the turn whose call it is, which has noted that it runs.
 
     Raises:
         LeaseLost: Another worker has the parent's conversation.

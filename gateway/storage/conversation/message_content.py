@@ -147,12 +147,11 @@ def content_of(
 ) -> str | list[Part]:
     """Return the content of the user message that a turn begins with.
 
+    A string where there is no picture to be looked at, else parts: one text, then the pictures.
+
     Args:
         entries: All that the turn answers, or is to know.
         text: Theirs, merged.
-
-    Returns:
-        A string where there is no picture to be looked at, else parts: one text, then the pictures.
     """
     seqs = [entry.seq for entry in entries if entry.has_files]
     files = [_seen(conn, row) for row in of_messages(conn, conversation_id, seqs)]

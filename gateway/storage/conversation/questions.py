@@ -118,8 +118,7 @@ class WaitingQuestion:
 def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list[WaitingQuestion]:
     """Return what waits for an answer in all conversations, the newest first.
 
-    Args:
-        after: Only what was asked before the question with this id; None for all.
+    `after`: only what was asked before the question with this id; None for all.
     """
     here = conversation.c
     query: Any = (
@@ -171,8 +170,7 @@ def enter(
 ) -> Question:
     """Store a question; it is pending until somebody answers.
 
-    Args:
-        call: Names the call; once in a turn.
+    `call`: names the call; once in a turn.
     """
     values = _values(conversation_id, turn_id, call, asked)
     row = inquiry.insert().values(**values, state="pending", expires_at=now_s() + timeout_s)

@@ -384,9 +384,8 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session
 
     A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
     conversation that is under way, unless its notes are of a version that made some by rules.
-
-    Returns:
-        The segment as it stands now. Where tools or inputs have changed, its `moved` names them.
+    Returns the segment as it stands now. Where tools or inputs have changed, its `moved` names
+    them.
     """
     based = replace(session, tools=base.tools, prompt_inputs=base.inputs)
     if session.system_prompt is None:

@@ -49,8 +49,7 @@ def insert(
 ) -> list[Entry]:
     """Insert messages under the seqs up to `newest_seq`, which the caller has taken for them.
 
-    Returns:
-        The messages with their seqs.
+    Returns the messages with their seqs.
     """
     first = newest_seq - len(messages) + 1
     rows = [

@@ -50,8 +50,7 @@ def record_message(
 ) -> int:
     """Append an intermediate message; a model's step is journalled, and its call booked.
 
-    Returns:
-        Its seq.
+    Returns its seq.
     """
     seq, n = _enter_message(conn, current, message)
     if message["role"] == "assistant":
@@ -313,8 +312,7 @@ def _shown_in(
 def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
     """Note that a message with this nonce will be posted as the live preview.
 
-    Raises:
-        LeaseLost: Another worker has the conversation, or the turn has ended.
+    Raises `LeaseLost` if another worker has the conversation, or the turn has ended.
     """
     # Committed before the message is posted: after a crash the platform is asked for this nonce.
     fence(conn, current.lease)

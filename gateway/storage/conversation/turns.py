@@ -305,8 +305,7 @@ _SAID = (
 class ToolStep(NamedTuple):
     """A call of a tool that a turn or one of its delegated children has made.
 
-    Attributes:
-        marks: None if it has no result, or one of a version that noted none.
+    `marks` is None if it has no result, or one of a version that noted none.
     """
 
     name: str
@@ -385,8 +384,7 @@ def enter(
 ) -> tuple[int, int]:
     """Enter a running turn; return its id and `upto_seq`.
 
-    Args:
-        seqs: Of the first and the last entry of the inbox that it answers.
+    `seqs`: of the first and the last entry of the inbox that it answers.
     """
     values = {
         "conversation": lease.conversation,
@@ -438,8 +436,7 @@ def _record_question(
 def proceed(conn: Connection, current: Turn) -> Conversation:
     """Fence, and notice a `/stop` even if its signal was lost; each write of a turn begins with it.
 
-    Returns:
-        The conversation.
+    Returns the conversation.
 
     Raises:
         LeaseLost: Another worker has the conversation.
@@ -454,10 +451,8 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
     """Move the turn to the segment that it has begun, also for when it is resumed.
 
-    The caller has fenced it (`proceed`).
-
-    Raises:
-        LeaseLost: The turn has ended; the caller's transaction must write nothing.
+    The caller has fenced it (`proceed`). Raises `LeaseLost` if the turn has ended; the caller's
+    transaction must write nothing.
     """
     moved = update(turn).where(turn.c.id == current.id, still_runs).values(session_id=session.id)
     if conn.execute(moved).rowcount == 0:
@@ -528,8 +523,7 @@ def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:
 def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
     """Take the newest turn out of the view; return what was asked in it.
 
-    Returns:
-        The content of its user message; None where the view has no turn.
+    Returns the content of its user message; None if the view has no turn.
     """
     newest = _newest_ended(conn, conversation_id)
     if newest is None or not hide(conn, conversation_id, newest.id):
@@ -563,11 +557,8 @@ def _newest_ended(conn: Connection, conversation_id: int) -> Row[Any] | None:
 def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
     """Split the session (reason `retry`) so that its view leaves a turn out.
 
-    What a summary says about the turn stays. A turn that is running meanwhile is resumed in the
-    new session.
-
-    Returns:
-        False where nothing of the turn is in the view, and nothing was done.
+    What a summary says about the turn stays. A turn that is running meanwhile is resumed in the new
+    session. Returns False if nothing of the turn is in the view, and nothing was done.
     """
     session = sessions.active(conn, conversation_id)
     place = transcript.range_of_turn(conn, conversation_id, turn_id)

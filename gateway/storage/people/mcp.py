@@ -106,11 +106,7 @@ def texts(conn: Connection) -> list[ToolText]:
 
 
 def text_of(conn: Connection, name: str) -> ToolText:
-    """Return the text with this ID.
-
-    Raises:
-        NotFound: No text has it.
-    """
+    """Return the text with this ID; raises `NotFound` if no text has it."""
     found = [each for each in texts(conn) if each.id == name.strip().lower()]
     if not found:
         raise NotFound("There is no tool with this id; `/mcp` lists those that wait.")
@@ -125,12 +121,11 @@ def mark_told(conn: Connection, digests: Collection[str]) -> None:
 def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
     """Record an owner's decision about a text, also in the audit log; the latest one counts.
 
+    Raises `NotFound` if there is no such text.
+
     Args:
         name: The first characters of its digest, `ToolText.id`.
         by: The owner, "platform:sender id".
-
-    Raises:
-        NotFound: There is no such text.
     """
     text = text_of(conn, name)
     here = mcp_text.c.digest == text.held.digest

@@ -166,11 +166,8 @@ def _members(conn: Connection, *order: Any) -> list[Member]:
 def listed(conn: Connection, limit: int, after: str | None = None) -> list[PairingRequest | Member]:
     """Return pending requests, then members; each the newest first.
 
-    Args:
-        after: Only what stands behind the one of this name; None for all.
-
-    Raises:
-        NotFound: There is no such request or member (any more).
+    `after`: only what stands behind the one of this name; None for all. Raises `NotFound` if there
+    is no such request or member (any more).
     """
     newest = (member.c.at.desc(), member.c.platform.desc(), member.c.sender.desc())
     found: list[PairingRequest | Member] = [*reversed(pending(conn)), *_members(conn, *newest)]
@@ -362,8 +359,7 @@ def newest_direct_chat(
 ) -> Conversation | None:
     """Return the conversation where somebody last wrote to the bot directly, and may read again.
 
-    Args:
-        accounts: The (platform, account) pairs that count.
+    `accounts`: the (platform, account) pairs that count.
     """
     theirs = conversations.all_of_user(conn, platform, sender)
     # An account that is switched off takes nothing: its chats reach nobody.

@@ -86,8 +86,7 @@ def is_shared(scope: str) -> bool:
 def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[TodoItem]:
     """Return a conversation's list; empty where it was written before its root began.
 
-    Args:
-        first_seq: Where the root's view begins (`ViewPlan.first_seq`).
+    `first_seq`: where the root's view begins (`ViewPlan.first_seq`).
     """
     query = select(todo.c["items"]).where(
         todo.c.conversation == conversation_id, todo.c.first_seq == first_seq
@@ -156,10 +155,8 @@ class Change:
 def change_notes(conn: Connection, current: Turn, change: Change) -> tuple[list[str], Note | None]:
     """Change the notes of a scope in a turn; returns all of its target, and the removed one.
 
-    A note that replaces another has a new id, and records the text of the other.
-
-    Raises:
-        ToolError: See `changed`; nothing was written.
+    A note that replaces another has a new id, and records the text of the other. Raises
+    `ToolError`: see `changed`; nothing was written.
     """
     proceed(conn, current)
     known = [note for note in of_scope(conn, change.scope) if note.target == change.target]
@@ -281,11 +278,7 @@ class Corrector:
 
 
 def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
-    """Erase rows for a person.
-
-    Raises:
-        NotFound: One is gone already.
-    """
+    """Erase rows for a person; raises `NotFound` if one is gone already."""
     ids = [note.id for note in notes]
     here = (memory.c.id.in_(ids), memory.c.scope == who.scope)
     if conn.execute(delete(memory).where(*here)).rowcount != len(ids):
@@ -307,10 +300,7 @@ def undo(conn: Connection, note: Note, who: Corrector) -> None:
 def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
     """Keep a waiting row; returns False without room for it.
 
-    Equal texts are kept once.
-
-    Raises:
-        NotFound: It is gone already.
+    Equal texts are kept once. Raises `NotFound` if it is gone already.
     """
     texts = notes_of(conn, who.scope, "user")
     here = memory.c.id == note.id
@@ -329,8 +319,7 @@ def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
 def reword(conn: Connection, note: Note, text: str, who: Corrector) -> None:
     """Reword a row for a person; the new text gets the current time.
 
-    Raises:
-        NotFound: It is gone already.
+    Raises `NotFound` if it is gone already.
     """
     values = {"text": text, "at": now_s(), "said_by": who.by, "value": None}
     if note.waits:
@@ -345,10 +334,8 @@ def changed(notes: Sequence[str], change: Change) -> list[str]:
     """Return notes after a change; those that were changed already as they are.
 
     No text is there twice. That a change was made is seen by its result, so that one that is
-    repeated after a crash finds nothing to do.
-
-    Raises:
-        ToolError: No note or several hold `remove`, or there is no room for `add`.
+    repeated after a crash finds nothing to do. Raises `ToolError` if no note or several hold
+    `remove`, or there is no room for `add`.
     """
     found = _held(notes, change)
     if len(found) > 1:
@@ -415,8 +402,7 @@ def all_notes(
 def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
     """Erase one note by its id, or all of a scope; returns how many there were.
 
-    Raises:
-        NotFound: There is none.
+    Raises `NotFound` if there is none.
     """
     # A number of 18 digits fits into the database's integers.
     is_id = re.fullmatch("[0-9]{1,18}", which)

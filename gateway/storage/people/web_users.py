@@ -208,8 +208,7 @@ def note_use(conn: Connection, session_id: int) -> None:
 def sessions(conn: Connection, oidc_s: float) -> list[WebSession]:
     """Return all sessions that hold, the one that was used last first.
 
-    Args:
-        oidc_s: How long one holds that an identity provider has begun, however much it is used.
+    `oidc_s`: how long one holds that an identity provider has begun, however much it is used.
     """
     last = (web_session.c.used_at.desc(), web_session.c.id.desc())
     rows = conn.execute(select(*_OF_SESSION).where(_holds(oidc_s)).order_by(*last))

@@ -52,8 +52,7 @@ _COLUMNS = [alert.c[field.name] for field in fields(Alert)]
 def note(conn: Connection, kind: str, subject: str, what: str, since: float) -> int | None:
     """Note that a trouble is there; returns its id where it is new, None where it is known.
 
-    Args:
-        since: Seconds since the epoch by the database's clock.
+    `since`: seconds since the epoch by the database's clock.
     """
     this = update(alert).where(alert.c.kind == kind, alert.c.subject == subject, is_open)
     if conn.execute(this.values(seen_at=now_s())).rowcount:
@@ -110,9 +109,8 @@ def found(conn: Connection, *, with_past: bool = False, limit: int | None = 100)
 def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
     """Return what may be told now: the open alerts, and ends that there was no room for.
 
-    Args:
-        kinds: Those whose ends are told; only of alerts whose begins were told, for a day. Where
-            the same trouble was told of again since, its newest end says it.
+    `kinds`: those whose ends are told; only of alerts whose begins were told, for a day. Where the
+    same trouble was told of again since, its newest end says it.
     """
     newer = alert.alias()
     is_again = exists().where(

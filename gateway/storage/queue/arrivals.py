@@ -189,8 +189,7 @@ def _forget_refs(conn: Connection, conversation_id: int) -> None:
 def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = None) -> None:
     """Store updates that nobody can answer, whatever is in them; a known one is skipped.
 
-    Args:
-        chat: Where a stranger wrote them; None for what could not be decoded.
+    `chat`: where a stranger wrote them; None for what could not be decoded.
     """
     for update_ in poison:
         source, key = storable(update_.source), storable(update_.dedupe_key)

@@ -341,8 +341,7 @@ def _clear_suspects(conn: Connection) -> None:
 def _hold_suspects(conn: Connection, among: ColumnElement[bool] | None = None) -> dict[int, float]:
     """Have suspects begin after their quiet time; once the time budget is used up, at once.
 
-    Returns:
-        How long their trials last, by conversation.
+    Returns how long their trials last, by conversation.
     """
     suspects = select(turn, now_s().label("looked_at")).where(*_IS_SUSPECT).order_by(turn.c.id)
     rows = conn.execute(suspects if among is None else suspects.where(among)).all()

@@ -24,8 +24,7 @@ from gateway.storage.schema import inbox as inbox_table
 class DeadLetter:
     """One thing that was given up, and why.
 
-    Attributes:
-        asked_seq: The first entry of the inbox that it answers, by which its trace is known.
+    `asked_seq`: the first entry of the inbox that it answers, by which its trace is known.
     """
 
     id: str
@@ -42,12 +41,9 @@ class DeadLetter:
 def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
     """Return dead letters, the newest first.
 
-    Args:
-        before: Only what stands behind the letter with this id in that order, also where it was
-            dropped; None for all.
-
-    Raises:
-        NotFound: There is no letter of that id, or its message was put back since.
+    `before`: only what stands behind the letter with this id in that order, also where it was
+    dropped; None for all. Raises `NotFound` if there is no letter of that id, or its message was
+    put back since.
     """
     turns, sends = _dead_turns(), _dead_sends()
     if before is not None:
@@ -85,11 +81,7 @@ _GIVEN_UP = ("dead", "dropped")
 
 
 def find(conn: Connection, letter_id: str) -> DeadLetter:
-    """Return one dead letter.
-
-    Raises:
-        NotFound: There is none by that id.
-    """
+    """Return one dead letter; raises `NotFound` if there is none by that id."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         rows = conn.execute(_dead_turns().where(turn.c.id == number)).all()
@@ -113,10 +105,8 @@ def retry(conn: Connection, letter_id: str, by: str = "command line") -> DeadLet
     """Put a dead letter back: a turn's messages are asked again, a send is tried again.
 
     A turn's first try is taken out of the view (reason `retry`), so that the model sees what was
-    asked once. Who wanted that is on record.
-
-    Raises:
-        NotFound: There is none by that id; it may have been put back before.
+    asked once. Who wanted that is on record. Raises `NotFound` if there is none by that id; it may
+    have been put back before.
     """
     letter = find(conn, letter_id)
     _put_on_record(conn, "dead_letter_retried", letter, by)
@@ -134,8 +124,7 @@ def retry(conn: Connection, letter_id: str, by: str = "command line") -> DeadLet
 def drop(conn: Connection, letter_id: str, by: str = "command line") -> DeadLetter:
     """Take a dead letter off the list; its rows stay, and who wanted that is on record.
 
-    Raises:
-        NotFound: There is none by that id.
+    Raises `NotFound` if there is none by that id.
     """
     letter = find(conn, letter_id)
     _put_on_record(conn, "dead_letter_dropped", letter, by)

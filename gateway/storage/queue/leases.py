@@ -217,8 +217,7 @@ def lives(replica_id: Any) -> ColumnElement[bool]:
 def reap_others(conn: Connection, replica_id: int) -> int:
     """Take everything from all other replicas: on SQLite they are processes that are gone.
 
-    Returns:
-        How many conversations an earlier process had left behind.
+    Returns how many conversations an earlier process had left behind.
     """
     others = conversation.c.owner.is_not(None) & (conversation.c.owner != replica_id)
     count = _take_back(conn, others, true())
@@ -238,8 +237,7 @@ def hold_owned(conn: Connection, replica_id: int) -> None:
 def reap(conn: Connection, replica_id: int) -> int:
     """Take everything from one replica that is dead, whose row the caller has locked.
 
-    Returns:
-        How many conversations it had.
+    Returns how many conversations it had.
     """
     owned = conversation.c.owner == replica_id
     count = _take_back(conn, owned, outbox.c.sender == replica_id)
@@ -321,9 +319,7 @@ def take(
     """Take one conversation past the line of `claim`, and return what goes on in it.
 
     What else goes on than the lease is true where the caller has locked it (`conversations.hold`).
-
-    Returns:
-        None where it is not ready, has another owner, or is none of the given accounts.
+    Returns None if it is not ready, has another owner, or is none of the given accounts.
     """
     row = conn.execute(
         _TAKE, {"p_conversation_id": conversation_id, "p_replica_id": replica_id}
@@ -371,10 +367,8 @@ def _address(row: Any) -> Address:
 def fence(conn: Connection, lease: Lease) -> Conversation:
     """Return the conversation if the lease still holds; the start of every fenced write.
 
-    For a delegated child it is its parent's: that is who can be stopped, and has a chat.
-
-    Raises:
-        LeaseLost: The token is stale; the caller's transaction must write nothing.
+    For a delegated child it is its parent's: that is who can be stopped, and has a chat. Raises
+    `LeaseLost` if the token is stale; the caller's transaction must write nothing.
     """
     # A child has no lease of its own (decision 092).
     held = lease.parent or lease.conversation
@@ -401,11 +395,7 @@ def _token(lease: Lease, conversation_id: int) -> dict[str, int]:
 
 
 def look(conn: Connection, lease: Lease) -> Held:
-    """Fence, and return what goes on in the conversation.
-
-    Raises:
-        LeaseLost: As for `fence`.
-    """
+    """Fence, and return what goes on in the conversation; raises as `fence` does."""
     row = conn.execute(_LOOK, _token(lease, lease.conversation)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
@@ -418,11 +408,8 @@ _LOOK = locking(select(*_OF_HELD).where(*_is_leased))
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
     """Give a conversation back, ready if it has work; `not_before_s` from now at the earliest.
 
-    Returns:
-        Whether it has work.
-
-    Raises:
-        LeaseLost: Another worker has the conversation; it is left as it is.
+    Returns whether it has work. Raises `LeaseLost` if another worker has the conversation; it is
+    left as it is.
     """
     conversations.hold(conn, lease.conversation)
     released = conn.execute(_RELEASE, _token(lease, lease.conversation)).one_or_none()
@@ -446,8 +433,7 @@ _BACK_OFF = (
 def fence_receiving(conn: Connection, held: ReceivingFence) -> None:
     """Keep the leases as they are until the transaction ends, if one of them still holds.
 
-    Raises:
-        LeaseLost: Another replica receives now; the caller's transaction must write nothing.
+    Raises `LeaseLost` if another replica receives now; the caller's transaction must write nothing.
     """
     rows = conn.execute(
         _RECEIVED, {"platform": held.platform, "account": held.account, "replica_id": held.replica}
@@ -492,13 +478,12 @@ def take_seqs(
 ) -> TakenSeqs | None:
     """Fence, take the seqs of what a turn enters, and end its lease where nothing else waits.
 
+    Returns None if the lease is lost, or the turn was stopped or does not run: nothing was done.
+
     Args:
         running: The turn, which has to run, and its `upto_seq`, which nobody may have stopped.
         wanted: How many seqs of the transcript and of the outbox.
         releases: Whether the turn ends with it, and the lease may end.
-
-    Returns:
-        None where the lease is lost, or the turn was stopped or does not run: nothing was done.
     """
     values = {
         "own_id": lease.conversation,

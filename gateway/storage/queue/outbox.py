@@ -117,8 +117,7 @@ def append(
 ) -> bool:
     """Insert rows behind the conversation's newest; known source keys are skipped.
 
-    Returns:
-        Whether there was anything new.
+    Returns whether there was anything new.
     """
     is_new = False
     for part in parts:
@@ -142,8 +141,7 @@ def insert(
 ) -> None:
     """Insert rows whose source keys are new, under the seqs from `first_seq` on, which are taken.
 
-    Raises:
-        IntegrityError: A row of one of these keys is there.
+    Raises `IntegrityError` if a row of one of these keys is there.
     """
     rows = [
         {

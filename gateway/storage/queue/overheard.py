@@ -43,9 +43,8 @@ LISTENING = 3
 def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> Revised | None:
     """Give the newest wording to an edited message that still waits.
 
-    Returns:
-        "emptied" where nothing is left to be answered, and the message is cancelled; None where no
-        such message waits.
+    Returns "emptied" where nothing is left to be answered, and the message is cancelled; None if no
+    such message waits.
     """
     if message.message_ref is None:
         return None
@@ -163,8 +162,7 @@ _NOTED = (
 def hear(conn: Connection, message: InboundMessage) -> int | None:
     """Note what was said to others in the conversations of its place.
 
-    Returns:
-        The conversation that was active last; None where there is none, and nothing is noted.
+    Returns the conversation that was active last; None if there is none, and nothing is noted.
     """
     listening = list(dict.fromkeys(conn.scalars(_LISTENING, _keys(message.address))))
     for nth, conversation_id in enumerate(listening):

@@ -148,12 +148,11 @@ _ALL = select(
 def reap(conn: Connection, dead_id: int, *, unlocked: bool) -> Inheritance | None:
     """Take everything from a replica if it is dead.
 
+    Returns None if it lives, or where another one is taking it, or has taken it.
+
     Args:
         conn: The writing connection; not the session that holds the lock of `dead_id`.
         unlocked: Whether a free lock is enough to be so; else its time must be over.
-
-    Returns:
-        None where it lives, or where another one is taking it, or has taken it.
     """
     if not _is_dead(conn, dead_id, unlocked=unlocked):
         return None

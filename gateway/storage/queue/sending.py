@@ -301,15 +301,13 @@ def bury_older(
     """Make dead letters of what waited too long behind a row, without a try of its own.
 
     The conversation's next row goes on with the failures of that row: its chat is as unreachable.
-    What tells of dead letters stays, and so does what takes buttons off.
+    What tells of dead letters stays, and so does what takes buttons off. Returns how many there
+    were.
 
     Args:
         message: The row that could not be shown.
         older_than_s: Seconds; what was entered before that is too old.
         reason: Why it could not be shown.
-
-    Returns:
-        How many there were.
     """
     behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
     notices = [outbox.c.source_key.startswith(each) for each in NOTICES]

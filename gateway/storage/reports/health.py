@@ -91,8 +91,7 @@ def waiting(conn: Connection, what: str) -> Waiting:
 def standing(conn: Connection, since: float) -> Standing:
     """Return all that metrics tell of the database; reads indexes of what is unfinished.
 
-    Args:
-        since: From when on money counts; see `spending.spent_usd`.
+    `since`: from when on money counts; see `spending.spent_usd`.
     """
     size = None
     if conn.dialect.name == "postgresql":
@@ -191,8 +190,7 @@ def unsent_by_account(
 ) -> dict[tuple[str, str], Waiting]:
     """Return what waits to be shown, by (platform, account).
 
-    Args:
-        besides: Rows whose keys begin so are left out.
+    `besides`: rows whose keys begin so are left out.
     """
     of = conversation.c.platform, conversation.c.account
     others = [~outbox.c.source_key.startswith(each, autoescape=True) for each in besides]
@@ -243,8 +241,7 @@ def has_owner(conn: Connection) -> bool:
 class ReplicaRow:
     """A process that works on the database.
 
-    Attributes:
-        late_s: For how long it should have said something; 0 while it is in time.
+    `late_s`: for how long it should have said something; 0 while it is in time.
     """
 
     id: int

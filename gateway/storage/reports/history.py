@@ -280,8 +280,7 @@ class Overview:
 def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> list[Overview]:
     """Return conversations, the newest first, delegated children among them.
 
-    Args:
-        before: Only those that began before the one with this id; None for all.
+    `before`: only those that began before the one with this id; None for all.
     """
     query = _overviews().order_by(conversation.c.id.desc()).limit(limit)
     if before is not None:
@@ -296,11 +295,7 @@ def overviews_of(conn: Connection, conversation_ids: Collection[int]) -> list[Ov
 
 
 def overview(conn: Connection, conversation_id: int) -> Overview:
-    """Return one conversation.
-
-    Raises:
-        NotFound: There is no such conversation.
-    """
+    """Return one conversation; raises `NotFound` if there is no such conversation."""
     row = conn.execute(_overviews().where(conversation.c.id == conversation_id)).one_or_none()
     if row is None:
         known = "`parley sessions list` shows them"

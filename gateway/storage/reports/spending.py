@@ -113,8 +113,7 @@ Rates = Mapping[tuple[str, str], CachePrices]
 def spent(conn: Connection, by: By, where: Where, rates: Rates | None = None) -> dict[str, Spent]:
     """Return the sums of calls by name, the dearest first; "?" is an unknown sender.
 
-    Args:
-        rates: Prompts of these models are compared with the least possible; see `rates_of`.
+    `rates`: prompts of these models are compared with the least possible; see `rates_of`.
     """
     rates = rates or {}
     query = select(_NAMES[by].label("name"), ledger.c.provider, ledger.c.model, *SUMS)

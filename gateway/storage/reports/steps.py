@@ -26,8 +26,7 @@ COMMANDS = 60
 class TurnHead:
     """A turn; times are in seconds since the epoch.
 
-    Attributes:
-        first_seq: The first entry of the inbox that it answers, by which its trace is known.
+    `first_seq`: the first entry of the inbox that it answers, by which its trace is known.
     """
 
     id: int
@@ -45,8 +44,7 @@ class TurnHead:
 class JournaledStep:
     """A step of a turn's journal.
 
-    Attributes:
-        status: What became of a tool's call; empty where that is not known.
+    `status`: what became of a tool's call; empty where that is not known.
     """
 
     turn_id: int

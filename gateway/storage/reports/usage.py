@@ -96,8 +96,7 @@ class ContextFill:
 def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> ContextFill:
     """Return how a conversation's view stands.
 
-    Args:
-        fixed_tokens: Estimate of system prompt and tool schemas, which every request begins with.
+    `fixed_tokens`: estimate of system prompt and tool schemas, which every request begins with.
     """
     here = sessions.active(conn, conversation_id)
     title = conversations.title(conn, conversation_id)
@@ -154,8 +153,7 @@ def report(
 ) -> UsageReport:
     """Return what a conversation took so far, what its running turn has done by now included.
 
-    Args:
-        known: Rates of models; without them nothing is compared.
+    `known`: rates of models; without them nothing is compared.
     """
     here = Where(conversation=conversation_id)
     models = spending.spent(conn, "model", here)

@@ -92,8 +92,7 @@ _SAID = {
 def clear(conn: Connection) -> bool:
     """Empty the index: it is to be fed anew from the first messages on.
 
-    Returns:
-        Whether there was anything in it.
+    Returns whether there was anything in it.
     """
     removed = conn.execute(delete(search_row)).rowcount
     conversations.search_anew(conn)
@@ -202,11 +201,7 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
 def merge_some(conn: Connection, *, is_first: bool) -> bool:
     """Write some pages of SQLite's index together, so that nothing is left of what was taken out.
 
-    Args:
-        is_first: Whether this begins; all others go on.
-
-    Returns:
-        Whether there is more to be done.
+    `is_first`: whether this begins; all others go on. Returns whether there is more to be done.
     """
     if conn.dialect.name != "sqlite":
         return False

@@ -289,9 +289,8 @@ def best(
 ) -> list[Match]:
     """Return the best of what was read: plain arithmetic, milliseconds for the longest question.
 
-    Args:
-        nearness: By conversation and seq, of messages that may be found: what their meaning says,
-            in parts of what the words of the best one say (vectors.py).
+    `nearness`: by conversation and seq, of messages that may be found: what their meaning says, in
+    parts of what the words of the best one say (vectors.py).
     """
     words, admitted = gathered
     scores = _scores(words, admitted)

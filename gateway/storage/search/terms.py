@@ -127,8 +127,7 @@ def term_of(word: str) -> str:
 class AskedWord(NamedTuple):
     """A word of a question. A term that ends in `*` stands for all terms that begin so.
 
-    Attributes:
-        near: Looked for beside it, for less; empty for nothing.
+    `near`: looked for beside it, for less; empty for nothing.
     """
 
     term: str

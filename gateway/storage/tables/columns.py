@@ -46,9 +46,8 @@ def id_column() -> Column[int]:
 def conversation_column(*, primary_key: bool = False, cascades: bool = False) -> Column[int]:
     """Return the column for the conversation to which a row belongs.
 
-    Args:
-        cascades: The row goes with its conversation, also where a program of before the table
-            erases that.
+    `cascades`: the row goes with its conversation, also where a program of before the table erases
+    that.
     """
     reference = ForeignKey("conversation.id", ondelete="CASCADE" if cascades else None)
     return Column("conversation", Whole, reference, primary_key=primary_key, nullable=False)
@@ -121,8 +120,7 @@ def _literally(value: Any) -> Any:
 def known_place(found: T | None, after: str) -> T:
     """Return where the row is that a page of a list begins behind.
 
-    Raises:
-        NotFound: There is no such row.
+    Raises `NotFound` if there is no such row.
     """
     if found is None:
         raise NotFound(f"there is no {after} to go on behind; begin without it")
