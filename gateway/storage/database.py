@@ -6,10 +6,10 @@ run the same transaction functions, on threads of their own, and hand the result
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pydantic import SecretStr
 from sqlalchemy import Connection
@@ -53,9 +53,8 @@ INTERRUPT_EVERY_S = 0.05
 class Database(Protocol):
     """An open database; every function `fn(conn, …)` is one transaction."""
 
-    @property
-    def server(self) -> DatabaseServer | None:
-        """The server that other replicas may share; None for a file, which is ours alone."""
+    server: DatabaseServer | None
+    """The server that other replicas may share; None for a file, which is ours alone."""
 
     async def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -87,10 +86,7 @@ class Database(Protocol):
         """
 
     async def scrub(self) -> None:
-        """Take what was erased out of the files, as far as that is the database's to do.
-
-        Raises `StorageUnavailable` if it cannot be done now.
-        """
+        """Take what was erased out of the files; raises `StorageUnavailable` if it cannot now."""
 
     async def close(self) -> None:
         """Finish what was begun, then close all connections. Idempotent."""
@@ -112,37 +108,6 @@ def location_of(settings: Settings) -> Location:
     return DatabaseServer(
         SecretStr(url), direct, direct is not None, storage.connections, storage.migrate == "run"
     )
-
-
-class Job(NamedTuple):
-    """A function that waits for a thread, and the future of its caller.
-
-    `apart`: it runs outside of transactions, and gets the driver's connection.
-    """
-
-    fn: Callable[[Any], Any]
-    future: asyncio.Future[Any]
-    apart: bool = False
-
-
-class JobResult(NamedTuple):
-    """What became of a job: its value, or the exception that its caller gets."""
-
-    job: Job
-    value: Any
-    error: BaseException | None
-
-
-def report(done: Iterable[JobResult]) -> None:
-    """Hand results to those who wait for them; on the loop."""
-    for job, value, error in done:
-        if job.future.done():
-            continue
-        if error is None:
-            job.future.set_result(value)
-        else:
-            job.future.set_exception(error)
-            retrieve(job.future)
 
 
 class Search:

@@ -16,11 +16,11 @@ import queue
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import aiosqlite
 from filelock import FileLock, Timeout
@@ -34,13 +34,14 @@ from sqlalchemy import (
     create_engine,
 )
 from sqlalchemy.exc import DBAPIError
+from typing_extensions import override
 
 # At the top: statements that other threads build while the ORM is being imported fail.
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from agent.processes.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
-from gateway.storage.database import Job, JobResult, Search, report, retrieve
+from gateway.storage.database import Database, Search, retrieve
 from gateway.storage.identity import FileWatch
 from gateway.storage.scrubbing import Scrubber, empty_log
 
@@ -67,7 +68,19 @@ _DISCREET: dict[str, Any] = {"hide_parameters": True}
 """Errors and logs do not quote what people wrote."""
 
 
-class SqliteDatabase:
+class _Job(NamedTuple):
+    """A function that waits for the writer; outside of a transaction it gets the driver's."""
+
+    fn: Callable[[Any], Any]
+    future: asyncio.Future[Any]
+    apart: bool = False
+
+
+_Result = tuple[_Job, Any, BaseException | None]
+"""What became of a job: its value, or the exception that its caller gets."""
+
+
+class SqliteDatabase(Database):
     """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
 
     server: None = None
@@ -80,7 +93,7 @@ class SqliteDatabase:
         self._scrubber = scrubber
         self._raw = cast("sqlite3.Connection", connection.connection.driver_connection)
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
@@ -98,30 +111,20 @@ class SqliteDatabase:
         self._searchers: AsyncEngine | None = None
         self._searches: dict[asyncio.Future[Any], Search] = {}
 
+    @override
     async def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run `fn(conn, …)` in a transaction and return its value once that is committed.
-
-        A caller that is cancelled while it waits does not undo the transaction.
-
-        Raises:
-            StorageUnavailable: Rolled back; the disk, not the function, is to blame.
-            Exception: Whatever `fn` raised; its writes are rolled back, its neighbours' are not.
-        """
         if self._closed:
             raise StorageUnavailable("the database is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(Job(lambda conn: fn(conn, *args, **kwargs), future))
+        self._jobs.put(_Job(lambda conn: fn(conn, *args, **kwargs), future))
         return await future
 
+    @override
     async def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
-
-        Raises `StorageUnavailable` if the file cannot be read, or the database is closed.
-        """
         if self._closed:
             raise StorageUnavailable("the database is closed")
         reading = partial(self._read, fn, *args, **kwargs)
@@ -141,14 +144,11 @@ class SqliteDatabase:
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
 
+    @override
     async def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
-
-        Between its statements it holds the event loop. Raises `StorageUnavailable` if the file
-        cannot be read, or the database is closed.
-        """
+        # Between its statements it holds the event loop.
         if self._closed:
             raise StorageUnavailable("the database is closed")
         search = Search(lambda conn: fn(conn, *args, **kwargs), lambda raw: raw.interrupt())
@@ -173,12 +173,9 @@ class SqliteDatabase:
         del self._searches[searching]
         retrieve(searching)
 
+    @override
     async def scrub(self) -> None:
-        """Empty the log and overwrite what erased rows have left, so that nothing is left of them.
-
-        Takes seconds per gigabyte, in steps that hold up other writes for milliseconds. Raises
-        `StorageUnavailable` if a reader holds on to the log.
-        """
+        # Seconds per gigabyte, in steps that hold up other writes for milliseconds.
         await self._between_readers(empty_log)
         pages = await asyncio.to_thread(self._scrubber.find)
         while pages:
@@ -197,11 +194,11 @@ class SqliteDatabase:
         if self._closed:
             raise StorageUnavailable("the database is closed")
         future: asyncio.Future[bool] = self._loop.create_future()
-        self._jobs.put(Job(step, future, apart=True))
+        self._jobs.put(_Job(step, future, apart=True))
         return await future
 
+    @override
     async def close(self) -> None:
-        """Finish what is queued, then end the writer and the readers. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -218,12 +215,12 @@ class SqliteDatabase:
         while batch := self._next_batch():
             done = self._commit([job for job in batch if not job.apart])
             done += [self._run_apart(job) for job in batch if job.apart]
-            self._loop.call_soon_threadsafe(report, done)
+            self._loop.call_soon_threadsafe(_report, done)
 
-    def _next_batch(self) -> list[Job]:
+    def _next_batch(self) -> list[_Job]:
         """Return at least one job, or an empty list when the database closes."""
         job = self._jobs.get()
-        batch: list[Job] = []
+        batch: list[_Job] = []
         while job is not None:
             batch.append(job)
             if len(batch) == BATCH or self._jobs.empty():
@@ -233,7 +230,7 @@ class SqliteDatabase:
         self._jobs.put(None)
         return batch
 
-    def _commit(self, batch: list[Job]) -> list[JobResult]:
+    def _commit(self, batch: list[_Job]) -> list[_Result]:
         if not batch:
             return []
         try:
@@ -250,26 +247,26 @@ class SqliteDatabase:
         # A COMMIT that failed leaves the transaction open.
         with contextlib.suppress(sqlite3.Error):
             self._raw.rollback()
-        return [JobResult(job, None, lost) for job in batch]
+        return [(job, None, lost) for job in batch]
 
-    def _run_apart(self, job: Job) -> JobResult:
+    def _run_apart(self, job: _Job) -> _Result:
         try:
             self._watch.before(self._raw)
             value = job.fn(self._raw)
             self._watch.after()
         except (sqlite3.Error, OSError, StorageUnavailable) as exc:
-            return JobResult(job, None, _unavailable(exc))
-        return JobResult(job, value, None)
+            return (job, None, _unavailable(exc))
+        return (job, value, None)
 
-    def _run(self, job: Job) -> JobResult:
+    def _run(self, job: _Job) -> _Result:
         conn = self._connection
         # One function that fails is rolled back alone: the batch is one commit for all others.
         self._raw.execute("SAVEPOINT job")
         try:
-            done = JobResult(job, job.fn(conn), None)
+            done = (job, job.fn(conn), None)
         except Exception as exc:  # noqa: BLE001 - carried to the caller, whatever it is
             self._undo(exc)
-            return JobResult(job, None, _storage_error(exc))
+            return (job, None, _storage_error(exc))
         self._raw.execute("RELEASE job")
         return done
 
@@ -478,3 +475,15 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
         if target.is_relative_to(point) and len(point) >= longest:
             kind, longest = fstype, len(point)
     return kind
+
+
+def _report(done: Iterable[_Result]) -> None:
+    """Hand results to those who wait for them; on the loop."""
+    for job, value, error in done:
+        if job.future.done():
+            continue
+        if error is None:
+            job.future.set_result(value)
+        else:
+            job.future.set_exception(error)
+            retrieve(job.future)

@@ -101,7 +101,7 @@ async def _wait_until_started(server: DatabaseServer) -> None:
 
 @asynccontextmanager
 async def _open_server(server: DatabaseServer) -> AsyncIterator[Database]:
-    from gateway.storage.postgres_database import PostgresDatabase  # noqa: PLC0415
+    from gateway.storage.postgres import PostgresDatabase  # noqa: PLC0415
 
     if server.migrates:
         await asyncio.to_thread(prepare_server, server)

@@ -100,7 +100,7 @@ from gateway.settings.tree import (
 )
 from gateway.storage import migrations, postgres, presence
 from gateway.storage.engine import SqliteDatabase, connected
-from gateway.storage.postgres_database import PostgresDatabase
+from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from adapters.base import Share
 from gateway.errors import StorageError
 from gateway.storage.database import DatabaseServer
-from gateway.storage.postgres_database import PostgresDatabase
+from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.queue import leases
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import Receiving

@@ -19,8 +19,7 @@ from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.storage import migrations, postgres
 from gateway.storage.database import DatabaseServer
 from gateway.storage.migrations import open_locked
-from gateway.storage.postgres import driver_of
-from gateway.storage.postgres_database import PostgresDatabase
+from gateway.storage.postgres import PostgresDatabase, driver_of
 from gateway.storage.schema import cursor, member, prompt_text
 from tests.support.crash import until
 from tests.support.database_proxy import DatabaseProxy, Loss

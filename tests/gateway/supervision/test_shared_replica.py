@@ -19,7 +19,7 @@ from sqlalchemy import Connection, select, update
 
 from adapters.base import Share
 from gateway.storage import schema
-from gateway.storage.postgres_database import PostgresDatabase
+from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import leases, replicas
 from gateway.storage.queue.blame import Death, Inheritance
