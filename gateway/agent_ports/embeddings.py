@@ -27,7 +27,7 @@ from agent.usage import Usage
 from gateway.errors import StorageError
 from gateway.storage.database import Database
 from gateway.storage.reports import health, ledger
-from gateway.storage.search import index, vectors
+from gateway.storage.search import index, query
 from gateway.storage.search.query import SearchLimits
 
 log = structlog.get_logger()
@@ -83,8 +83,8 @@ class Embedder:
         Raises:
             ModelError: The provider cannot be asked now.
         """
-        made, most, before = 0, vectors.TEXTS, (index.END, index.END)
-        while found := await self._database.read(vectors.lacking, self._space, before, most):
+        made, most, before = 0, query.TEXTS, (index.END, index.END)
+        while found := await self._database.read(query.lacking, self._space, before, most):
             conversation, texts = found
             try:
                 bodies = await self._asked([*texts.values()], conversation)
@@ -93,9 +93,9 @@ class Embedder:
                     most = 1
                     continue
                 log.warning("text_not_embedded", conversation=conversation, error=str(exc))
-                bodies, most = [b""], vectors.TEXTS
+                bodies, most = [b""], query.TEXTS
             by_seq = dict(zip(texts, bodies, strict=True))
-            await self._database.write(vectors.enter, conversation, self._space, by_seq)
+            await self._database.write(query.enter_vectors, conversation, self._space, by_seq)
             made, before = made + len(texts), (conversation, min(texts))
         return made
 
@@ -114,7 +114,7 @@ class Embedder:
             log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
             return {}
         # On a thread: to compare 100,000 vectors takes too long for the event loop.
-        return await self._database.read(vectors.nearness, conversations, asked, only, self._space)
+        return await self._database.read(query.nearness, conversations, asked, only, self._space)
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> list[bytes]:
         """Return the vectors of texts, by one request, which is booked.

@@ -9,25 +9,39 @@ conversations.
 A conversation's search looks through its own messages from the first one on, before `/new` too, and
 in a direct chat through the sender's other direct chats on the platform. It never looks into a
 group, where others listen, nor into a delegated child.
+
+Vectors of messages are made by a model of embeddings behind the index, for what it holds, and
+erased with it; an empty one is of a text that has none.
 """
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, func, select, text
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+)
 
 from agent.messages import decode, full_text
 from agent.ports import PastMessage
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.transcript import END
 from gateway.storage.people import notebook
-from gateway.storage.schema import conversation, iso_time, message, search_row
+from gateway.storage.schema import conversation, iso_time, message, search_row, vector
 from gateway.storage.search.index import SEQ_BITS, row_id
-from gateway.storage.search.terms import AskedWord, asked_words
+from gateway.storage.search.terms import AskedWord, asked_words, searched_text
 
 MAX_CONVERSATIONS = 15
 """Most that one search looks through. With 16 words of a question, each looked for in two ways,
@@ -51,6 +65,14 @@ _STEPS = range(-REACH, REACH + 1)
 USUAL_TERMS = 20
 """Of a chat message. A longer one says less with each term: by 15 % for so many terms more."""
 LENGTH_WEIGHT = 0.15
+TEXTS = 32
+"""Most messages of one request: of 8,000 bytes each at most."""
+MOST_COMPARED = 100_000
+"""Vectors that one search compares, the newest of a conversation: 26 MB of 256 numbers each."""
+WEIGHT = 0.1
+"""What a standard deviation of nearness is worth, in parts of the words' best score."""
+KERNEL = (0.25, 0.5, 1.0, 0.5, 0.25)
+"""What the messages on either side have to say for one: two steps before, one, itself, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +312,7 @@ def best(
     """Return the best of what was read: plain arithmetic, milliseconds for the longest question.
 
     `nearness`: by conversation and seq, of messages that may be found: what their meaning says, in
-    parts of what the words of the best one say (vectors.py).
+    parts of what the words of the best one say (`nearness`).
     """
     words, admitted = gathered
     scores = _scores(words, admitted)
@@ -394,3 +416,101 @@ def around(
             past = PastMessage(row.seq, row.role, full_text(said), iso_time(row.at), origins)
             found.setdefault(n, []).append(past)
     return found
+
+
+_key = (search_row.c.conversation, search_row.c.seq)
+_of_space = vector.c.space == bindparam("space")
+
+
+def lacking(
+    conn: Connection, space: str, before: tuple[int, int], most: int
+) -> tuple[int, dict[int, str]] | None:
+    """Return a conversation and the texts of its next messages without a vector, by seq, or None.
+
+    Args:
+        space: What their vectors can be compared with.
+        before: Conversation and seq: only messages before it, the last ones first.
+    """
+    known = {"space": space, "before": before[0], "before_seq": before[1], "most": most}
+    if not (rows := conn.execute(_LACKING, known).all()):
+        return None
+    here = rows[0].conversation
+    read = ((row.seq, decode(row.body)) for row in rows if row.conversation == here)
+    return here, {seq: searched_text(each) for seq, each in read}
+
+
+_LACKING = (
+    select(*_key, message.c.body)
+    .join(message, (message.c.conversation == _key[0]) & (message.c.seq == _key[1]))
+    .where(
+        tuple_(*_key) < tuple_(bindparam("before"), bindparam("before_seq")),
+        ~exists().where(vector.c.conversation == _key[0], vector.c.seq == _key[1], _of_space),
+    )
+    .order_by(_key[0].desc(), _key[1].desc())
+    .limit(bindparam("most"))
+)
+
+
+def enter_vectors(
+    conn: Connection, conversation_id: int, space: str, bodies: Mapping[int, bytes]
+) -> None:
+    """Enter vectors by seq, in the place of others, but for messages that were erased meanwhile."""
+    conversations.hold(conn, conversation_id)
+    here = vector.c.conversation == conversation_id
+    conn.execute(delete(vector).where(here, vector.c.seq.in_(bodies)))
+    there = select(_key[1]).where(_key[0] == conversation_id, _key[1].in_(bodies))
+    known = {"conversation": conversation_id, "space": space}
+    if rows := [known | {"seq": seq, "body": bodies[seq]} for seq in conn.scalars(there)]:
+        conn.execute(insert(vector), rows)
+
+
+def nearness(
+    conn: Connection,
+    conversation_ids: Collection[int],
+    question: bytes,
+    only: SearchLimits,
+    space: str,
+) -> dict[tuple[int, int], float]:
+    """Return how near messages that may be found are to a question; {} for too few.
+
+    By conversation and seq, in parts of the words' best score: how much nearer a message is, with
+    the two on either side, than those of the searched conversations are on the mean.
+    """
+    np: Any = import_module("numpy")
+    asked = np.frombuffer(question, dtype=np.int8).astype(np.float32)
+    smooth: list[Any] = []
+    compared: list[Any] = []
+    for each in conversation_ids:
+        known = {"conversation_id": each, "last_seq": only.ends(each), "space": space}
+        rows = conn.execute(_DIRECTIONS, known | {"size": len(question)}).all()
+        if not rows:
+            continue
+        bodies = np.frombuffer(b"".join(row.body for row in rows), dtype=np.int8)
+        matrix = bodies.reshape(len(rows), len(question)).astype(np.float32)
+        cosine = matrix @ asked / (np.linalg.norm(matrix, axis=1) * np.linalg.norm(asked))
+        weight = np.convolve(np.ones(len(rows)), KERNEL, "full")[2:-2]
+        smooth.append(np.convolve(cosine, KERNEL, "full")[2:-2] / weight)
+        compared += rows
+    if len(compared) < len(KERNEL):
+        return {}
+    whole = np.concatenate(smooth)
+    near = (WEIGHT * (whole - whole.mean()) / (float(whole.std()) or 1.0)).tolist()
+    return {
+        (row.conversation, row.seq): share
+        for row, share in zip(compared, near, strict=True)
+        if only.admits(row.role, row.at)
+    }
+
+
+_DIRECTIONS = (
+    select(*_key, vector.c.body, search_row.c.role, search_row.c.at)
+    .join(vector, (vector.c.conversation == _key[0]) & (vector.c.seq == _key[1]))
+    .where(
+        vector.c.conversation == bindparam("conversation_id"),
+        vector.c.seq <= bindparam("last_seq"),
+        func.length(vector.c.body) == bindparam("size"),
+        _of_space,
+    )
+    .order_by(vector.c.seq.desc())
+    .limit(MOST_COMPARED)
+)

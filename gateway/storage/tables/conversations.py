@@ -264,7 +264,7 @@ event.listen(
     ).execute_if(dialect="postgresql"),
 )
 
-# Vectors of messages, where the search has a model of embeddings (storage/search/vectors.py).
+# Vectors of messages, where the search has a model of embeddings (storage/search/query.py).
 vector = Table(
     "vector",
     metadata,

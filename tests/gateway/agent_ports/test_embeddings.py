@@ -28,7 +28,7 @@ from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import leases
 from gateway.storage.schema import ledger, vector
-from gateway.storage.search import vectors
+from gateway.storage.search import query
 from gateway.wiring import build_embedder, embedding_model
 from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
 from tests.support.gateway import RecordingModel, agent_of, running
@@ -54,7 +54,7 @@ def embedder(
     server: EmbeddingsServer, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> Embedder:
     """Its model at work on the test's database, with more weight than usual."""
-    monkeypatch.setattr(vectors, "WEIGHT", 0.2)
+    monkeypatch.setattr(query, "WEIGHT", 0.2)
     return embedder_of(database, server)
 
 
@@ -184,7 +184,7 @@ async def test_the_agents_search_compares_meanings(
     tmp_path: Path, server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a gateway that is told to."""
-    monkeypatch.setattr(vectors, "WEIGHT", 0.5)
+    monkeypatch.setattr(query, "WEIGHT", 0.5)
 
     def script(request: ModelRequest) -> Step:
         newest = request.messages[-1]
@@ -285,7 +285,7 @@ async def test_the_price_is_the_operators_or_unknown(
 
 def test_a_request_has_no_more_tokens_than_the_provider_takes() -> None:
     """300,000 in all: a token has a byte at least."""
-    assert vectors.TEXTS * TEXT_BYTES <= 300_000
+    assert query.TEXTS * TEXT_BYTES <= 300_000
 
 
 def test_long_and_empty_texts_are_taken() -> None:

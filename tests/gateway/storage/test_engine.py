@@ -88,7 +88,7 @@ def busy_writer(database: SqliteDatabase) -> Iterator[None]:
         is_held.set()
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result(timeout=30)
 
-    database._jobs.put(engine_module.Job(wait, loop.create_future()))
+    database._jobs.put(engine_module._Job(wait, loop.create_future()))
     # Else what comes next goes into the same batch, in whole or in part.
     assert is_held.wait(timeout=30)
     try:

@@ -48,7 +48,7 @@ from gateway.storage.schema import (
     quarantine,
     replica,
 )
-from gateway.storage.search import index, vectors
+from gateway.storage.search import index, query
 from tests.support.postgres import PostgresServer, server_at
 from tests.support.scripted_model import tool_call
 from tests.support.searching import feed
@@ -101,9 +101,9 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
         store.run(turns.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
     feed(store)
-    lacking = store.run(vectors.lacking, "space", (index.END, index.END), vectors.TEXTS)
+    lacking = store.run(query.lacking, "space", (index.END, index.END), query.TEXTS)
     assert lacking is not None
-    store.run(vectors.enter, lacking[0], "space", dict.fromkeys(lacking[1], b"direction"))
+    store.run(query.enter_vectors, lacking[0], "space", dict.fromkeys(lacking[1], b"direction"))
     return current.lease.conversation
 
 

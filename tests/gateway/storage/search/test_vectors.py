@@ -6,10 +6,9 @@ import pytest
 
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import vector
-from gateway.storage.search import index, vectors
-from gateway.storage.search.query import EVERYTHING, SearchLimits
+from gateway.storage.search import index, query
+from gateway.storage.search.query import EVERYTHING, TEXTS, SearchLimits
 from gateway.storage.search.terms import terms_of
-from gateway.storage.search.vectors import TEXTS
 from tests.support.searching import chat, feed, said, talk, tell
 from tests.support.storage import Store, forget
 
@@ -24,11 +23,11 @@ def body(*numbers: int) -> bytes:
 def make(store: Store, space: str = SPACE) -> list[tuple[int, dict[int, str]]]:
     """Make what is missing; returns what was embedded together."""
     batches, before = [], (END, END)
-    while batch := store.run(vectors.lacking, space, before, TEXTS):
+    while batch := store.run(query.lacking, space, before, TEXTS):
         conversation, texts = batch
         batches.append((conversation, texts))
         made = {seq: body(1, 2, 3) if text else b"" for seq, text in texts.items()}
-        store.run(vectors.enter, conversation, space, made)
+        store.run(query.enter_vectors, conversation, space, made)
         before = (conversation, min(texts))
     return batches
 
@@ -61,7 +60,7 @@ def test_of_two_that_make_the_same_one_stays(store: Store) -> None:
     here = talk(store, "a zebra", "a horse")
     for numbers in ((1, 1, 1), (2, 2, 2)):
         made = dict.fromkeys([1, 2], body(*numbers))
-        store.run(vectors.enter, here, SPACE, made)
+        store.run(query.enter_vectors, here, SPACE, made)
     assert [row.body for row in store.rows(vector)] == [body(2, 2, 2)] * 2
 
 
@@ -69,7 +68,7 @@ def test_what_was_erased_meanwhile_gets_no_vector(store: Store) -> None:
     """The provider was asked before; its answer comes behind."""
     here = talk(store, "a zebra", "a horse")
     store.run(index.take_out, here, {1: terms_of(said("a zebra"))})
-    store.run(vectors.enter, here, SPACE, {1: body(1, 2, 3), 2: body(1, 2, 3)})
+    store.run(query.enter_vectors, here, SPACE, {1: body(1, 2, 3), 2: body(1, 2, 3)})
     assert kept(store, here) == [2]
 
 
@@ -99,8 +98,8 @@ def nearness(
     for conversation_id, each in bodies.items():
         here = talk(store, *["a zebra"] * len(each), user=f"{conversation_id}")
         assert here == conversation_id
-        store.run(vectors.enter, here, SPACE, dict(enumerate(each, 1)))
-    return store.run(vectors.nearness, list(bodies), body(127, 127, 0), only, SPACE)
+        store.run(query.enter_vectors, here, SPACE, dict(enumerate(each, 1)))
+    return store.run(query.nearness, list(bodies), body(127, 127, 0), only, SPACE)
 
 
 AWAY, NEAR = body(0, 0, 127), body(60, 60, 0)
@@ -121,7 +120,7 @@ def test_only_what_may_be_found_is_near(store: Store) -> None:
     found = nearness(store, {1: [AWAY, AWAY, AWAY, NEAR, AWAY, AWAY, NEAR]}, only)
     assert sorted(found) == [(1, seq) for seq in range(1, 7)]
     answers = SearchLimits(role="assistant")
-    found = store.run(vectors.nearness, [1], body(127, 127, 0), answers, SPACE)
+    found = store.run(query.nearness, [1], body(127, 127, 0), answers, SPACE)
     assert sorted(found) == [(1, 2), (1, 4), (1, 6)]
 
 
