@@ -36,7 +36,7 @@ from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.storage.conversation import sessions, turn_journal, turns
-from gateway.storage.conversation.turns import ToolStep, Turn
+from gateway.storage.conversation.turns import Step, Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.people.notebook import Change, Note
@@ -203,10 +203,10 @@ def trail_of(conn: Connection, turn: Turn) -> Trail:
     done = turns.tool_steps(conn, turn)
     trail = Trail(
         named=frozenset(
-            address for each in said if not each.beside_paste for address in named_in(each.text)
+            address for text, beside_paste in said if not beside_paste for address in named_in(text)
         ),
         links={
-            address: "" for each in said if each.beside_paste for address in named_in(each.text)
+            address: "" for text, beside_paste in said if beside_paste for address in named_in(text)
         },
         followed=sum(_took_link(each) for each in done),
         recalled=any("recalled" in (each.marks or ()) or each.name in RECALLING for each in done),
@@ -215,7 +215,7 @@ def trail_of(conn: Connection, turn: Turn) -> Trail:
     return trail
 
 
-def _took_link(step: ToolStep) -> bool:
+def _took_link(step: Step) -> bool:
     # A fetch without marks may have taken one.
     return step.name == FETCH_URL if step.marks is None else "linked" in step.marks
 

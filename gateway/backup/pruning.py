@@ -47,7 +47,7 @@ def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> d
             counted["transcript"] = counted["transcript"].plus(each)
     if settings.limits_files:
         due = retention.files_due(conn, age_s(settings.files_days), settings.files_max_bytes)
-        counted["files"] = Pruned(len(due), sum(file.size_bytes for file in due))
+        counted["files"] = Pruned(len(due), sum(size_bytes for _, size_bytes in due))
     return _in_order(counted)
 
 
@@ -176,9 +176,9 @@ class Pruner:
 
     async def _files(self) -> AsyncIterator[Pruned]:
         old_s, most = age_s(self._settings.files_days), self._settings.files_max_bytes
-        for file in await self._database.read(retention.files_due, old_s, most):
-            if await self._step(retention.remove_file, file):
-                yield Pruned(1, file.size_bytes)
+        for file_id, size_bytes in await self._database.read(retention.files_due, old_s, most):
+            if await self._step(retention.remove_file, file_id):
+                yield Pruned(1, size_bytes)
         while keys := await self._database.read(retention.parts_left):
             for key in keys:
                 await self._step(retention.erase_part, key)

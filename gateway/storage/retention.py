@@ -417,17 +417,12 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
     conn.execute(delete(node).where(*over, or_(_old(node, age_s), is_last)))
 
 
-class DueFile(NamedTuple):
-    """A stored file."""
-
-    id: int
-    size_bytes: int
-
-
-def files_due(conn: Connection, age_s: float | None, most_bytes: int | None) -> list[DueFile]:
+def files_due(
+    conn: Connection, age_s: float | None, most_bytes: int | None
+) -> list[tuple[int, int]]:
     """Return the files that are too old, or the oldest beyond so many bytes of all; oldest first.
 
-    Those that a view shows, or that are still to be sent, stay.
+    Of each its id and its bytes. Those that a view shows, or that are still to be sent, stay.
     """
     is_stored = attachment.c.state == "stored"
     total = int(conn.scalar(select(func.sum(attachment.c.size_bytes)).where(is_stored)) or 0)
@@ -438,7 +433,7 @@ def files_due(conn: Connection, age_s: float | None, most_bytes: int | None) -> 
         if not row.too_old and (most_bytes is None or total <= most_bytes):
             break
         if not _is_needed(conn, row):
-            due.append(DueFile(row.id, row.size_bytes))
+            due.append((row.id, row.size_bytes))
             total -= row.size_bytes
     return due
 
@@ -474,15 +469,15 @@ def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
     return conn.execute(select(message.c.seq).where(*here).limit(1)).first() is not None
 
 
-def remove_file(conn: Connection, file: DueFile) -> bool:
+def remove_file(conn: Connection, file_id: int) -> bool:
     """Note that a file is gone, if nobody needs it; its parts are to be erased one by one."""
-    row = conn.execute(select(attachment).where(attachment.c.id == file.id)).one_or_none()
+    row = conn.execute(select(attachment).where(attachment.c.id == file_id)).one_or_none()
     if row is None or row.state != "stored":
         return False
     conversations.hold(conn, row.conversation)
     if _is_needed(conn, row):
         return False
-    here = attachment.c.id == file.id
+    here = attachment.c.id == file_id
     conn.execute(update(attachment).where(here).values(state="failed", error=GONE))
     return True
 

@@ -21,19 +21,16 @@ from gateway.commands.status_figures import StatusFacts
 from gateway.console import charts, register
 from gateway.console.register import HOME, Ask, Missing, Result, Shown, address, listed, older, page
 from gateway.console.wording import short
-from gateway.storage.conversation import conversations, sessions, transcript
+from gateway.storage.conversation import conversations, questions, sessions, transcript, turns
+from gateway.storage.conversation.attachments import StoredFile
+from gateway.storage.conversation.questions import Question
+from gateway.storage.conversation.turns import Step
+from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.reports import conversation_list, history, spending, steps, usage
 from gateway.storage.reports.conversation_list import State, Wanted
 from gateway.storage.reports.history import Recorded, Segment, speaker, standing, text_with_labels
 from gateway.storage.reports.spending import Call, Spent
-from gateway.storage.reports.steps import (
-    FileRow,
-    JournaledStep,
-    Received,
-    Sent,
-    TurnHead,
-    TurnQuestion,
-)
+from gateway.storage.reports.steps import Sent, TurnRow
 
 LIST = f"{HOME}/conversations"
 SHOWN_CHARS = 280
@@ -119,8 +116,8 @@ class ToolShown:
     name: str
     arguments: str
     call_id: str
-    step: JournaledStep | None = None
-    asked: TurnQuestion | None = None
+    step: Step | None = None
+    asked: Question | None = None
     result: "MessageShown | None" = None
 
 
@@ -153,10 +150,10 @@ class TurnShown:
         waits_for: The kind of question that nobody has answered; empty for none.
     """
 
-    head: TurnHead | None
+    head: TurnRow | None
     messages: list[MessageShown]
-    received: list[Received] = field(default_factory=list)
-    files: list[FileRow] = field(default_factory=list)
+    received: list[InboxEntry] = field(default_factory=list)
+    files: list[StoredFile] = field(default_factory=list)
     apart: list[Call] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)
@@ -234,7 +231,7 @@ def turns_of(
     number: int,
     rows: Sequence[Recorded],
     plan: ViewPlan,
-    commands: Sequence[TurnHead],
+    commands: Sequence[TurnRow],
 ) -> list[TurnShown]:
     """Return rows of the transcript by their turns, and commands, with all that belongs to them."""
     ids = sorted({row.turn for row in rows if row.turn is not None})
@@ -248,9 +245,9 @@ def turns_of(
         shown.insert(next(behind, len(shown)), TurnShown(head, []))
     ids += [head.id for head in commands]
     by_turn = {each.head.id: each for each in shown if each.head is not None}
-    journal = _by_turn(steps.journal(conn, ids))
+    journal = _by_turn(turns.steps_of(conn, ids))
     billed = _by_turn(spending.calls_of_turns(conn, number, ids))
-    asked = _by_turn(steps.questions(conn, ids))
+    asked = _by_turn(questions.of_turns(conn, ids))
     sent = _by_turn(steps.sent(conn, ids))
     received, files = steps.received(conn, number, ids)
     for turn_id, each in by_turn.items():
@@ -302,9 +299,7 @@ def _pretty(arguments: str) -> str:
         return arguments
 
 
-def _with_calls(
-    turn: TurnShown, done: Sequence[JournaledStep], billed: Sequence[Call]
-) -> list[Call]:
+def _with_calls(turn: TurnShown, done: Sequence[Step], billed: Sequence[Call]) -> list[Call]:
     """Give messages the calls that made them; returns the other calls.
 
     The n-th call of a turn that its journal has made its n-th message. The page may begin in the
@@ -319,9 +314,7 @@ def _with_calls(
     return [call for call in billed if id(call) not in used]
 
 
-def _with_tools(
-    turn: TurnShown, done: Sequence[JournaledStep], asked: Sequence[TurnQuestion]
-) -> None:
+def _with_tools(turn: TurnShown, done: Sequence[Step], asked: Sequence[Question]) -> None:
     """Give calls of tools their entries in the journal, their questions and their results."""
     journal = {step.call_id: step for step in done if step.kind == "tool"}
     questions = {each.call_id: each for each in asked}

@@ -58,7 +58,7 @@ class StoredFile(NamedTuple):
     """A file that came with a message or that a tool made, whatever became of it.
 
     Attributes:
-        inbox_seq: The message it came with; None for one that a tool made.
+        inbox_seq: The message it came with; None for one that a tool of `turn_id` made.
         size_bytes: As the platform said; exact once it is stored.
         state: pending, stored or failed.
         error: Why it is not there, in words for the model.
@@ -66,6 +66,7 @@ class StoredFile(NamedTuple):
 
     id: int
     inbox_seq: int | None
+    turn_id: int | None
     name: str
     kind: AttachmentKind
     mime: str
@@ -286,8 +287,8 @@ def offer(
     given = Attachment(name=name, kind=kind, mime=mime)
     attachment_id = _insert(conn, turn.lease.conversation, given, turn_id=turn.id)
     _store(conn, attachment_id, content)
-    mime = clean_mime(mime)
-    return StoredFile(attachment_id, None, name, kind, mime, len(content), "stored", None)
+    made_by, what = (attachment_id, None, turn.id), (name, kind, clean_mime(mime))
+    return StoredFile(*made_by, *what, len(content), "stored", None)
 
 
 def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> int:

@@ -6,7 +6,7 @@ none.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,6 +45,8 @@ class Question:
         answer: approval: once, conversation or deny; clarify: what was said. Empty while there is
             none.
         by: Who answered, "platform:sender id".
+        text: As it was shown where it was asked; it has the arguments of the call in it.
+        at: When it was asked; until `expires_at` it can be answered. Seconds since the epoch.
         rule: The row of the policy by which it is asked; empty for a question of the agent.
     """
 
@@ -59,8 +61,13 @@ class Question:
     answer: str
     by: str
     is_due: bool
-    for_owners: bool = False
-    rule: str = ""
+    for_owners: bool
+    rule: str
+    call_id: str
+    text: str
+    at: float
+    expires_at: float
+    answered_at: float | None
 
 
 def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
@@ -71,6 +78,12 @@ def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
 
 
 _COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
+
+
+def of_turns(conn: Connection, turn_ids: Iterable[int]) -> list[Question]:
+    """Return what people were asked while turns waited, in order."""
+    query = select(*_COLUMNS).where(inquiry.c.turn_id.in_(turn_ids)).order_by(inquiry.c.id)
+    return [_found(row) for row in conn.execute(query)]
 
 
 def find(conn: Connection, inquiry_id: int) -> Question | None:
@@ -100,19 +113,14 @@ class WaitingQuestion:
     """A question that waits for an answer, as an operator sees it.
 
     Attributes:
-        text: As it was shown where it was asked; it has the arguments of the call in it.
         senders: Whose words the waiting turn holds, "platform:sender id".
-        at: When it was asked; `expires_at`: until when it can be answered. Seconds since the epoch.
     """
 
     question: Question
     platform: str
     chat: str
-    text: str
-    senders: tuple[str, ...]
-    at: float
-    expires_at: float
     title: str
+    senders: tuple[str, ...]
 
 
 def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list[WaitingQuestion]:
@@ -132,8 +140,8 @@ def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list
     newest_first = sorted(rows, key=lambda row: -row.id)[:limit]
     return [
         WaitingQuestion(
-            *(_found(row), row.platform, row.chat, row.question),
-            *(tuple(orjson.loads(row.senders or _UNKNOWN)), row.at, row.expires_at, row.title),
+            *(_found(row), row.platform, row.chat, row.title),
+            tuple(orjson.loads(row.senders or _UNKNOWN)),
         )
         for row in newest_first
     ]
@@ -409,18 +417,15 @@ def shown_in(conn: Connection, inquiry_id: int) -> dict[int, str]:
 
 
 def _found(row: Row[Any]) -> Question:
+    plain = ("id", "conversation", "turn_id", "kind", "tool", "definition", "state", "call_id")
+    times = ("at", "expires_at", "answered_at")
     return Question(
-        id=row.id,
-        conversation=row.conversation,
-        turn_id=row.turn_id,
-        kind=row.kind,
-        tool=row.tool,
-        definition=row.definition,
+        **{name: getattr(row, name) for name in (*plain, *times)},
         choices=tuple(orjson.loads(row.choices)),
-        state=row.state,
         answer=row.answer or "",
         by=row.answered_by or "",
         is_due=bool(row.is_due),
         for_owners=bool(row.for_owners),
         rule=row.rule or "",
+        text=row.question,
     )

@@ -6,9 +6,9 @@ What a turn writes, and how it ends: gateway/storage/conversation/turn_journal.p
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain, count
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Row, bindparam, case, func, select, update
@@ -267,27 +267,18 @@ MOST_SAID = 500
 """Newest messages of a lineage whose addresses count as named."""
 
 
-class WrittenWords(NamedTuple):
-    """A person's own words in a message, and whether the message also has a pasted part."""
-
-    text: str
-    beside_paste: bool
-
-
-def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[WrittenWords]:
+def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[tuple[str, bool]]:
     """Return people's own words in a segment's lineage, the newest first.
 
-    Messages that quote or forward are left out: their text does not show who wrote which part.
+    With each: whether its message also has a pasted part. Messages that quote or forward are left
+    out: their text does not show who wrote which part.
     """
     said = inbox.entries_of(
         conn, _SAID, {"conversation_id": conversation_id, "session_id": session_id}
     )
     asked = Counter(entry.turn_id for entry in said)
     texts = [(each.words, asked[each.turn_id] == 1) for each in said if each.authors is None]
-    return [
-        WrittenWords(own_words(text, alone=alone), has_pasted(text, alone=alone))
-        for text, alone in texts
-    ]
+    return [(own_words(text, alone=alone), has_pasted(text, alone=alone)) for text, alone in texts]
 
 
 _SAID = (
@@ -302,28 +293,49 @@ _SAID = (
 )
 
 
-class ToolStep(NamedTuple):
-    """A call of a tool that a turn or one of its delegated children has made.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a turn's journal; `result` is JSON of its status and its marks."""
 
-    `marks` is None if it has no result, or one of a version that noted none.
-    """
-
+    turn_id: int
+    kind: str
     name: str
-    marks: frozenset[StepMark] | None
+    call_id: str | None
+    effect: str | None
+    state: str
+    result: str | None
+    at: float
+
+    @property
+    def status(self) -> str:
+        """What became of a tool's call; empty while that is not known."""
+        return str(orjson.loads(self.result).get("status", "")) if self.result else ""
+
+    @property
+    def marks(self) -> frozenset[StepMark] | None:
+        """None if it has no result, or one of a version that noted none."""
+        noted = orjson.loads(self.result).get("marks") if self.result else None
+        return None if noted is None else frozenset(noted)
 
 
-def tool_steps(conn: Connection, current: Turn) -> list[ToolStep]:
+_STEP = tuple(step.c[each.name] for each in fields(Step))
+
+
+def steps_of(conn: Connection, turn_ids: Iterable[int]) -> list[Step]:
+    """Return the steps of turns, in order."""
+    query = select(*_STEP).where(step.c.turn_id.in_(turn_ids)).order_by(step.c.turn_id, step.c.n)
+    return [Step(*row) for row in conn.execute(query)]
+
+
+def tool_steps(conn: Connection, current: Turn) -> list[Step]:
     """Return the calls of a turn and its delegated children that will not run again."""
     if all(each["role"] == "user" for each in current.messages):
         return []
-    return [
-        ToolStep(row.name, _marks(row.result))
-        for row in conn.execute(_TOOL_STEPS, {"turn_id": current.id})
-    ]
+    return [Step(*row) for row in conn.execute(_TOOL_STEPS, {"turn_id": current.id})]
 
 
 _TOOL_STEPS = (
-    select(step.c.name, step.c.result)
+    select(*_STEP)
     .select_from(step.join(turn, turn.c.id == step.c.turn_id))
     .where(
         (
@@ -346,11 +358,6 @@ def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
     )
     found = conn.execute(query).all()
     return [entry.message for entry in transcript.decoded(found)]
-
-
-def _marks(result: str | None) -> frozenset[StepMark] | None:
-    noted = orjson.loads(result).get("marks") if result else None
-    return None if noted is None else frozenset(noted)
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:

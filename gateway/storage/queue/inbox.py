@@ -47,6 +47,7 @@ class InboxEntry:
     turn_id: int | None = None
     command: str | None = None
     authors: str | None = None
+    state: InboxState = "queued"
     has_files: bool = False
     awaits_files: bool = False
 

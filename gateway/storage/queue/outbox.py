@@ -197,7 +197,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
 def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
     """Return the conversations with a question whose name begins so; each with that name."""
     found = conn.execute(
-        select(outbox.c.conversation, outbox.c.source_key).where(*_begins_with(prefix))
+        select(outbox.c.conversation, outbox.c.source_key).where(*begins_with(prefix))
     )
     ends = ":buttons:1"
     return {
@@ -209,11 +209,11 @@ def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
 
 def erase(conn: Connection, prefix: str) -> None:
     """Erase the rows whose keys begin so, wherever they were shown."""
-    conn.execute(delete(outbox).where(*_begins_with(prefix)))
+    conn.execute(delete(outbox).where(*begins_with(prefix)))
 
 
-def _begins_with(prefix: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    # As a range: for LIKE SQLite would look at all keys.
+def begins_with(prefix: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Match rows by the beginning of their key: as a range, for LIKE SQLite looks at all keys."""
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     return outbox.c.source_key >= prefix, outbox.c.source_key < end
 
@@ -250,7 +250,7 @@ def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
 
 def is_shown(conn: Connection, prefix: str) -> bool:
     """Whether any of the rows whose keys begin so was shown."""
-    return _is_any(conn, *_begins_with(prefix), outbox.c.state == "sent")
+    return _is_any(conn, *begins_with(prefix), outbox.c.state == "sent")
 
 
 def has_dead(conn: Connection, conversation_id: int) -> bool:

@@ -6,7 +6,7 @@ their first questions.
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -92,7 +92,7 @@ def items(
         {"session_key": session_key, "after_inbox": after_inbox, "after_outbox": after_outbox},
     ).all()
     # Pages ask again and again, and mostly nothing is new.
-    files = _files(conn, session_key) if rows else _FilesOfChat({}, {})
+    files = _files(conn, session_key) if rows else ({}, {})
     found = [_item(row, files) for row in rows]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
 
@@ -134,11 +134,8 @@ def _items() -> Any:
 _ITEMS = _items()
 
 
-class _FilesOfChat(NamedTuple):
-    """A conversation's files, by message and by id."""
-
-    of_message: dict[int, tuple[ChatFile, ...]]
-    by_id: dict[int, ChatFile]
+_FilesOfChat = tuple[dict[int, tuple[ChatFile, ...]], dict[int, ChatFile]]
+"""A conversation's files, by message and by id."""
 
 
 def _files(conn: Connection, session_key: str) -> _FilesOfChat:
@@ -158,12 +155,13 @@ def _files(conn: Connection, session_key: str) -> _FilesOfChat:
         by_id[row.id] = ChatFile(row.id, row.name, row.mime, row.size_bytes)
         if row.inbox_seq is not None:
             of_message[row.inbox_seq] = (*of_message.get(row.inbox_seq, ()), by_id[row.id])
-    return _FilesOfChat(of_message, by_id)
+    return of_message, by_id
 
 
 def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
-    shown = files.by_id.get(row.attachment)
-    of_message = () if row.outbox_seq else files.of_message.get(row.inbox_seq, ())
+    of_messages, by_id = files
+    shown = by_id.get(row.attachment)
+    of_message = () if row.outbox_seq else of_messages.get(row.inbox_seq, ())
     return ChatItem(
         inbox_seq=row.inbox_seq,
         outbox_seq=row.outbox_seq,

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import orjson
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, func, select
 
 from agent.view.view import ViewPlan
+from gateway.storage.conversation.attachments import StoredFile
 from gateway.storage.conversation.transcript import END, shown_ranges, without
+from gateway.storage.queue.inbox import OF_ENTRY, InboxEntry
+from gateway.storage.queue.outbox import begins_with
 from gateway.storage.reports.history import Recorded, recorded
-from gateway.storage.schema import attachment, inbox, inquiry, message, outbox, step, turn
+from gateway.storage.schema import attachment, inbox, message, outbox, turn
 
 MOST_ASKED = 500
 """Inbox rows of one page."""
@@ -23,7 +25,7 @@ COMMANDS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class TurnHead:
+class TurnRow:
     """A turn; times are in seconds since the epoch.
 
     `first_seq`: the first entry of the inbox that it answers, by which its trace is known.
@@ -38,50 +40,6 @@ class TurnHead:
     attempt: int
     started_at: float
     finished_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class JournaledStep:
-    """A step of a turn's journal.
-
-    `status`: what became of a tool's call; empty where that is not known.
-    """
-
-    turn_id: int
-    kind: str
-    name: str
-    call_id: str | None
-    effect: str | None
-    state: str
-    status: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class TurnQuestion:
-    """What a person was asked while a turn waited."""
-
-    turn_id: int
-    call_id: str
-    kind: str
-    state: str
-    answer: str | None
-    answered_by: str | None
-    answered_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """An inbox row."""
-
-    seq: int
-    kind: str
-    sender: str
-    sender_name: str
-    text: str
-    state: str
-    turn_id: int | None
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +61,15 @@ class Sent:
     sent_at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class FileRow:
-    """A file that came with a message, or that a turn made."""
-
-    inbox_seq: int | None
-    turn_id: int | None
-    name: str
-    mime: str
-    size_bytes: int | None
-    state: str
-    error: str | None
-
-
-def turns(conn: Connection, ids: Iterable[int]) -> list[TurnHead]:
+def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
     """Return these turns in order."""
-    rows = conn.execute(select(*_of(turn, TurnHead)).where(turn.c.id.in_(ids)).order_by(turn.c.id))
-    return [TurnHead(*row) for row in rows]
+    rows = conn.execute(select(*_of(turn, TurnRow)).where(turn.c.id.in_(ids)).order_by(turn.c.id))
+    return [TurnRow(*row) for row in rows]
 
 
 def commands(
     conn: Connection, conversation_id: int, rows: Sequence[Recorded], before: int | None
-) -> list[TurnHead]:
+) -> list[TurnRow]:
     """Return the turns of commands among those of a page, the newest `COMMANDS`, in order.
 
     They have no message in the transcript. Those before its first turn stand on the page before.
@@ -144,9 +89,9 @@ def commands(
     high = newest_at(before) if before else END
     here = (turn.c.conversation == conversation_id, turn.c.id > low, turn.c.id < high)
     ids = [row.turn for row in rows if row.turn is not None]
-    query = select(*_of(turn, TurnHead)).where(*here, turn.c.id.not_in(ids))
+    query = select(*_of(turn, TurnRow)).where(*here, turn.c.id.not_in(ids))
     found = conn.execute(query.order_by(turn.c.id.desc()).limit(COMMANDS)).all()
-    return [TurnHead(*row) for row in reversed(found)]
+    return [TurnRow(*row) for row in reversed(found)]
 
 
 def _of(table: Any, row: Any) -> list[Any]:
@@ -154,35 +99,9 @@ def _of(table: Any, row: Any) -> list[Any]:
     return [table.c[each.name] for each in fields(row) if each.name in table.c]
 
 
-def journal(conn: Connection, turn_ids: Iterable[int]) -> list[JournaledStep]:
-    """Return the steps of turns, in order."""
-    rows = conn.execute(
-        select(step).where(step.c.turn_id.in_(turn_ids)).order_by(step.c.turn_id, step.c.n)
-    )
-    return [
-        JournaledStep(
-            row.turn_id,
-            row.kind,
-            row.name,
-            row.call_id,
-            row.effect,
-            row.state,
-            str(orjson.loads(row.result).get("status", "")) if row.result else "",
-            row.at,
-        )
-        for row in rows
-    ]
-
-
-def questions(conn: Connection, turn_ids: Iterable[int]) -> list[TurnQuestion]:
-    """Return what people were asked while turns waited, in order."""
-    query = select(*_of(inquiry, TurnQuestion)).where(inquiry.c.turn_id.in_(turn_ids))
-    return [TurnQuestion(*row) for row in conn.execute(query.order_by(inquiry.c.id))]
-
-
 def received(
     conn: Connection, conversation_id: int, turn_ids: Sequence[int]
-) -> tuple[list[Received], list[FileRow]]:
+) -> tuple[list[InboxEntry], list[StoredFile]]:
     """Return what turns answer, with what came in between, and the files of both and of turns."""
     spans = select(turn.c.first_seq, turn.c.upto_seq).where(turn.c.id.in_(turn_ids))
     found = conn.execute(spans).all()
@@ -191,35 +110,24 @@ def received(
     low, high = min(row.first_seq for row in found), max(row.upto_seq for row in found)
     here = (inbox.c.conversation == conversation_id, inbox.c.seq.between(low, high))
     rows = conn.execute(
-        select(*_of(inbox, Received)).where(*here).order_by(inbox.c.seq.desc()).limit(MOST_ASKED)
+        select(*OF_ENTRY).where(*here).order_by(inbox.c.seq.desc()).limit(MOST_ASKED)
     )
     came = (
         attachment.c.conversation == conversation_id,
         attachment.c.inbox_seq.between(low, high),
     )
-    query = select(*_of(attachment, FileRow))
+    query = select(*(attachment.c[name] for name in StoredFile._fields))
     files = [
-        FileRow(*row)
+        StoredFile(*row)
         for which in (came, (attachment.c.turn_id.in_(turn_ids),))
         for row in conn.execute(query.where(*which).order_by(attachment.c.id).limit(MOST_ASKED))
     ]
-    return [Received(*row) for row in rows][::-1], files
+    return [InboxEntry(*row) for row in rows][::-1], files
 
 
 def sent(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
     """Return what turns had to show, in order."""
-    return [
-        Sent(turn_id, *row) for turn_id in turn_ids for row in conn.execute(_SENT, _keys(turn_id))
-    ]
-
-
-def _keys(turn_id: int) -> dict[str, str]:
-    # As a range: for LIKE SQLite would look at all keys. Behind ":" comes ";".
-    return {"first": f"turn:{turn_id}:", "end": f"turn:{turn_id};"}
-
-
-_SENT = (
-    select(
+    query = select(
         outbox.c.source_key,
         func.coalesce(outbox.c.markdown, outbox.c.payload),
         outbox.c.state,
@@ -227,10 +135,12 @@ _SENT = (
         outbox.c.error,
         outbox.c.at,
         outbox.c.sent_at,
-    )
-    .where(outbox.c.source_key >= bindparam("first"), outbox.c.source_key < bindparam("end"))
-    .order_by(outbox.c.seq)
-)
+    ).order_by(outbox.c.seq)
+    return [
+        Sent(turn_id, *row)
+        for turn_id in turn_ids
+        for row in conn.execute(query.where(*begins_with(f"turn:{turn_id}:")))
+    ]
 
 
 def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:

@@ -152,7 +152,7 @@ async def test_an_owner_answers_in_the_console(tmp_path: Path, said: str, done: 
             *("telegram", "c1"),
             ("telegram:u1",),
         )
-        assert "it" in waiting.text
+        assert "it" in waiting.question.text
         for settled in (1, 0):
             outcome = await chat.gateway.intake.answer_as_owner(WEB_OWNER, 1, said)
             assert len(outcome.settled) == settled

@@ -443,7 +443,7 @@ def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> Non
     """A file is noted as gone first."""
     file = lived.rows(schema.attachment)[0]
     lived.run(lambda conn: conn.execute(update(schema.attachment).values(turn_id=None)))
-    assert lived.run(retention.remove_file, retention.DueFile(file.id, 7))
+    assert lived.run(retention.remove_file, file.id)
     prune(lived.location, RetentionSettings(files_days=1))
     assert [row.attachment for row in lived.rows(schema.attachment_part)] == [2]
 

@@ -3,7 +3,7 @@
 from agent.messages import ChatMessage, assistant_message, decode
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
-from gateway.storage.conversation import transcript, turn_journal
+from gateway.storage.conversation import questions, transcript, turn_journal, turns
 from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
@@ -53,7 +53,7 @@ def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
     first, second = store.run(spending.calls_of_turns, 1, [current.id])
     assert (first.call_id, first.usage.prompt_tokens, first.usd) == ("c1", 150, 0.5)
     assert (second.call_id, second.usd) == ("c2", None)
-    assert [(s.kind, s.name, s.status) for s in store.run(steps.journal, [current.id])] == [
+    assert [(s.kind, s.name, s.status) for s in store.run(turns.steps_of, [current.id])] == [
         ("model", "model-1", ""),
         ("tool", "look", "ok"),
         ("model", "model-1", ""),
@@ -65,7 +65,7 @@ def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
     assert files == []
     [sent] = store.run(steps.sent, [current.id])
     assert (sent.source_key, sent.state) == (f"turn:{current.id}:answer:1", "pending")
-    assert store.run(steps.questions, [current.id]) == []
+    assert store.run(questions.of_turns, [current.id]) == []
 
 
 def test_pages_of_the_transcript_go_back(store: Store) -> None:
