@@ -146,7 +146,6 @@ def _require_revision(conn: Connection, name: str) -> None:
 
 
 def _require_empty(target: Connection, name: str) -> None:
-    """Migrate a target in which there is nothing yet."""
     if schema_revision(target) is None:
         if inspect(target).get_table_names():
             raise StorageUnavailable(f"{name} belongs to another program")
@@ -189,7 +188,6 @@ def _enter(source: Connection, target: Connection, table: Table, tell: Tell) -> 
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[list[Any]]:
-    """Yield all rows in the order of their keys."""
     keys: list[Any] = list(table.primary_key.columns)
     if conn.dialect.name == "postgresql":
         keys = [collate(key, "C") if isinstance(key.type, Text) else key for key in keys]

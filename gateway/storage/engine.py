@@ -218,7 +218,6 @@ class SqliteDatabase(Database):
             self._loop.call_soon_threadsafe(_report, done)
 
     def _next_batch(self) -> list[_Job]:
-        """Return at least one job, or an empty list when the database closes."""
         job = self._jobs.get()
         batch: list[_Job] = []
         while job is not None:
@@ -401,7 +400,6 @@ def connect(path: Path) -> Connection:
 
 
 def _searchers(path: Path) -> AsyncEngine:
-    """Return a pool of connections that can be interrupted."""
     engine = create_async_engine(
         "sqlite+aiosqlite://",
         async_creator=partial(aiosqlite.connect, **_how(path)),
@@ -415,7 +413,6 @@ def _searchers(path: Path) -> AsyncEngine:
 
 
 def _how(path: Path) -> dict[str, Any]:
-    """Return how the file is opened for reading."""
     how = {"database": read_only_uri(path), "uri": True, "timeout": BUSY_TIMEOUT_S}
     return how | {"isolation_level": None}
 

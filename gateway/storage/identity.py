@@ -143,7 +143,6 @@ class FileWatch:
 
 
 def _found(path: Path) -> tuple[int, int, int]:
-    """Return the device, number and size of a file; zeros if there is none."""
     with suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino, found.st_size

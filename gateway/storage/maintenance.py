@@ -203,7 +203,6 @@ def _erase_parts(conn: Connection, conversation_id: int) -> int:
 
 
 def _erase_messages(conn: Connection, conversation_id: int) -> int:
-    """Erase messages with what the search index holds of them."""
     seqs = select(message.c.seq).where(message.c.conversation == conversation_id)
     upto = conn.scalars(seqs.order_by(message.c.seq).limit(ERASED_ROWS)).all()
     if not upto:
@@ -216,7 +215,6 @@ def _erase_messages(conn: Connection, conversation_id: int) -> int:
 
 
 def _erase_turns(conn: Connection, conversation_id: int) -> int:
-    """Erase turns with their journal."""
     turns = select(turn.c.id).where(turn.c.conversation == conversation_id).limit(ERASED_ROWS)
     ids = conn.scalars(turns.order_by(turn.c.id)).all()
     asked = select(inquiry.c.id).where(inquiry.c.turn_id.in_(ids), inquiry.c.for_owners)
@@ -242,7 +240,6 @@ _WITH_ROWS = (
 
 
 def _erase_rows(conn: Connection, conversation_id: int) -> int:
-    """Erase rows of the first table that has any."""
     for table in _WITH_ROWS:
         key = tuple_(*table.primary_key.columns)
         rows = ERASED_PARTS if table is blob else ERASED_ROWS

@@ -193,7 +193,6 @@ def prepare_schema(connection: Connection) -> None:
 
 
 def _migrated(connection: Connection) -> str | None:
-    """Migrate within the caller's transaction; returns the revision of before."""
     revision = schema_revision(connection)
     if revision is None and inspect(connection).get_table_names():
         raise StorageUnavailable("this database belongs to another program")

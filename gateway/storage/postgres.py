@@ -376,7 +376,6 @@ class PostgresDatabase(Database):
 
 
 async def _cancel(driver: "psycopg.Connection[Any]") -> None:
-    """End the statement that a connection runs."""
     await asyncio.to_thread(driver.cancel_safe)
 
 

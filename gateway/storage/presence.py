@@ -146,7 +146,6 @@ class Presence:
         return self._driver.closed or self._driver.broken
 
     def _lose(self) -> None:
-        """Give the session up, whatever the server still thinks of it."""
         if self.is_lost:
             return
         self._unwatch()

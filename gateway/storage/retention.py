@@ -106,7 +106,6 @@ def _old(table: Table, age_s: float) -> ColumnElement[bool]:
 
 
 def _bytes_of(*texts: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the bytes of these columns of a row together."""
     sizes = (func.coalesce(octets(each), 0) for each in texts)
     return sum(sizes, start=literal_column("0"))
 
@@ -377,7 +376,6 @@ def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
 def _old_messages(
     conn: Connection, conversation_id: int, plan: ViewPlan, age_s: float
 ) -> list[Any]:
-    """Return the next messages of a conversation that may go, in order."""
     found: list[Any] = []
     for first, last in _removable(plan):
         here = _OLD.where(*_may_go(conversation_id, first, last, age_s))
@@ -439,7 +437,6 @@ def files_due(
 
 
 def _is_needed(conn: Connection, row: Any) -> bool:
-    """Whether a file waits to be read or sent, may be sent again, or is in view."""
     turn_id = row.turn_id
     if turn_id is None:
         its_message = (inbox.c.conversation == row.conversation, inbox.c.seq == row.inbox_seq)

@@ -153,7 +153,6 @@ class Scrubber:
 
 
 def _some(pages: list[int]) -> Iterator[int]:
-    """Take pages off the list, as many as one step may have."""
     until = time.monotonic() + STEP_S
     for _ in range(STEP_PAGES):
         if not pages or time.monotonic() > until:

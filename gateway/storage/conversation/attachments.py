@@ -158,7 +158,6 @@ def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list
 
 
 def _awaited(*columns: Any) -> Select[Any]:
-    """Select from the files that a queued message waits for."""
     its_message = (inbox.c.conversation == attachment.c.conversation) & (
         inbox.c.seq == attachment.c.inbox_seq
     )

@@ -53,7 +53,6 @@ def open_child(
 
 
 def _begin(conn: Connection, parent: Turn, key: str, task: str, base: PromptBase) -> Turn:
-    """Begin a child where its parent is, and record its task."""
     here = conversations.get(conn, parent.lease.conversation)
     child = conversations.create_child(conn, here, parent.id, key, task)
     root = sessions.settle_base(conn, sessions.start_root(conn, child, "delegated"), base)
@@ -113,7 +112,6 @@ def pause_child(conn: Connection, child: Turn, calls: Sequence[ModelCall]) -> No
 
 
 def _delegated(conn: Connection, row: Row[Any]) -> Delegated:
-    """Return what a turn that has ended hands over."""
     read = row.input_tokens + row.cache_read_tokens + row.cache_write_tokens
     return Delegated(
         outcome=row.outcome,

@@ -267,7 +267,6 @@ def _label(row: StoredFile, sender: str) -> str:
 
 
 def _told(conn: Connection, file: _File, label: str, chars: int) -> tuple[str, bool]:
-    """Return what is said in place of a file, and whether it is a picture that is shown as well."""
     row = file.row
     if row.state != "stored":
         return f"[{label}: it is not here, {row.error or 'it was not downloaded'}]", False
@@ -284,7 +283,6 @@ def _told(conn: Connection, file: _File, label: str, chars: int) -> tuple[str, b
 
 
 def _trouble(picture: Picture, size_bytes: int) -> str | None:
-    """Return why a model would refuse a picture; None where it would not."""
     if size_bytes > MAX_IMAGE_BYTES:
         return f"it cannot be looked at here, since it is larger than {size_text(MAX_IMAGE_BYTES)}"
     if max(picture.width, picture.height) > MAX_SIDE_PIXELS:
@@ -319,7 +317,6 @@ def _strictly(head: bytes, encoding: str, *, is_whole: bool) -> str | None:
 
 
 def _quoted(label: str, text: str, size_bytes: int, read_bytes: int, text_chars: int) -> str:
-    """Return a file's text between fences, below its label."""
     if size_bytes == 0:
         return f"[{label}: it is empty]"
     shown = clean_text(text)[:text_chars]

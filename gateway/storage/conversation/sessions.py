@@ -545,7 +545,6 @@ def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:
 
 
 def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
-    """Store a segment that has no id yet; returns it with its id."""
     values = {
         "conversation": fresh.conversation,
         "parent_session_id": parent_id,

@@ -467,7 +467,6 @@ def commit(
 def _enter_answer(
     conn: Connection, current: Turn, taken: TakenSeqs, parts: Sequence[OutboxPart]
 ) -> None:
-    """Enter the rows of an answer."""
     place, parts = taken.place, _shown_in(taken.place, current, parts)
     first = place.outbox_head - len(parts) + 1
     of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}

@@ -433,7 +433,6 @@ _INSERT = (
 def _record_question(
     conn: Connection, place: MessagePlace, asked: Content, base: PromptBase
 ) -> tuple[Message, ...]:
-    """Record what is told beside a question, if anything, and the question."""
     beside = [context_message(base.context)] if base.context else []
     rows = [*beside, user_message(asked)]
     first = transcript.append(conn, place, rows) - len(rows) + 1

@@ -92,7 +92,6 @@ def parts_of(
 
 
 def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPart]:
-    """Return the rows that end a text which is too long for messages."""
     told = f"*[the text is longer than {MAX_MESSAGES} messages: all of it is in {WHOLE_ANSWER}]*"
     content = markdown.encode("utf-8", "replace")
     file = OutboxPart(f"{source_key}:file", "", f"(file: {WHOLE_ANSWER})", content=content)
@@ -164,7 +163,6 @@ def insert(
 
 
 def _file_of(conn: Connection, conversation_id: int, part: OutboxPart) -> int | None:
-    """Return the id of the file that a row shows; one that comes with it is stored."""
     if part.content is None:
         return part.attachment
     return attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content)

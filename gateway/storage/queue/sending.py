@@ -122,7 +122,6 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
 
 
 def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdrawal:
-    """Return what is to be taken off; `message_ref` is "" where it was never shown."""
     key = source_key.removesuffix(":over:1")
     asked = conn.execute(_SHOWN, {"source_key": f"{key}:buttons:1"}).one()
     return Withdrawal(

@@ -94,7 +94,6 @@ def calls(conn: Connection, wanted: AuditFilter) -> list[AuditRow]:
 def _wanted_of(
     conn: Connection, turn_ids: Sequence[int], wanted: AuditFilter, upto: int | None = None
 ) -> list[AuditRow]:
-    """Return the wanted calls of turns, of the first `upto` of each; the newest first."""
     rows = conn.execute(
         select(turn).where(turn.c.id.in_(turn_ids)).order_by(turn.c.id.desc())
     ).all()
@@ -158,7 +157,6 @@ def _turns_of(conversation_id: int) -> Any:
 def _of_turn(
     current: Row[Any], steps: Sequence[Any], inquiries: Sequence[Any], messages: Sequence[Any]
 ) -> Iterator[AuditRow]:
-    """Yield the calls of one turn."""
     given, results = _given(messages), _results(messages)
     asked = {row.call_id: row for row in inquiries}
     ids, seen = Counter(row.call_id for row in steps), Counter[str]()
@@ -201,7 +199,6 @@ def _key(call_id: str, seen: Counter[str]) -> str:
 def _row(
     current: Row[Any], ran: Row[Any] | None, asked: Row[Any] | None, given: tuple[str, int]
 ) -> AuditRow:
-    """Return a call that the journal knows, or that somebody was asked about, or both."""
     first: Any = asked if ran is None else ran
     effect = "none" if ran is None else ran.effect
     if ran is not None and ran.state == "done":

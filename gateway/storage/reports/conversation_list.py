@@ -101,7 +101,6 @@ def listed(
 def _newest(
     conn: Connection, wanted: Wanted, limit: int, after: tuple[int, int] | None = None
 ) -> list[tuple[int, int]]:
-    """Return (conversation, newest turn) as `listed` does."""
     low = 1 if wanted.since is None else first_turn_since(conn, wanted.since)
     high = END if wanted.until is None else first_turn_since(conn, wanted.until)
     newest = (
@@ -131,7 +130,6 @@ _IN_STATE: dict[State, Select[Any]] = {
 
 
 def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
-    """Return those of place, person and state."""
     columns = {conversation.c.platform: wanted.platform, conversation.c.account: wanted.account}
     found = [column == text for column, text in columns.items() if text]
     if wanted.person:

@@ -201,7 +201,6 @@ def _kind(source_key: str) -> str:
 
 
 def _over(source_key: str) -> int:
-    """Return the question that loses its buttons by a row, or 0 for any other row."""
     return int(source_key.split(":")[1]) if is_over(source_key) else 0
 
 

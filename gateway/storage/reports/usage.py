@@ -198,7 +198,6 @@ _answers = func.coalesce(turn.c.outcome, "").not_in(HOUSEKEPT)
 
 
 def _turns(conversation_id: int, session_id: int | None) -> Select[Any]:
-    """Select the sums over turns; what a running one did stands in its journal only."""
     query = select(
         func.count(turn.c.id).filter(_answers).label("turns"),
         func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),

@@ -212,7 +212,6 @@ _BETWEEN = select(func.min(search_row.c.seq), func.max(search_row.c.seq)).where(
 
 
 def _size(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
-    """Return how many messages of conversations are in the index, about."""
     here = () if conversation_ids is None else (conversation.c.id.in_(conversation_ids),)
     return int(conn.scalar(select(func.sum(conversation.c.searched_seq)).where(*here)) or 0)
 
@@ -229,7 +228,6 @@ _HELD = {
 
 
 def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list[list[int]]:
-    """Return the ids of the newest messages that hold each term, by one statement."""
     arm = _HELD[conn.dialect.name]
     looks = [(place, *span) for place in range(len(terms)) for span in spans]
     values: dict[str, Any] = {}
@@ -289,7 +287,6 @@ def _candidates(conn: Connection, own: Mapping[int, float], only: SearchLimits) 
 
 
 def _rows(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
-    """Return what is known of messages in the index, by their ids."""
     seqs: dict[int, list[int]] = {}
     for id_ in ids:
         seqs.setdefault(id_ >> SEQ_BITS, []).append(id_ & SEQ_MASK)

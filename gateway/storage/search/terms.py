@@ -100,7 +100,6 @@ def searched_text(message: ChatMessage) -> str:
 
 
 def _own_text(message: ChatMessage) -> str:
-    """Return the text of a message without copies of what stands elsewhere."""
     if message["role"] == "tool" and message.get("name") in COPYING:
         return ""
     calls = message.get("tool_calls") or []
