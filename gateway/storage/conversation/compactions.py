@@ -1,6 +1,7 @@
 """Compactions: the split that shows less, what is reported about it, and what prepares it.
 
-A compaction is one transaction of a running turn (invariant 5). Neither messages nor anything else
+A compaction is one fenced transaction of a running turn (invariant 5): with `LeaseLost` or
+`TurnCancelled` nothing is written. Neither messages nor anything else
 whose number grows with the conversation is read or written. The nodes of the engine `lcm` are
 stored with the compaction that made them.
 """
@@ -68,11 +69,6 @@ def compact(
 
     The child's system prompt gets the current notes. Between two compactions the prompt must keep
     its bytes, and the view contains what was said since.
-
-    Raises:
-        LeaseLost: Another worker has the conversation, it has moved on from the turn's session, or
-            the turn has ended; the caller's transaction must write nothing.
-        TurnCancelled: Its user stopped the turn; nothing was written.
     """
     turns.proceed(conn, current)
     parent, plan = _with_notes(conn, current), compaction.plan

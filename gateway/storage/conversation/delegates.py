@@ -2,7 +2,8 @@
 
 A child has no inbox, no alias and no lease of its own: who holds its parent's lease works on it, so
 that a worker that has lost the parent can write in neither. Its turn ends as `done`, whatever its
-outcome is, or as `cancelled` with its parent's; it is never a dead letter.
+outcome is, or as `cancelled` with its parent's; it is never a dead letter. A function that fences
+raises `LeaseLost`, or `TurnCancelled` if the parent's user stopped it: then nothing is written.
 """
 
 from collections.abc import Sequence
@@ -34,10 +35,6 @@ def open_child(
     """Return the turn that does the task of a call, begun or resumed; its result if it has ended.
 
     `parent`: the turn whose call it is, which has noted that it runs.
-
-    Raises:
-        LeaseLost: Another worker has the parent's conversation.
-        TurnCancelled: Its user stopped the parent.
     """
     turns.proceed(conn, parent)
     key = turn_journal.call_key(conn, parent, call_id)
@@ -84,12 +81,7 @@ def cut_short(conn: Connection, child: Turn) -> Turn:
 def end_child(
     conn: Connection, child: Turn, messages: Sequence[ChatMessage], end: TurnEnd
 ) -> Delegated:
-    """End a child's turn with its last messages; a repeat has no effect.
-
-    Raises:
-        LeaseLost: Another worker has the parent's conversation.
-        TurnCancelled: Its user stopped the parent, which ends its children.
-    """
+    """End a child's turn with its last messages; a repeat has no effect."""
     turns.proceed(conn, child)
     turn_journal.close_group(conn, child, GIVEN_UP)
     turn_journal.commit(conn, child, messages, [], end)

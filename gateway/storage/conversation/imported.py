@@ -13,12 +13,11 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from adapters.messages import Address, Cursor
-from agent.messages import ChatMessage, encode
+from agent.messages import ChatMessage
 from agent.ports import Origin
-from agent.tokens.estimate import estimate_message
-from gateway.storage.conversation import conversations, sessions
+from gateway.storage.conversation import conversations, sessions, transcript
+from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.queue import arrivals
-from gateway.storage.schema import message
 
 REASON = "import"
 """Why a segment begins that an import has made."""
@@ -82,20 +81,8 @@ def enter(conn: Connection, place: ImportPlace, found: Sequence[ImportedSession]
             sessions.end(conn, sessions.active(conn, number).id, REASON)
         in_view = newest - found[-1].shown + 1
         active = sessions.start_root(conn, number, REASON, first_seq=in_view)
-    rows = [
-        {
-            "conversation": number,
-            "seq": seq,
-            "session_id": active.id,
-            "turn_id": None,
-            "role": each.message["role"],
-            "body": encode(each.message),
-            "tokens": estimate_message(each.message),
-            "at": each.at,
-        }
-        for seq, each in enumerate(told, first)
-    ]
-    conn.execute(message.insert(), rows)
+    said, times = [each.message for each in told], [each.at for each in told]
+    transcript.insert(conn, MessagePlace(number, active.id, None), said, newest, times)
     origins = (origin for one in found for origin in one.origins)
     active = sessions.note_origins(conn, active, origins)
     if is_used or (goes_on and not found[-1].shown):

@@ -1,8 +1,9 @@
 """The transcript: append-only rows, and the stored originals of long tool outputs."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -45,11 +46,15 @@ def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage
 
 
 def insert(
-    conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage], newest_seq: int
+    conn: Connection,
+    place: MessagePlace,
+    messages: Sequence[ChatMessage],
+    newest_seq: int,
+    times: Sequence[float] = (),
 ) -> list[Entry]:
     """Insert messages under the seqs up to `newest_seq`, which the caller has taken for them.
 
-    Returns the messages with their seqs.
+    Returns the messages with their seqs. Without `times` they are of now.
     """
     first = newest_seq - len(messages) + 1
     rows = [
@@ -64,7 +69,11 @@ def insert(
         }
         for n, entry in enumerate(messages)
     ]
-    if rows:
+    if times:
+        conn.execute(
+            message.insert(), [row | {"at": at} for row, at in zip(rows, times, strict=True)]
+        )
+    elif rows:
         conn.execute(_INSERT, rows)
     return [Entry(first + n, entry) for n, entry in enumerate(messages)]
 
@@ -183,22 +192,32 @@ def read_past(
 
     What was only told beside a question is no message that anybody asks for.
     """
-    columns = (message.c.seq, message.c.role, message.c.body, message.c.at, message.c.session_id)
-    query = select(*columns).where(message.c.conversation == conversation_id, is_lasting)
+    query = select(*PAST).where(message.c.conversation == conversation_id, is_lasting)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
     else:
         query = query.where(message.c.seq >= from_seq).order_by(message.c.seq)
     rows = conn.execute(query.limit(READ_LIMIT if contains else limit))
     wanted = contains.casefold() if contains else ""
-    found = [
-        (PastMessage(seq, role, text, iso_time(at)), (conversation_id, segment))
-        for seq, role, body, at, segment in rows
-        if wanted in (text := full_text(decode(body))).casefold()
-    ][:limit]
-    held = sessions.held_by(conn, (segment for _, segment in found))
-    told = [replace(past, origins=held[segment]) for past, segment in found]
-    return sorted(told, key=lambda past: past.seq)
+    found = [row for row in rows if wanted in full_text(decode(row.body)).casefold()][:limit]
+    return sorted(past(conn, found), key=lambda each: each.seq)
+
+
+def past(conn: Connection, rows: Collection[Any]) -> list[PastMessage]:
+    """Return rows with the columns of `PAST` as messages, with what their lineages have read."""
+    held = sessions.held_by(conn, ((row.conversation, row.session_id) for row in rows))
+    return [
+        PastMessage(
+            *(row.seq, row.role, full_text(decode(row.body)), iso_time(row.at)),
+            held[row.conversation, row.session_id],
+        )
+        for row in rows
+    ]
+
+
+PAST = tuple(
+    message.c[name] for name in ("seq", "role", "body", "at", "conversation", "session_id")
+)
 
 
 def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) -> str:

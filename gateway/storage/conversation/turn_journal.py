@@ -1,8 +1,8 @@
 """What a turn writes while it runs, and how it ends: as done (answered), cancelled or dead.
 
 Every function but `leave_preview` and `go_on_from`, which are part of another's transaction, starts
-with the fence. The rows of all that an end touches change in one transaction; a repeat has no
-effect.
+with the fence, which raises `LeaseLost` or `TurnCancelled`: then nothing is written. The rows of
+all that an end touches change in one transaction; a repeat has no effect.
 """
 
 import hashlib
@@ -206,12 +206,7 @@ def _put_on_record(
 
 
 def _next_n(conn: Connection, current: Turn) -> int:
-    """Fence, and have a turn get one step further; returns the number of that step.
-
-    Raises:
-        LeaseLost: Another worker has the conversation, or the turn has ended.
-        TurnCancelled: Its user stopped the turn.
-    """
+    """Fence, and have a turn get one step further; returns the number of that step."""
     proceed(conn, current)
     n = conn.scalar(_GET_FURTHER, {"p_turn_id": current.id})
     if n is None:
@@ -433,10 +428,6 @@ def commit(
     Args:
         parts: What the chat is shown; the keys of these rows are new. A delegated child has none.
         releases: Whether its conversation is given back where nothing else waits in it.
-
-    Raises:
-        LeaseLost: Another worker has the conversation.
-        TurnCancelled: Its user stopped it before this could commit; nothing was written.
     """
     running, wanted = (current.id, current.upto_seq), (len(messages), len(parts))
     taken = leases.take_seqs(conn, current.lease, running, wanted, releases=releases)

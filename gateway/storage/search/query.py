@@ -34,12 +34,12 @@ from sqlalchemy import (
     tuple_,
 )
 
-from agent.messages import decode, full_text
+from agent.messages import decode
 from agent.ports import PastMessage
-from gateway.storage.conversation import conversations, sessions
-from gateway.storage.conversation.transcript import END
+from gateway.storage.conversation import conversations
+from gateway.storage.conversation.transcript import END, PAST, past
 from gateway.storage.people import notebook
-from gateway.storage.schema import conversation, iso_time, message, search_row, vector
+from gateway.storage.schema import conversation, message, search_row, vector
 from gateway.storage.search.index import SEQ_BITS, row_id
 from gateway.storage.search.terms import AskedWord, asked_words, searched_text
 
@@ -389,14 +389,7 @@ def around(
         (n, row)
         for n, each in enumerate(matches)
         for row in conn.execute(
-            select(
-                message.c.seq,
-                message.c.role,
-                message.c.body,
-                message.c.at,
-                message.c.conversation,
-                message.c.session_id,
-            )
+            select(*PAST)
             .where(
                 message.c.conversation == each.conversation,
                 message.c.seq.between(each.seq - neighbours, each.seq + neighbours),
@@ -404,14 +397,14 @@ def around(
             .order_by(message.c.seq)
         )
     ]
-    held = sessions.held_by(conn, ((row.conversation, row.session_id) for _, row in rows))
+    said = [
+        (n, row)
+        for n, row in rows
+        if row.role != "system" and not decode(row.body).get("synthetic")
+    ]
     found: dict[int, list[PastMessage]] = {}
-    for n, row in rows:
-        said = decode(row.body)
-        if row.role != "system" and not said.get("synthetic"):
-            origins = held[row.conversation, row.session_id]
-            past = PastMessage(row.seq, row.role, full_text(said), iso_time(row.at), origins)
-            found.setdefault(n, []).append(past)
+    for (n, _), each in zip(said, past(conn, [row for _, row in said]), strict=True):
+        found.setdefault(n, []).append(each)
     return found
 
 
