@@ -329,10 +329,10 @@ def set_title(conn: Connection, conversation_id: int, text: str) -> None:
     conn.execute(update(conversation).where(*here).values(title=title_of(text)))
 
 
-def rename(conn: Connection, conversation_id: int, text: str) -> None:
-    """Name a conversation anew after the message that it begins again with; "" for not yet."""
+def change(conn: Connection, conversation_id: int, **columns: Any) -> None:
+    """Set title, chosen model (None for the settings' own) or active segment of a conversation."""
     here = conversation.c.id == conversation_id
-    conn.execute(update(conversation).where(here).values(title=title_of(text)))
+    conn.execute(update(conversation).where(here).values(**columns))
 
 
 def chosen_model(conn: Connection, conversation_id: int) -> str | None:
@@ -340,12 +340,6 @@ def chosen_model(conn: Connection, conversation_id: int) -> str | None:
     query = select(conversation.c.model).where(conversation.c.id == conversation_id)
     chosen: str | None = conn.scalar(query)
     return chosen
-
-
-def choose_model(conn: Connection, conversation_id: int, model: str | None) -> None:
-    """Have a conversation use a model from now on; None for the settings' own."""
-    here = conversation.c.id == conversation_id
-    conn.execute(update(conversation).where(here).values(model=model))
 
 
 def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:
@@ -416,12 +410,6 @@ def message_head(conn: Connection, conversation_id: int) -> int:
     """Return the newest seq of the transcript; 0 for none, and for no conversation."""
     here = conversation.c.id == conversation_id
     return int(conn.scalar(select(conversation.c.message_head).where(here)) or 0)
-
-
-def activate(conn: Connection, conversation_id: int, session_id: int) -> None:
-    """Make a segment the active one of a conversation."""
-    here = conversation.c.id == conversation_id
-    conn.execute(update(conversation).where(here).values(active_session_id=session_id))
 
 
 def move_on(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:

@@ -180,9 +180,8 @@ def enter(
 
     `call`: names the call; once in a turn.
     """
-    values = _values(conversation_id, turn_id, call, asked)
-    row = inquiry.insert().values(**values, state="pending", expires_at=now_s() + timeout_s)
-    entered = conn.execute(row.returning(*_COLUMNS)).one()
+    here = (conversation_id, turn_id, call)
+    entered = _entered(conn, here, asked, state="pending", expires_at=now_s() + timeout_s)
     if asked.decision is not None:
         _put_on_record(conn, "tool_asked", entered, "", grounds=asked.decision)
     return _found(entered)
@@ -196,9 +195,8 @@ def enter_approved(
     Nobody is asked; that the call was allowed, and by whom, is on record all the same.
     """
     answer = {"state": "answered", "answer": "conversation", "answered_by": by}
-    values = _values(conversation_id, turn_id, call, asked)
-    row = inquiry.insert().values(**values, **answer, expires_at=now_s())
-    entered = conn.execute(row.returning(*_COLUMNS)).one()
+    here = (conversation_id, turn_id, call)
+    entered = _entered(conn, here, asked, **answer, expires_at=now_s())
     _put_on_record(conn, "approved", entered, by, grounds=asked.decision)
     return _found(entered)
 
@@ -246,8 +244,9 @@ _STANDING = (
 )
 
 
-def _values(conversation_id: int, turn_id: int, call: str, asked: Inquiry) -> dict[str, Any]:
-    return {
+def _entered(conn: Connection, here: tuple[int, int, str], asked: Inquiry, **more: Any) -> Row[Any]:
+    conversation_id, turn_id, call = here
+    its = {
         "conversation": conversation_id,
         "turn_id": turn_id,
         "call_id": call,
@@ -260,6 +259,7 @@ def _values(conversation_id: int, turn_id: int, call: str, asked: Inquiry) -> di
         "rule": asked.decision.rule if asked.decision else None,
         "at": now_s(),
     }
+    return conn.execute(inquiry.insert().values(**its, **more).returning(*_COLUMNS)).one()
 
 
 def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:

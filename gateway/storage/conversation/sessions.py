@@ -249,7 +249,7 @@ def start_root(
     """Begin a lineage: a segment without a parent that shows everything from `first_seq` on."""
     fresh = Session(0, conversation_id, ViewPlan(first_seq), None, None, start_reason=reason)
     root = _insert(conn, fresh, None)
-    conversations.activate(conn, conversation_id, root.id)
+    conversations.change(conn, conversation_id, active_session_id=root.id)
     return root
 
 

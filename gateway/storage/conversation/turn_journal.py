@@ -446,7 +446,7 @@ def commit(
         last_steps = 0
         book(conn, current, end.call)
     if end.chosen is not None:
-        conversations.choose_model(conn, place.id, end.chosen or None)
+        conversations.change(conn, place.id, model=end.chosen or None)
     if current.retries is not None and end.error is None:
         dead_letters.settle(conn, current.retries)
     totals = _close(conn, current, "done", end, last_steps)

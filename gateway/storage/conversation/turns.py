@@ -523,7 +523,7 @@ def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:
     sessions.end(conn, sessions.active(conn, lease.conversation).id, reason)
     head = fence(conn, lease).message_head
     sessions.start_root(conn, lease.conversation, reason, first_seq=head + 1)
-    conversations.rename(conn, lease.conversation, title)
+    conversations.change(conn, lease.conversation, title=conversations.title_of(title))
 
 
 def hide_newest(conn: Connection, conversation_id: int) -> Content | None:

@@ -5,7 +5,7 @@ sender is the code that makes the first owner.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -155,12 +155,9 @@ def everybody(conn: Connection) -> list[Member]:
 
 
 def _members(conn: Connection, *order: Any) -> list[Member]:
-    return [
-        Member(
-            row.platform, row.sender, row.sender_name, row.role, row.granted_by, iso_time(row.at)
-        )
-        for row in conn.execute(select(member).order_by(*order))
-    ]
+    names = ("platform", "sender", "sender_name", "role", "granted_by", "at")
+    query = select(*(member.c[name] for name in names)).order_by(*order)
+    return [Member(**row._asdict() | {"at": iso_time(row.at)}) for row in conn.execute(query)]
 
 
 def listed(conn: Connection, limit: int, after: str | None = None) -> list[PairingRequest | Member]:
@@ -322,20 +319,10 @@ def approved(conn: Connection) -> list[PairingRequest]:
 
 def _requests(conn: Connection, *conditions: Any) -> list[PairingRequest]:
     left_s = (pairing.c.at + CODE_S - now_s()).label("left_s")
-    query = select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
+    columns = (pairing.c[each.name] for each in fields(PairingRequest) if each.name in pairing.c)
+    query = select(*columns, left_s).where(pairing.c.sender.is_not(None), *conditions)
     return [
-        PairingRequest(
-            row.id,
-            row.code,
-            row.platform,
-            row.account,
-            row.sender,
-            row.sender_name,
-            row.conversation,
-            row.state,
-            iso_time(row.at),
-            row.left_s,
-        )
+        PairingRequest(**row._asdict() | {"at": iso_time(row.at)})
         for row in conn.execute(query.order_by(pairing.c.id))
     ]
 

@@ -178,10 +178,10 @@ def begun_anew(store: Store) -> Store:
     store.run(turns.hide_newest, 1)
     store.run(answer, "And then?")
     store.run(begin_anew, 1)
-    store.run(conversations.rename, 1, "Plan a trip")
+    store.run(conversations.change, 1, title="Plan a trip")
     store.run(answer, "/new  Plan a\ntrip", kind="command")
     store.run(begin_anew, 1, "daily")
-    store.run(conversations.rename, 1, "Hi")
+    store.run(conversations.change, 1, title="Hi")
     store.run(answer, "Hi")
     return store
 

@@ -336,7 +336,7 @@ def test_a_lineage_in_which_nothing_was_asked_has_no_title(store: Store) -> None
     conversation = store.run(turn_of, "where is it?").lease.conversation
     for _ in range(2):
         store.run(begin_anew, conversation)
-    store.run(conversations.rename, conversation, "and now?")
+    store.run(conversations.change, conversation, title="and now?")
     named = store.run(history.of_segments, conversation)
     assert named == {1: "where is it?", 2: "", 3: "and now?"}
 
