@@ -29,7 +29,7 @@ from gateway.storage.conversation.turns import (
     proceed,
 )
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
-from gateway.storage.queue.leases import Lease, TakenSeqs, fence
+from gateway.storage.queue.leases import Lease, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
 from gateway.storage.reports import ledger, spending
 from gateway.storage.schema import (
@@ -160,18 +160,20 @@ def start_tool(
     Its effect is that of now: what was refused before a crash may be allowed after it. What was
     decided goes into the audit log.
     """
+    proceed(conn, current)
     # An earlier attempt alone can have noted it; its calls stand open since then.
-    if any(each["id"] == call["id"] for each in open_calls(list(current.messages))):
-        proceed(conn, current)
-        if conn.execute(
-            _NOTE_AGAIN, {"p_turn_id": current.id, "p_call_id": call["id"], "p_effect": effect}
-        ).rowcount:
-            _put_on_record(conn, current, call, decision)
-            return
+    is_open = any(each["id"] == call["id"] for each in open_calls(list(current.messages)))
+    again = {"p_turn_id": current.id, "p_call_id": call["id"], "p_effect": effect}
+    if is_open and conn.execute(_NOTE_AGAIN, again).rowcount:
+        _put_on_record(conn, current, call, decision)
+        return
+    n = conn.scalar(_GET_FURTHER, {"p_turn_id": current.id})
+    if n is None:
+        raise LeaseLost(f"turn {current.id} has ended")
     arguments = call["function"]["arguments"].encode()
     values = {
         "turn_id": current.id,
-        "n": _next_n(conn, current),
+        "n": n,
         "kind": "tool",
         "name": call["function"]["name"],
         "state": "started",
@@ -203,15 +205,6 @@ def _put_on_record(
     kind, name = _RECORDED[decision.verdict], call["function"]["name"]
     where = current.lease.conversation
     audit_log.append(conn, AuditEntry(kind, current.sender, "", name, detail, where))
-
-
-def _next_n(conn: Connection, current: Turn) -> int:
-    """Fence, and have a turn get one step further; returns the number of that step."""
-    proceed(conn, current)
-    n = conn.scalar(_GET_FURTHER, {"p_turn_id": current.id})
-    if n is None:
-        raise LeaseLost(f"turn {current.id} has ended")
-    return int(n)
 
 
 _INSERT_STEP = step.insert().values(at=now_s())
@@ -438,7 +431,9 @@ def commit(
         return Totals(*conn.execute(_TOOK, here).one())
     place = taken.place
     transcript.insert(conn, current.place, messages, place.message_head)
-    _enter_answer(conn, current, taken, parts)
+    first = place.outbox_head - len(parts) + 1
+    of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
+    outbox.insert(conn, place.id, _shown_in(place, current, parts), first_seq=first, **of_turn)
     if messages or is_step(end.call):
         last_steps = 1
         _journal_model(conn, current, end.call, place.message_head, taken.progress + 1)
@@ -451,17 +446,12 @@ def commit(
         dead_letters.settle(conn, current.retries)
     totals = _close(conn, current, "done", end, last_steps)
     if totals.tool_calls:
-        enter(conn, current, place, _made_files(conn, current))
+        made, key = attachments.of_turn(conn, current.id), f"turn:{current.id}:file"
+        files = [
+            file_part(f"{key}:{each.id}", each.id, each.name, current.reply_to) for each in made
+        ]
+        enter(conn, current, place, files)
     return replace(totals, released=taken.released)
-
-
-def _enter_answer(
-    conn: Connection, current: Turn, taken: TakenSeqs, parts: Sequence[OutboxPart]
-) -> None:
-    place, parts = taken.place, _shown_in(taken.place, current, parts)
-    first = place.outbox_head - len(parts) + 1
-    of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
-    outbox.insert(conn, place.id, parts, first_seq=first, **of_turn)
 
 
 def commit_and_release(
@@ -473,12 +463,6 @@ def commit_and_release(
 ) -> Totals:
     """Do as `commit` does; where nothing else waits in the conversation, give it back."""
     return commit(conn, current, messages, parts, end, releases=True)
-
-
-def _made_files(conn: Connection, current: Turn) -> list[OutboxPart]:
-    made = attachments.of_turn(conn, current.id)
-    key, answered = f"turn:{current.id}:file", current.reply_to
-    return [file_part(f"{key}:{file.id}", file.id, file.name, answered) for file in made]
 
 
 def cancel(
@@ -540,7 +524,7 @@ def _close(
         "state": state,
         "outcome": end.outcome,
         "error": end.error,
-        "answered_by": _answered_by(end.call) or None,
+        "answered_by": (end.call.reported_name or end.call.model or None) if end.call else None,
         "last_steps": last_steps,
     }
     totals = Totals(*conn.execute(_CLOSE, values).one())
@@ -603,10 +587,6 @@ def _closing() -> Any:
 
 
 _CLOSE = _closing()
-
-
-def _answered_by(call: ModelCall | None) -> str:
-    return "" if call is None else call.reported_name or call.model
 
 
 def _end_children(conn: Connection, current: Turn) -> None:
