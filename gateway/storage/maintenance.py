@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import NotFound, StorageUnavailable
 from gateway.storage import audit_log, migrations
-from gateway.storage.conversation import attachments, compactions, conversations, sessions
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.database import DatabaseServer, Location
 from gateway.storage.engine import connected, lock_database, read_only_uri
 from gateway.storage.migrations import (
@@ -40,6 +40,8 @@ from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.schema import (
     REVISION,
     alias,
+    attachment,
+    attachment_part,
     blob,
     chat_preview,
     compaction,
@@ -49,7 +51,9 @@ from gateway.storage.schema import (
     is_pending,
     is_unsent,
     ledger,
+    memory,
     message,
+    node,
     outbox,
     pairing,
     quarantine,
@@ -57,6 +61,7 @@ from gateway.storage.schema import (
     step,
     summary_candidate,
     summary_part,
+    todo,
     turn,
     view_plan,
 )
@@ -154,7 +159,9 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
             turn may wait for it, goes with it or not at all.
     """
     conversations.hold(conn, conversation_id)
-    known = conn.execute(_known(conversation_id)).one_or_none()
+    parent = select(turn.c.conversation).where(turn.c.id == conversation.c.parent_turn_id)
+    here = select(conversation.c.message_head, parent.scalar_subquery().label("parent"))
+    known = conn.execute(here.where(conversation.c.id == conversation_id)).one_or_none()
     if known is None:
         raise NotFound(f"there is no conversation {conversation_id}")
     if known.parent is not None:
@@ -175,13 +182,6 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
     return int(known.message_head)
 
 
-def _known(conversation_id: int) -> Any:
-    parent = select(turn.c.conversation).where(turn.c.id == conversation.c.parent_turn_id)
-    return select(conversation.c.message_head, parent.scalar_subquery().label("parent")).where(
-        conversation.c.id == conversation_id
-    )
-
-
 def erase_some(conn: Connection, conversation_id: int) -> bool:
     """Erase some rows of a withdrawn conversation, its delegated children first.
 
@@ -199,7 +199,10 @@ def erase_some(conn: Connection, conversation_id: int) -> bool:
 
 
 def _erase_parts(conn: Connection, conversation_id: int) -> int:
-    return attachments.forget_some(conn, conversation_id, ERASED_PARTS)
+    ids = select(attachment.c.id).where(attachment.c.conversation == conversation_id)
+    key = (attachment_part.c.attachment, attachment_part.c.n)
+    some = select(*key).where(attachment_part.c.attachment.in_(ids)).limit(ERASED_PARTS)
+    return conn.execute(delete(attachment_part).where(tuple_(*key).in_(some))).rowcount
 
 
 def _erase_messages(conn: Connection, conversation_id: int) -> int:
@@ -255,9 +258,10 @@ _STEPS = (_erase_parts, _erase_messages, _erase_turns, _erase_rows)
 
 
 def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
-    attachments.forget(conn, conversation_id)
-    notebook.forget(conn, conversation_id)
-    compactions.forget_nodes(conn, conversation_id)
+    for table in (attachment, todo, node):
+        conn.execute(delete(table).where(table.c.conversation == conversation_id))
+    # What the agent noted about a sender stays.
+    conn.execute(delete(memory).where(memory.c.scope == f"conversation:{conversation_id}"))
     index.forget(conn, conversation_id)
     here = session.c.conversation == conversation_id
     # Segments refer to each other: without this their order would decide whether they can go.
@@ -265,7 +269,8 @@ def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     plans = view_plan.c.session_id.in_(select(session.c.id).where(here))
     conn.execute(delete(view_plan).where(plans))
     # Asked before they go: they name their bases.
-    used = sessions.bases_of(conn, conversation_id)
+    bases = select(session.c.base_id).where(here, session.c.base_id.is_not(None)).distinct()
+    used = set(conn.scalars(bases))
     conn.execute(delete(session).where(here))
     sessions.release_bases(conn, used)
     conn.execute(delete(alias).where(alias.c.conversation == conversation_id))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, select, update
 
 from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
 from gateway.storage.conversation import conversations
@@ -353,19 +353,6 @@ def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = Non
     if size_bytes is not None:
         query = query.where(attachment_part.c.n <= size_bytes // PART_BYTES)
     return b"".join(conn.scalars(query.order_by(attachment_part.c.n)))[:size_bytes]
-
-
-def forget_some(conn: Connection, conversation_id: int, parts: int) -> int:
-    """Erase some parts of a conversation's files; returns how many."""
-    ids = select(attachment.c.id).where(attachment.c.conversation == conversation_id)
-    key = (attachment_part.c.attachment, attachment_part.c.n)
-    some = select(*key).where(attachment_part.c.attachment.in_(ids)).limit(parts)
-    return conn.execute(delete(attachment_part).where(tuple_(*key).in_(some))).rowcount
-
-
-def forget(conn: Connection, conversation_id: int) -> None:
-    """Erase all files of a conversation, whose parts are gone."""
-    conn.execute(delete(attachment).where(attachment.c.conversation == conversation_id))
 
 
 def _stored(row: Row[Any]) -> StoredFile:

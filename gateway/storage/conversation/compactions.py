@@ -8,7 +8,6 @@ stored with the compaction that made them.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 import orjson
 from sqlalchemy import Connection, delete, select
@@ -76,7 +75,9 @@ def compact(
     only_pruned = plan.summaries == parent.plan.summaries
     child = sessions.split(conn, parent, "compression", plan, state, keeps_candidate=only_pruned)
     turns.move_on(conn, current, child)
-    conn.execute(_INSERT, _values(compaction, parent, child))
+    here = {"conversation": parent.conversation, "parent_session_id": parent.id}
+    figures = {name: getattr(compaction, name) for name in _RECORDED}
+    conn.execute(_INSERT, here | {"child_session_id": child.id} | figures)
     store_nodes(conn, child.conversation, compaction.nodes)
     return child
 
@@ -91,15 +92,6 @@ def _with_notes(conn: Connection, current: Turn) -> Session:
 
 
 _INSERT = compaction.insert().values(at=now_s())
-
-
-def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str, Any]:
-    return {
-        "conversation": parent.conversation,
-        "parent_session_id": parent.id,
-        "child_session_id": child.id,
-        **{name: getattr(compaction, name) for name in _RECORDED},
-    }
 
 
 _RECORDED = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
@@ -223,8 +215,3 @@ def nodes_of(conn: Connection, conversation_id: int) -> list[Node]:
     found = select(*columns).where(node.c.conversation == conversation_id).order_by(node.c.number)
     rows = conn.execute(found).mappings()
     return [Node(**{**row, "children": tuple(orjson.loads(row["children"]))}) for row in rows]
-
-
-def forget_nodes(conn: Connection, conversation_id: int) -> None:
-    """Erase the nodes of a conversation."""
-    conn.execute(delete(node).where(node.c.conversation == conversation_id))

@@ -112,13 +112,6 @@ def with_base(*columns: Any) -> Select[Any]:
     )
 
 
-def bases_of(conn: Connection, conversation_id: int) -> set[int]:
-    """Return the ids of the bases that the segments of a conversation refer to."""
-    here = session.c.conversation == conversation_id
-    used = select(session.c.base_id).where(here, session.c.base_id.is_not(None)).distinct()
-    return set(conn.scalars(used))
-
-
 def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
     """Erase the given bases that no segment uses any more, and the texts that only they used.
 
@@ -504,13 +497,12 @@ def held_by(
         segments: (conversation, session) of each. Who speaks there is one of its people no more
             where a later lineage reads it: such people count like those who were quoted.
     """
-    return {each: _held_by(conn, *each) for each in set(segments)}
-
-
-def _held_by(conn: Connection, conversation_id: int, session_id: int) -> tuple[Origin, ...]:
-    noted = load_origins(conn.scalar(_ORIGINS, {"session_id": session_id}))
-    spoken = [Origin("quoted", who) for who in sorted(speakers(conn, conversation_id, session_id))]
-    return tuple(dict.fromkeys([*noted, *spoken]))
+    held = {}
+    for here, segment in set(segments):
+        noted = load_origins(conn.scalar(_ORIGINS, {"session_id": segment}))
+        spoken = [Origin("quoted", who) for who in sorted(speakers(conn, here, segment))]
+        held[here, segment] = tuple(dict.fromkeys([*noted, *spoken]))
+    return held
 
 
 def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:

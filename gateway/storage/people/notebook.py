@@ -417,17 +417,10 @@ def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
     return len(gone)
 
 
-def forget(conn: Connection, conversation_id: int) -> None:
-    """Erase the list and the notes of a conversation; the agent's about a sender stay."""
-    conn.execute(delete(todo).where(todo.c.conversation == conversation_id))
-    conn.execute(delete(memory).where(memory.c.scope == f"conversation:{conversation_id}"))
-
-
 def forget_found(conn: Connection, conversation_id: int) -> None:
     """Erase notes quoted from a conversation's messages, also those in its person's notebook."""
     here = memory.c.conversation == conversation_id
-    gone = conn.execute(delete(memory).where(here).returning(memory.c.scope)).all()
-    for scope in {row.scope for row in gone}:
+    for scope in set(conn.scalars(delete(memory).where(here).returning(memory.c.scope)).all()):
         _repin(conn, scope)
 
 

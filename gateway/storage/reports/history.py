@@ -170,7 +170,7 @@ def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
         at=iso_time(row.at),
         notice=is_notice(row.source_key),
         taken=_kind(row.source_key) == "taken",
-        over=_over(row.source_key),
+        over=int(row.source_key.split(":")[1]) if is_over(row.source_key) else 0,
         files=(shown,) if shown else of_message,
         choices=choices_of(row.choices),
         ref=row.ref,
@@ -198,10 +198,6 @@ def is_notice(source_key: str) -> bool:
 def _kind(source_key: str) -> str:
     *_, kind, _part = ["", *source_key.split(":")]
     return kind
-
-
-def _over(source_key: str) -> int:
-    return int(source_key.split(":")[1]) if is_over(source_key) else 0
 
 
 @dataclass(frozen=True, slots=True)
