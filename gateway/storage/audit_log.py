@@ -158,7 +158,6 @@ def listed(
 
     Args:
         since: Only from then on; seconds since the epoch.
-        kind: Only of this kind; "" for all.
         after: Only what stands behind this row of the list.
     """
     query = select(audit_rows).where(audit_rows.c.at >= since)

@@ -111,12 +111,7 @@ def location_of(settings: Settings) -> Location:
 
 
 class Search:
-    """A search that can be ended.
-
-    Args:
-        fn: Runs the search.
-        interrupt: Ends the statement that a driver's connection runs, if it runs one.
-    """
+    """A search that can be ended; `interrupt` ends the statement of a driver's connection."""
 
     def __init__(self, fn: Transaction[Any], interrupt: Callable[[Any], Awaitable[None]]) -> None:
         self._fn, self._interrupt = fn, interrupt

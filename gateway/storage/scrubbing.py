@@ -88,10 +88,6 @@ class Scrubber:
 
         Returns False if a reader was in the way and nothing was done. Raises `StorageUnavailable`
         if it is no longer a file in which that can be done.
-
-        Args:
-            raw: The writing connection, outside of a transaction, on its own thread.
-            pages: From `find`.
         """
         if not empty_log(raw):
             return False

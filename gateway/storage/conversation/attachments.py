@@ -91,8 +91,6 @@ def append(
     """Enter the files of a message; what came with its bytes is stored at once.
 
     Args:
-        conn: The writing connection; the message's own transaction.
-        attachments: In the order of the message.
         limit_bytes: Larger ones are entered as failed.
         strangers: Authors who may not act; theirs are entered as failed, too.
     """

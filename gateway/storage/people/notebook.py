@@ -385,12 +385,7 @@ def listed(notes: Sequence[str]) -> str:
 def all_notes(
     conn: Connection, scope: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[Note]:
-    """Return the notes of a scope, or of all, the newest first.
-
-    Args:
-        scope: Whose; None for everybody's.
-        before: Only those made before the one with this id; None for all.
-    """
+    """Return the notes of a scope, or of all, the newest first; those before the id `before`."""
     query = select(memory).order_by(memory.c.id.desc()).limit(limit)
     if scope is not None:
         query = query.where(memory.c.scope == scope)

@@ -32,7 +32,6 @@ def book(
     Args:
         turn_id: The turn that made them; None for work in the background.
         sender: Whose budget they count for: "platform:sender id"; "" where that is not known.
-        calls: In order.
     """
     if not calls or not conversations.exists(conn, conversation_id):
         return

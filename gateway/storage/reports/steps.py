@@ -73,10 +73,6 @@ def commands(
     """Return the turns of commands among those of a page, the newest `COMMANDS`, in order.
 
     They have no message in the transcript. Those before its first turn stand on the page before.
-
-    Args:
-        rows: The page of the transcript.
-        before: Where it ends, as for `page`.
     """
 
     def newest_at(seq: int) -> Any:

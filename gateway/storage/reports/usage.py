@@ -258,9 +258,7 @@ def insights(
 ) -> Insights:
     """Return how a conversation fared, by the turns that began since.
 
-    Args:
-        since: Seconds since the epoch.
-        left_out: Names of commands that answer nobody: their turns are not counted.
+    Turns of the commands `left_out`, which answer nobody, are not counted.
     """
     query = select(
         func.coalesce(turn.c.outcome, turn.c.state).label("outcome"),
