@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from sqlalchemy import Connection
+
 from gateway.agent_ports.budgets import today
 from gateway.backup import backups
 from gateway.errors import StorageError
@@ -31,8 +33,8 @@ from gateway.reload.kit import Mind
 from gateway.reload.reloading import Reloading
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database, location_of
-from gateway.storage.reports import health
-from gateway.storage.reports.health import Standing, Waiting
+from gateway.storage.reports import health, spending
+from gateway.storage.reports.health import Waiting
 from gateway.supervision.accounts import Supervised
 from gateway.supervision.silence import Watch
 
@@ -132,13 +134,13 @@ class State:
         began = time.perf_counter()
         try:
             async with asyncio.timeout(LOOKS_FOR_S):
-                found = await database.read(health.standing, since)
+                standing = await database.read(_standing, settings, since)
         except (StorageError, TimeoutError):
             return [Sample(series.DATABASE_UP, 0)]
         return [
             Sample(series.DATABASE_UP, 1),
             Sample(series.SCRAPE, time.perf_counter() - began),
-            *_standing(found, settings),
+            *standing,
         ]
 
 
@@ -208,13 +210,19 @@ def _size(path: Path) -> int:
     return size
 
 
-def _standing(found: Standing, settings: Settings) -> Iterator[Sample]:
-    waits, counts = found.waits, found.counts
+def _standing(conn: Connection, settings: Settings, since: float) -> list[Sample]:
+    """Return the samples of the database; `since`: from when on money counts."""
+    return list(_samples(conn, settings, since))
+
+
+def _samples(conn: Connection, settings: Settings, since: float) -> Iterator[Sample]:
+    waits = {what: health.waiting(conn, what) for what in health.WAITS}
+    counts = health.counts(conn)
     yield from _waiting(series.INBOX_DEPTH, series.INBOX_AGE, waits["unanswered"])
     yield from _waiting(series.ASKED, series.ASKED_AGE, waits["asked"])
     yield Sample(series.STRANGERS, waits["strangers"].count)
     yield Sample(series.QUARANTINED, waits["quarantined"].count)
-    for account, unsent in found.unsent.items():
+    for account, unsent in health.unsent_by_account(conn).items():
         yield from _waiting(series.OUTBOX_DEPTH, series.OUTBOX_AGE, unsent, account)
     yield Sample(series.DEAD_LETTERS, counts["dead_turns"], ("turn",))
     yield Sample(series.DEAD_LETTERS, counts["dead_sends"], ("send",))
@@ -224,11 +232,11 @@ def _standing(found: Standing, settings: Settings) -> Iterator[Sample]:
     yield Sample(series.REPLICAS, counts["replicas_late"], ("late",))
     yield Sample(series.LEASES, counts["leases"])
     yield Sample(series.UNOWNED, counts["unowned"])
-    yield Sample(series.SPENT, found.spent_usd)
+    yield Sample(series.SPENT, spending.spent_usd(conn, since))
     if settings.budget.daily_usd is not None:
         yield Sample(series.BUDGET, settings.budget.daily_usd)
-    if found.size_bytes is not None:
-        yield Sample(series.DATABASE_BYTES, found.size_bytes)
+    if (size := health.size_bytes(conn)) is not None:
+        yield Sample(series.DATABASE_BYTES, size)
 
 
 def _waiting(

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from gateway.storage.reports.spending import spent_usd
 from gateway.storage.schema import (
     adapter_lease,
     conversation,
@@ -34,25 +33,6 @@ class Waiting:
 
     count: int
     oldest_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How the database stands, at one moment.
-
-    Attributes:
-        waits: What waits, by the names of `WAITS`.
-        unsent: What is still to be shown, by platform and account.
-        counts: Numbers of other rows, by name.
-        spent_usd: What calls have cost since a moment.
-        size_bytes: Of the database; of a server's alone, None of a file's.
-    """
-
-    waits: Mapping[str, Waiting]
-    unsent: Mapping[tuple[str, str], Waiting]
-    counts: Mapping[str, int]
-    spent_usd: float
-    size_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +68,16 @@ def waiting(conn: Connection, what: str) -> Waiting:
     return Waiting(found.n, max(now - found.at, 0.0) if found.n else 0.0)
 
 
-def standing(conn: Connection, since: float) -> Standing:
-    """Return all that metrics tell of the database; reads indexes of what is unfinished.
-
-    `since`: from when on money counts; see `spending.spent_usd`.
-    """
-    size = None
-    if conn.dialect.name == "postgresql":
-        query = select(func.pg_database_size(func.current_database()))
-        size = int(conn.execute(query).scalar_one())
-    return Standing(
-        waits={what: waiting(conn, what) for what in WAITS},
-        unsent=unsent_by_account(conn),
-        counts=_counts(conn),
-        spent_usd=spent_usd(conn, since),
-        size_bytes=size,
-    )
+def size_bytes(conn: Connection) -> int | None:
+    """Return the size of a server's database; None for a file's."""
+    if conn.dialect.name != "postgresql":
+        return None
+    query = select(func.pg_database_size(func.current_database()))
+    return int(conn.execute(query).scalar_one())
 
 
-def _counts(conn: Connection) -> dict[str, int]:
+def counts(conn: Connection) -> dict[str, int]:
+    """Return numbers of rows by name, from indexes of what is unfinished."""
     lag = func.coalesce(func.sum(conversation.c.message_head - conversation.c.searched_seq), 0)
     unsearched = conversation.c.message_head > conversation.c.searched_seq
     searched = conn.execute(

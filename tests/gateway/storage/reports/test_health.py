@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.metrics import state
+from gateway.settings.tree import Settings
 from gateway.storage.queue import leases
-from gateway.storage.reports import health
+from gateway.storage.reports import health, spending
 from gateway.storage.schema import replica
 from tests.gateway.storage.reports.test_conversation_list import set_rows
 from tests.support.gateway import HeldModel, echo, running
@@ -19,13 +21,15 @@ async def test_what_waits_is_counted_with_its_age(tmp_path: Path) -> None:
     async with running(tmp_path, held) as chat:
         await chat.say("hello")
         await chat.until(lambda: held.waiting)
-        found = await chat.gateway.database.read(health.standing, 0.0)
-        assert found.waits["unanswered"].count == 1
-        assert 0 <= found.waits["unanswered"].oldest_s < 60
-        assert found.waits["asked"].count == found.waits["strangers"].count == 0
-        assert found.counts["leases"] == 1
-        assert found.counts["replicas_alive"] == 1
-        assert found.unsent == {}
+        read = chat.gateway.database.read
+        unanswered = await read(health.waiting, "unanswered")
+        assert unanswered.count == 1
+        assert 0 <= unanswered.oldest_s < 60
+        for what in ("asked", "strangers"):
+            assert (await read(health.waiting, what)).count == 0
+        counts = await read(health.counts)
+        assert (counts["leases"], counts["replicas_alive"]) == (1, 1)
+        assert await read(health.unsent_by_account) == {}
         held.held["hello"].set()
         await chat.logged("message_sent")
 
@@ -37,18 +41,20 @@ async def test_what_is_still_to_be_shown_is_told_by_account(tmp_path: Path) -> N
         await chat.logged("message_sent")
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("/help")
-        found = await chat.gateway.database.read(health.standing, 0.0)
-    assert found.unsent["telegram", "default"].count >= 1
+        read = chat.gateway.database.read
+        unsent, counts = await read(health.unsent_by_account), await read(health.counts)
+        spent_usd = await read(spending.spent_usd, 0.0)
+    assert unsent["telegram", "default"].count >= 1
     # Fed beside the path, and here nobody does.
-    assert found.counts["unsearched_in"] == 1
-    assert found.counts["unsearched"] >= 2
-    assert found.spent_usd == 0
+    assert counts["unsearched_in"] == 1
+    assert counts["unsearched"] >= 2
+    assert spent_usd == 0
 
 
 @pytest.mark.usefixtures("sqlite_alone")
 def test_a_scrape_reads_no_table_from_end_to_end(store: Store) -> None:
     """With a million messages it takes no longer: all that is unfinished has an index."""
-    found = store.plans(health.standing, 0.0)
+    found = store.plans(lambda conn: state._standing(conn, Settings(home=Path()), 0.0))
     large = {"inbox", "outbox", "turn", "conversation", "message", "ledger", "step"}
     scanned = [
         line
