@@ -4,7 +4,7 @@ What nobody can answer goes into quarantine. The update as it came is kept for s
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -90,27 +90,20 @@ _AGES = (
 )
 
 
-class Arrival(NamedTuple):
-    """What is known about a message that arrives.
+def arrival(
+    conn: Connection, session_key: str, message: InboundMessage
+) -> tuple[bool, Conversation | None]:
+    """Return whether a message is known (`is_known`), and its conversation, locked, if any.
 
-    Attributes:
-        is_known: Whether one with its key was admitted, or put into quarantine, before.
-        place: Its conversation as `conversations.locked` returns it; None where there is none yet.
+    One statement if there is a conversation.
     """
-
-    is_known: bool
-    place: Conversation | None
-
-
-def arrival(conn: Connection, session_key: str, message: InboundMessage) -> Arrival:
-    """Look up a message and its conversation; one statement where there is that conversation."""
     source, dedupe_key = key_of(message)
     here = {"session_key": session_key, "source": source, "dedupe_key": dedupe_key}
     row = conn.execute(_ARRIVAL, here).one_or_none()
     if row is None:
-        return Arrival(is_known(conn, source, dedupe_key), None)
+        return is_known(conn, source, dedupe_key), None
     *found, known = row
-    return Arrival(bool(known), Conversation(*found))
+    return bool(known), Conversation(*found)
 
 
 _ARRIVAL = conversations.of_key(
