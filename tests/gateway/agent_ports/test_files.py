@@ -404,7 +404,8 @@ async def test_a_file_of_a_chat_that_was_erased_meanwhile_is_dropped(place: Plac
     with capture_logs() as lines:
         async with place.at_work():
             await place.platform.watch.until(lambda: place.platform.fetched)
-            await place.database.write(stored.forget, conversation)
+            gone = attachment.delete().where(attachment.c.conversation == conversation)
+            await place.database.write(lambda conn: conn.execute(gone).rowcount)
             place.platform.gate.set()
             await place.platform.watch.until(lambda: not place.platform.running)
     assert lines == []
