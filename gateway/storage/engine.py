@@ -34,10 +34,10 @@ from sqlalchemy import (
     create_engine,
 )
 from sqlalchemy.exc import DBAPIError
-from typing_extensions import override
 
 # At the top: statements that other threads build while the ORM is being imported fail.
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from typing_extensions import override
 
 from agent.processes.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
