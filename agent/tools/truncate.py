@@ -215,8 +215,3 @@ def end_of(text: str, most_chars: int) -> str:
     start = len(text) - most_chars + len(MARK)
     found = _WORD_BEGINS.search(text, start, start + int(most_chars * _CUT_SHARE))
     return MARK + text[found.start() if found else start :]
-
-
-def beginning_of(text: str, most_chars: int) -> str:
-    """Return a text; of a longer one its beginning up to the end of a word, and a mark."""
-    return end_of(text[::-1], most_chars)[::-1]
