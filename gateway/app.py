@@ -41,6 +41,7 @@ from gateway.commands.status_figures import start_warnings
 from gateway.console.register import Inside
 from gateway.console.site import Console
 from gateway.context.memory import Recall
+from gateway.context.parts import Beside, Shared, TurnParts
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
 from gateway.doctor.running import RunningLooks
@@ -54,8 +55,7 @@ from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
-from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
-from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source
+from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source, turn_kit_of
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import keep_last_used
 from gateway.settings.tree import Settings
@@ -85,6 +85,8 @@ from gateway.wiring import (
     build_embedder,
     build_line,
     build_memory_reader,
+    build_mind,
+    build_rules,
     caching_text,
     learn_windows,
     load_adapters,
@@ -118,6 +120,7 @@ class Platforms:
     adapters: Mapping[Account, Adapter]
     supervised: Sequence[Supervised]
     watch: Watch
+    reactions: ReactionQueue
     others: OtherReplicas | None = None
     alerts: AlertWatch | None = None
 
@@ -356,7 +359,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
         "search index": beside.indexer.run(),
         "watch": platforms.watch.run(),
         "modes": keep_modes(lambda: gateway.settings),
-        "prune": beside.pruner.run(),
+        "prune": gateway.reloading.parts.pruner.run(),
         "backups": Backups(gateway.database, gateway.replica, gateway.settings).run(),
     }
 
@@ -367,7 +370,7 @@ def _until_the_end(gateway: Gateway) -> Work:
     return ({} if others is None else {"other replicas": others.run()}) | {
         "replica": gateway.replica.run(),
         "delivery": gateway.delivery.run(),
-        "reactions": gateway.beside.reactions.run(),
+        "reactions": gateway.platforms.reactions.run(),
         "plugins": gateway.beside.recall.run(),
     }
 
@@ -436,23 +439,23 @@ async def assembled(
         Attachments(database, adapters, settings.attachments, wakeups),
         Inquiries(database, adapters, settings.tools.approval_valid_s, wakeups, access),
         Indexer(database, embedder),
-        Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, origin.plugins, access, reader),
-        ReactionQueue(adapters),
-        Rotation(settings, mind.models, mind.agent.recovery.rests, accounts.make is not None),
     )
-    stops = Stops()
-    shared = TurnParts(database, access, wakeups, stops, budgets, beside, adapters, origin.plugins)
-    kit = build_turn_kit(settings, mind, shared)
+    stops, reactions = Stops(), ReactionQueue(adapters)
+    shared = Shared(database, owners, wakeups, stops, budgets, adapters, origin.plugins, beside)
+    kit = turn_kit_of(TurnParts(settings, mind, shared))
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, kit, list(adapters))
     burials = Burials(owners)
     delivery = Delivery(database, replica, adapters, traffic, burials, links)
-    _listen(wakeups, beside, stops, worker, delivery, mind.context)
+    _listen(shared, worker, delivery, reactions, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
     parts = LiveParts(
-        *(shared, intake, worker, delivery, supervised),
+        *(shared, intake, worker, delivery),
+        Pruner(database, settings.retention, settings.storage.raw_days),
+        Rotation(settings, mind.models, mind.agent.recovery.rests, accounts.make is not None),
+        supervised,
         make and (lambda name, block: make(name, block, intake, chats, door)),
     )
     reloading = Reloading(settings, mind, parts, origin)
@@ -471,7 +474,7 @@ async def assembled(
     )
     alerts = build_alerts(lambda: reloading.settings, database, wakeups, owners, sources)
     others = _others(database, replica, wakeups, stops, reloading, accounts)
-    platforms = Platforms(adapters, supervised, health.watch, others, alerts)
+    platforms = Platforms(adapters, supervised, health.watch, reactions, others, alerts)
     looks = RunningLooks(origin, lambda: reloading.settings, database, health.look)
     inside = Inside(
         *(database, health, intake.facts, intake.money, operator, looks), origin.plugins
@@ -504,20 +507,20 @@ def _beginning(
 
 
 def _listen(
-    wakeups: Wakeups,
-    beside: Beside,
-    stops: Stops,
+    shared: Shared,
     worker: Worker,
     delivery: Delivery,
+    reactions: ReactionQueue,
     context: ContextParts,
 ) -> None:
     """Say who hears which hint."""
+    wakeups = shared.wakeups
     wakeups.work.listen(worker.notify)
     wakeups.ready.listen(worker.wake)
-    wakeups.stop.listen(stops.stop)
-    wakeups.files.listen(beside.files.notify)
+    wakeups.stop.listen(shared.stops.stop)
+    wakeups.files.listen(shared.beside.files.notify)
     wakeups.outbox.listen(delivery.notify)
-    wakeups.reaction.listen(beside.reactions.show)
+    wakeups.reaction.listen(reactions.show)
     wakeups.forgotten.listen(context.views.clear)
     worker.replica.on_lost(worker.drop)
     worker.replica.on_news(worker.wake)

@@ -34,6 +34,7 @@ from agent.network import UnusableEnvironment
 from agent.plugins.active import Plugins
 from agent.plugins.engines import EngineFactory, resolve
 from agent.plugins.loading import load_plugins
+from agent.processes.sandbox import why_off
 from agent.prompt.skills import SkillShelf
 from agent.settings import (
     AuxiliaryModelSettings,
@@ -48,22 +49,25 @@ from agent.tools.gate import ApprovalRules
 from agent.tools.registry import NO_SERVERS, ServedTools, Tool
 from agent.turn.state import Agent, CallRules
 from gateway.access.oidc import provider_of
-from gateway.access.policy import Access, Owners
+from gateway.access.policy import Access, Owners, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.embeddings import SPEAK_OPENAI, Embedder
+from gateway.agent_ports.files import with_pictures_of
 from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
 from gateway.alerts.watch import AlertSources, AlertWatch
 from gateway.alerts.webhook import AlertWebhook
 from gateway.backup import backups
 from gateway.commands import registry
-from gateway.commands.status_figures import MoneyRules
+from gateway.commands.status_figures import MoneyRules, status_facts
 from gateway.context.memory_reading import MemoryReader
+from gateway.context.parts import Mind
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
-from gateway.context.window import ContextParts
+from gateway.context.window import ContextParts, with_engine_tools
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.logging.setup import log_path, refuse_unwritable
+from gateway.pipeline.intake import IntakeRules
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
@@ -444,6 +448,48 @@ def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
         Access(settings.access, settings.web),
         settings.sessions.timezone,
         external=plugins.external,
+    )
+
+
+def build_mind(
+    settings: Settings,
+    agent: Agent,
+    database: Database,
+    plugins: Plugins,
+    before: Mind | None = None,
+) -> Mind:
+    """Return the mind of these settings.
+
+    Args:
+        agent: The models and the enabled tools (`gateway.wiring.build_agent`).
+        database: The pictures among its files can be shown to models.
+        before: What the gateway has gone by until now; None at its start.
+
+    Raises:
+        SettingsError: There is a budget, and a model whose price is not known; at the start also: a
+            model that reads for the memory lacks its key.
+    """
+    context = build_context(settings, agent)
+    if before is not None:
+        context = replace(context, views=before.context.views)
+    agent = with_pictures_of(database, with_engine_tools(agent, context))
+    readers = tuple(models_of(build_readers(settings))) if before is None else before.readers
+    models = (*agent.models, *context.writers, *readers)
+    # Once more: now with the models that write summaries, and those that read.
+    refuse_unpriced(settings.budget, models)
+    return Mind(agent, context, build_prompts(settings, plugins), models, readers)
+
+
+def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
+    """Return what decides about messages as they come in."""
+    return IntakeRules(
+        access,
+        settings.queue,
+        settings.sessions.groups,
+        status_facts(mind.agent, mind.context, mind.prompts, why_off(settings.tools)),
+        build_money(settings, mind.models),
+        settings.attachments,
+        Quotas(settings.quotas, settings.sessions.timezone),
     )
 
 

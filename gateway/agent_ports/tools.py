@@ -5,8 +5,8 @@ reads. Not its own question alone counts: an order that a guest wrote an hour ag
 when a member says "go on". A new note is shown under the answer, with *Undo*.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -253,24 +253,12 @@ class ConversationPast(Past):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolFolders:
-    """The directories that tools work in; None: tools have none.
-
-    Attributes:
-        skills: The operator's.
-        workspaces: Where the files of conversations lie.
-    """
-
-    skills: SkillShelf | None = None
-    workspaces: Workspaces | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Toolkit:
-    """Makes the tool context of each turn; each part of it is bound to the turn.
+    """Makes the tool context of one turn.
 
     Attributes:
-        hooks: Returns what plugins do around the calls of a turn that begins.
+        hooks: What plugins do around the calls of this turn.
+        folders: Skills of the operator, and where the files of conversations lie.
     """
 
     database: Database
@@ -278,12 +266,12 @@ class Toolkit:
     files: Attachments
     inquiries: Inquiries
     indexer: Indexer
-    hooks: Callable[[], Hooks | None] = lambda: None
-    folders: ToolFolders = field(default_factory=ToolFolders)
+    hooks: Hooks | None
+    folders: tuple[SkillShelf, Workspaces]
 
     async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolRegistry) -> ToolContext:
         """Return what the tools of a turn may use, with the rights that its people have now."""
-        conversation, workspaces = turn.lease.conversation, self.folders.workspaces
+        conversation, (skills, workspaces) = turn.lease.conversation, self.folders
         # Only calls of these tools need the addresses that people named.
         leads_out = any(reads_elsewhere(schema.name, tools) for schema in tools.schemas)
         rights = await self.database.read(self._rights, turn, leads_out=leads_out)
@@ -295,7 +283,7 @@ class Toolkit:
             reader=Reader(self.database, conversation),
             clock=partial(datetime.now, UTC),
             files=self.files.files(turn),
-            workspace=workspaces.path_for(conversation) if workspaces else None,
+            workspace=workspaces.path_for(conversation),
             rights=rights,
             services=ToolServices(
                 engine=engine,
@@ -304,8 +292,8 @@ class Toolkit:
                 searcher=ConversationSearcher(
                     self.database, self.indexer, conversation, turn.begins_at
                 ),
-                skills=self.folders.skills,
-                hooks=self.hooks(),
+                skills=skills,
+                hooks=self.hooks,
             ),
         )
 

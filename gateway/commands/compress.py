@@ -29,12 +29,12 @@ SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"
 async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
     """Compact the view, whatever its size; returns what was done."""
     turn = context.journal.turn
-    agent = context.agent.preferring(turn.model)
-    view, opened = await context.window.opened(agent, context.journal)
+    agent = context.parts.mind.agent.preferring(turn.model)
+    view, opened = await context.parts.mind.context.opened(agent, context.journal)
     topic = topic_of(context.argument)
     # A turn that goes on after a crash may have compacted already; that one is told, no second is
     # made.
-    done = await context.database.read(compactions.made_by, turn)
+    done = await context.journal.database.read(compactions.made_by, turn)
     if done is None:
         with closing(opened):
             done = await opened.compact(view, "manual", focus=topic or None)

@@ -31,10 +31,10 @@ NOT_ALLOWED = "Only people who were let in by name may choose the model; nothing
 async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
     """Return the answer, and the end of the turn, which stores the choice."""
     journal, wanted = context.journal, context.argument
-    turn, known = journal.turn, choices(context.agent.models)
+    turn, known = journal.turn, choices(context.parts.mind.agent.models)
     if not wanted:
         return listed_text(known, turn.model), TurnEnd("model_listed")
-    if not await context.database.read(context.access.may_act, turn.senders):
+    if not await journal.database.read(context.parts.shared.access.may_act, turn.senders):
         return NOT_ALLOWED, TurnEnd("model_refused")
     chosen = found(wanted, known)
     if chosen is None:
@@ -46,7 +46,7 @@ async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
 
     # Told in the answer, and not beside it.
     journal.tell_user = note
-    compaction = await _make_room(context, context.agent.preferring(chosen))
+    compaction = await _make_room(context, context.parts.mind.agent.preferring(chosen))
     text = chosen_text(chosen, known, compaction)
     if "floor" in told:
         text = f"{text} {NO_ROOM}"
@@ -56,10 +56,10 @@ async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
 async def _make_room(context: TurnContext, agent: Agent) -> Compaction | None:
     """Compact what the new model's window cannot hold; returns what was done."""
     journal = context.journal
-    done = await context.database.read(compactions.made_by, journal.turn, "fallback")
+    done = await context.journal.database.read(compactions.made_by, journal.turn, "fallback")
     if done is not None:
         return done
-    view, planner = await context.window.opened(agent, journal)
+    view, planner = await context.parts.mind.context.opened(agent, journal)
     with closing(planner):
         tokens = (await planner.measured(view)).tokens
         if not planner.rules.enabled or not planner.engine.should_compress(tokens):

@@ -17,15 +17,12 @@ from sqlalchemy import Connection
 
 import gateway.commands
 from adapters.messages import Choice, InboundMessage, MessageRef
-from agent.turn.state import Agent
 from gateway.access.pairing import Happening, Pairing
-from gateway.access.policy import Access
 from gateway.agent_ports.journal import Journal
 from gateway.commands.status_figures import MoneyRules, StatusFacts
-from gateway.context.window import ContextParts
+from gateway.context.parts import TurnParts
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import AskedQuestion
-from gateway.storage.database import Database
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held
 
@@ -117,16 +114,11 @@ class TurnContext:
 
     Attributes:
         argument: What stands behind its word; empty for nothing.
-        agent: The one of the settings.
-        window: Keeps the view within it.
     """
 
     journal: Journal
     argument: str
-    database: Database
-    agent: Agent
-    window: ContextParts
-    access: Access
+    parts: TurnParts
 
 
 # Compared by identity: two routes may have the same `when`.

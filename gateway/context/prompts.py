@@ -45,6 +45,7 @@ from gateway.access.policy import Access
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.people import notebook
+from gateway.storage.queue.inbox import InboxEntry
 
 log = structlog.get_logger()
 
@@ -64,6 +65,10 @@ TAIL_SHARE = 0.2
 """Of what is shown of a file that is too long; the rest is its beginning."""
 MAX_SKILLS = 500
 REFRESH_S = 2.0
+MAX_NOTE_CHARS = 2000
+"""Longest text of one message that is told as context."""
+MAX_NOTES_CHARS = 20_000
+"""Longest context of one turn; what is oldest is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +419,52 @@ def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] 
     operator = (settings.ephemeral or "").strip()
     own = [SourcedText("From the operator, who may instruct you", operator)] if operator else []
     return memory_context([*own, *map(_cleaned, recalled)])
+
+
+def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
+    """Return a question behind what its people said meanwhile.
+
+    Args:
+        notes: What was said to others in the group, messages that were changed after they had
+            been answered, and corrections of what is remembered; in order.
+    """
+    overheard = _listed([note for note in notes if note.kind == "overheard"])
+    changed = _listed([note for note in notes if note.kind == "edit"])
+    corrected = _listed([note for note in notes if note.kind == "correction"])
+    blocks = []
+    if corrected:
+        blocks.append(f"[Corrected with /memory; what you were told before:]\n{corrected}")
+    if overheard:
+        blocks.append(f"[Said here since your last answer, not to you:]\n{overheard}")
+    if changed:
+        blocks.append(f"[Changed since; the message now reads:]\n{changed}")
+    return "\n\n".join([*blocks, f"[To you:]\n{text}"]) if blocks else text
+
+
+def _listed(notes: Sequence[InboxEntry]) -> str:
+    """Return quoted lines for each note, oldest first, within the limits.
+
+    Quoted, since anybody may have written them: none of them can be taken for the frame.
+    """
+    lines: list[str] = []
+    left = MAX_NOTES_CHARS
+    for note in reversed(notes):
+        line = _quoted(f"{note.sender_name}: {_shortened(note.text)}")
+        left -= len(line)
+        if left < 0:
+            lines.append("…")
+            break
+        lines.append(line)
+    return "\n".join(reversed(lines))
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _shortened(text: str) -> str:
+    text = text.strip() or "(no text any more)"
+    return text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 1] + "…"
 
 
 def _cleaned(told: SourcedText) -> SourcedText:

@@ -1,6 +1,7 @@
 """What a turn needs to keep its view within the window, made from the settings once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -8,16 +9,21 @@ from agent.context.meter import ReportedUsage, TokenMeter
 from agent.context.planner import CompactionRules, Planner
 from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser
 from agent.context_engine import ContextEngine, Limits
-from agent.models.base import ChatModel
+from agent.errors import ModelError
+from agent.models.base import ChatModel, TextSink
 from agent.models.catalog import context_length, find_facts
 from agent.models.prefix import PrefixWatch
 from agent.plugins.engines import engine_tools
 from agent.ports import CompactionStore, Spending
-from agent.turn.state import Agent
+from agent.tools.context import ToolContext
+from agent.turn.state import Agent, TurnPorts, TurnState
 from agent.view.view import View, recall_text
 from gateway.agent_ports.journal import Journal
+from gateway.agent_ports.tools import MadeOnce
 from gateway.context.views import KeptViews
 from gateway.storage.conversation.sessions import Session
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import Where
 
 WindowSource = Literal["refusal", "table", "guess", "told"]
 """Who says how large a window is: a refused prompt; the table of models; nobody, it is guessed; the
@@ -92,6 +98,51 @@ class ContextParts:
         session = journal.turn.session
         view = await self.views.open(journal.database, session)
         return view, self.planner(agent, session, journal, journal.spending)
+
+    @asynccontextmanager
+    async def attempt(
+        self,
+        agent: Agent,
+        journal: Journal,
+        sink: TextSink,
+        make: Callable[[Planner], Awaitable[ToolContext]],
+        on_trouble: Callable[[ModelError | None], Awaitable[None]],
+    ) -> AsyncIterator[tuple[TurnState, TurnPorts]]:
+        """Yield the state and the ports of an attempt at a journal's turn.
+
+        Args:
+            make: Returns what the tools may use; called when the first of them is.
+            on_trouble: Told of each wait for a model in trouble.
+        """
+        turn, conversation = journal.turn, journal.turn.lease.conversation
+        view, planner = await self.opened(agent, journal)
+        used = 0
+        # No step yet, which is not worth a query; but a child may have lost its first call.
+        is_fresh = turn.attempt == 1 and turn.messages[-1]["role"] == "user"
+        may_have_used = turn.lease.parent is not None or not is_fresh
+        if agent.settings.max_turn_tokens is not None and may_have_used:
+            where = Where(conversation=conversation, turn=turn.id)
+            used = (await journal.database.read(spending.total, where)).usage.total_tokens
+        state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=used)
+
+        async def tools() -> ToolContext:
+            context = await make(planner)
+            # A compaction may have taken the pages of this turn out of the view.
+            shown = [*turn.messages, *(entry.message for entry in view.entries)]
+            context.rights.read.trail.note_shown(shown)
+            return context
+
+        ports = TurnPorts(
+            journal=journal,
+            planner=planner,
+            sink=sink,
+            tools=MadeOnce(tools),
+            spending=journal.spending,
+            on_trouble=on_trouble,
+            conversation=str(conversation),
+        )
+        with closing(planner):
+            yield state, ports
 
     def limits_for(self, agent: Agent) -> Limits:
         """Return the limits for the agent's first model as they are now: a window may shrink."""

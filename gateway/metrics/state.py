@@ -23,13 +23,13 @@ from sqlalchemy import Connection
 
 from gateway.agent_ports.budgets import today
 from gateway.backup import backups
+from gateway.context.parts import Mind
 from gateway.errors import StorageError
 from gateway.logging.setup import log_path, predecessors
 from gateway.metrics import series
 from gateway.metrics.counts import Counts, Labels
 from gateway.metrics.series import Series
 from gateway.pipeline.worker import Worker
-from gateway.reload.kit import Mind
 from gateway.reload.reloading import Reloading
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database, location_of

@@ -15,6 +15,7 @@ from functools import partial
 
 import structlog
 
+from agent.context.planner import Planner
 from agent.errors import ModelError, ModelRefused, SpendLimitReached, TurnSuspended
 from agent.messages import ChatMessage
 from agent.ports import Delegated, ModelCall
@@ -22,19 +23,14 @@ from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn, wrap_up
 from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
 from agent.view.view import Summary
-from gateway.agent_ports.budgets import Budgets, TurnSpending
 from gateway.agent_ports.journal import Journal, cut_off
-from gateway.agent_ports.tools import MadeOnce, Toolkit
+from gateway.context.parts import TurnParts
 from gateway.context.prompts import child_base
-from gateway.context.window import ContextParts
 from gateway.errors import StorageError
 from gateway.storage.conversation import delegates, sessions
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.database import Database
-from gateway.storage.reports import spending
-from gateway.storage.reports.spending import Where
 
 log = structlog.get_logger()
 
@@ -64,48 +60,22 @@ OUT_OF_TIME: Limit = "budget_exhausted"
 """The outcome of a child whose time was used up."""
 
 Work = Callable[[TurnState, Agent, TurnPorts], Awaitable[TurnResult]]
+child_timeout = asyncio.timeout
+"""Watches the time of a child; tests bring their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delegation:
-    """What the children of all turns need.
-
-    Attributes:
-        timeout: Watches the time of a child; tests bring their own.
-    """
-
-    database: Database
-    parts: ContextParts
-    budgets: Budgets
-    toolkit: Toolkit
-    timeout: Callable[[float | None], asyncio.Timeout] = asyncio.timeout
-
-    def of(self, turn: Turn, agent: Agent, context: ToolContext) -> "TurnDelegates":
-        """Return who runs the children of a turn."""
-        return TurnDelegates(self, turn, _child_agent(agent), context)
-
-
-def _child_agent(agent: Agent) -> Agent:
-    """Return the agent as it is in a child; its time is watched from outside."""
-    changes = {
-        "max_iterations": MAX_ITERATIONS,
-        "max_turn_tokens": MAX_TOKENS,
-        "max_turn_s": None,
-    }
-    settings = agent.settings.model_copy(update=changes)
-    tools = agent.tools.changed(without=NOT_FOR_CHILDREN)
-    return replace(agent, tools=tools, settings=settings)
+def outcome_of(failure: ModelError | SpendLimitReached) -> str:
+    """Return the outcome of a turn that fails so."""
+    if isinstance(failure, SpendLimitReached):
+        return "spend_limit"
+    return "refused" if isinstance(failure, ModelRefused) else "provider_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDelegates:
-    """`agent.ports.Delegates` of one turn.
+    """`agent.ports.Delegates` of one turn; `context` is that of its own tools."""
 
-    Attributes:
-        agent: As it is in a child.
-    """
-
-    delegation: Delegation
+    parts: TurnParts
     turn: Turn
     agent: Agent
     context: ToolContext
@@ -119,7 +89,8 @@ class TurnDelegates:
             LeaseLost, TurnCancelled: As for the journal.
         """
         async with self.places:
-            database, base = self.delegation.database, child_base(self.agent)
+            database, agent = self.parts.shared.database, self._child_agent()
+            base = child_base(agent)
             child = await database.write(delegates.open_child, self.turn, call_id, task, base)
             if isinstance(child, Delegated):
                 # It ended in an attempt that did not live to hand it over.
@@ -133,37 +104,53 @@ class TurnDelegates:
                     turn=child.id,
                     parent_turn=self.turn.id,
                 ),
-                closing(self.delegation.budgets.for_sender(child.sender)) as spending,
+                closing(self.parts.shared.budgets.for_sender(child.sender)) as spending,
             ):
-                return await self._child(child, spending).run()
+                journal = Journal(database, child, _NoneAhead(), spending, _tell_nobody)
+                return await _Child(self.parts, agent, self.context, journal).run()
 
-    def _child(self, child: Turn, spending: TurnSpending) -> "_Child":
-        database = self.delegation.database
-        journal = Journal(database, child, _NoneAhead(), spending, _tell_nobody)
-        return _Child(self.delegation, self.agent, self.context, journal, _Unseen())
+    def _child_agent(self) -> Agent:
+        """Return the agent as it is in a child; its time is watched from outside."""
+        changes = {
+            "max_iterations": MAX_ITERATIONS,
+            "max_turn_tokens": MAX_TOKENS,
+            "max_turn_s": None,
+        }
+        settings = self.agent.settings.model_copy(update=changes)
+        tools = self.agent.tools.changed(without=NOT_FOR_CHILDREN)
+        return replace(self.agent, tools=tools, settings=settings)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Child:
-    """One attempt at a child's turn."""
+    """One attempt at a child's turn, and `agent.models.base.TextSink`: nobody sees its text."""
 
-    delegation: Delegation
+    parts: TurnParts
     agent: Agent
     parent: ToolContext
     journal: Journal
-    sink: "_Unseen"
+    text: str = ""
     started: float = field(default_factory=time.monotonic)
+
+    def push(self, delta: str) -> None:
+        """Keep what is billed if the call is cut off."""
+        self.text += delta
+
+    def restart(self) -> None:
+        """Forget what was pushed."""
+        self.text = ""
 
     async def run(self) -> Delegated:
         """Bring the child to its end, whatever happens to it; return what it hands over."""
         log.info("delegate_started", attempt=self.journal.turn.attempt)
-        write = self.delegation.database.write
+        write = self.parts.shared.database.write
         try:
             messages, end = await self._outcome()
             result = await write(delegates.end_child, self.journal.turn, messages, end)
         except (asyncio.CancelledError, TurnSuspended, StorageError):
             # Whoever takes up the parent takes up this child by the same call.
-            await self._pause()
+            lost = await self._cut_off()
+            await write(delegates.pause_child, self.journal.turn, [lost] if lost else [])
             raise
         log.info(
             "delegate_finished",
@@ -184,11 +171,8 @@ class _Child:
             result = await self._result()
         except (StorageError, TurnSuspended):
             raise
-        except ModelError as exc:
-            outcome = "refused" if isinstance(exc, ModelRefused) else "provider_failed"
-            return [], TurnEnd(outcome, error=str(exc))
-        except SpendLimitReached as exc:
-            return [], TurnEnd("spend_limit", error=str(exc))
+        except (ModelError, SpendLimitReached) as exc:
+            return [], TurnEnd(outcome_of(exc), error=str(exc))
         except Exception as exc:
             log.exception("delegate_failed")
             return [], TurnEnd("failed", await self._cut_off(), error=type(exc).__name__)
@@ -208,51 +192,32 @@ class _Child:
         lost = await self._cut_off()
         # A provider bills what it has written of a call that is broken off.
         await self.journal.book([lost] if lost else [])
-        write = self.delegation.database.write
+        write = self.parts.shared.database.write
         self.journal.turn = await write(delegates.cut_short, self.journal.turn)
         return await self._within((1 - WORK_SHARE) * MAX_S, partial(wrap_up, limit=OUT_OF_TIME))
 
     async def _within(self, seconds: float, work: Work) -> TurnResult | None:
         """Work on the turn as its records have it; None where that takes longer."""
-        scope = self.delegation.timeout(seconds)
+        context = self.parts.mind.context
+        scope = child_timeout(seconds)
         try:
-            async with scope:
-                return await self._work(work)
+            async with (
+                scope,
+                context.attempt(self.agent, self.journal, self, self._tools, _tell_nobody) as (
+                    state,
+                    ports,
+                ),
+            ):
+                return await work(state, self.agent, ports)
         except TimeoutError:
             if not scope.expired():
                 raise
         return None
 
-    async def _work(self, work: Work) -> TurnResult:
-        turn, delegation = self.journal.turn, self.delegation
-        # Of all attempts: a child that is resumed has no second budget.
-        where = Where(conversation=turn.lease.conversation, turn=turn.id)
-        tokens = (await delegation.database.read(spending.total, where)).usage.total_tokens
-        view, planner = await delegation.parts.opened(self.agent, self.journal)
-        state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
-
-        async def tools() -> ToolContext:
-            toolkit, own = delegation.toolkit, self.agent.tools
-            context = self._context(await toolkit.for_turn(turn, planner.engine, own))
-            trail = context.rights.read.trail
-            trail.note_shown([*turn.messages, *(entry.message for entry in view.entries)])
-            return context
-
-        ports = TurnPorts(
-            journal=self.journal,
-            planner=planner,
-            sink=self.sink,
-            tools=MadeOnce(tools),
-            spending=self.journal.spending,
-            on_trouble=_tell_nobody,
-            conversation=str(turn.lease.conversation),
-        )
-        with closing(planner):
-            return await work(state, self.agent, ports)
-
-    def _context(self, own: ToolContext) -> ToolContext:
+    async def _tools(self, planner: Planner) -> ToolContext:
         """Return what the child's tools may use: its own transcript, its parent's directory."""
-        parent = self.parent
+        turn, parent = self.journal.turn, self.parent
+        own = await self.parts.toolkit().for_turn(turn, planner.engine, self.agent.tools)
         # What a child has read its parent reads in its report, and the other way round in its task.
         read = parent.rights.read
         read.origins |= own.rights.read.origins
@@ -266,29 +231,8 @@ class _Child:
             ),
         )
 
-    async def _pause(self) -> None:
-        """Leave the child to whoever goes on with its parent."""
-        lost = await self._cut_off()
-        write = self.delegation.database.write
-        await write(delegates.pause_child, self.journal.turn, [lost] if lost else [])
-
     async def _cut_off(self) -> ModelCall | None:
-        return await cut_off(self.journal.in_flight, self.sink.text, self.agent.models)
-
-
-@dataclass(slots=True)
-class _Unseen:
-    """`agent.models.base.TextSink`: what a child says while it works is shown to nobody."""
-
-    text: str = ""
-
-    def push(self, delta: str) -> None:
-        """Keep what is billed if the call is cut off."""
-        self.text += delta
-
-    def restart(self) -> None:
-        """Forget what was pushed."""
-        self.text = ""
+        return await cut_off(self.journal.in_flight, self.text, self.agent.models)
 
 
 class _NoneAhead:

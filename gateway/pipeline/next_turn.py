@@ -14,25 +14,22 @@ from sqlalchemy import Connection
 from adapters.base import Renderer
 from adapters.messages import MessageRef
 from agent import spans
-from agent.messages import Content
 from agent.ports import Origin
-from agent.settings import AgentSettings
 from gateway.agent_ports.tools import lines_of
 from gateway.commands import registry
 from gateway.commands.help import unknown_text
 from gateway.commands.registry import TURN, QueuedContext
-from gateway.context.memory import Recall
-from gateway.context.prompts import OperatorFiles, told_with_question
+from gateway.context.parts import TurnParts
+from gateway.context.prompts import told_with_question, with_notes
 from gateway.pipeline import notices
 from gateway.session_keys import reset_due
 from gateway.settings.tree import QueueSettings, SessionSettings
-from gateway.signals import Stops, Wakeups
+from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.message_content import content_of, origins_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import AskedQuestion, Turn
-from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.queue import inbox, leases, outbox, overheard
 from gateway.storage.queue.inbox import InboxEntry, merged_text
@@ -41,31 +38,16 @@ from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
 
-MAX_NOTE_CHARS = 2000
-"""Longest text of one message that is told as context."""
-MAX_NOTES_CHARS = 20_000
-"""Longest context of one turn; what is oldest is left out."""
-
 Take = Callable[[Connection], Held | None]
 """Gets hold of a conversation: looks at what is leased, or claims it; see `leases`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnStarter:
-    """Brings a leased conversation to its next turn; what takes long is done before the decision.
+    """Brings a conversation to its next turn; what takes long is done before the decision."""
 
-    Attributes:
-        settings: With the operator's words that stand before each question.
-        operator_files: Kept up to date for the prompts that a beginning may write.
-    """
-
-    database: Database
+    parts: TurnParts
     next_turn: "NextTurn"
-    settings: AgentSettings
-    operator_files: OperatorFiles
-    recall: Recall
-    stops: Stops
-    wakeups: Wakeups
 
     async def start(
         self, conversation_id: int, take: Take, *, counts: bool = True
@@ -80,22 +62,27 @@ class TurnStarter:
             None where `take` does not get hold of it.
         """
         # A stop that came before this is in the rows, and must not end the turn behind it.
-        self.stops.forget(conversation_id)
-        await self.operator_files.refresh()
+        shared, mind = self.parts.shared, self.parts.mind
+        shared.stops.forget(conversation_id)
+        # The prompts that a beginning may write hold them.
+        await mind.prompts.files.refresh()
         # Providers are asked outside of the transaction: each may take seconds.
-        notes, origins = await self.recall.notes(conversation_id)
-        recalled = told_with_question(self.settings, notes)
-        step = await self.database.write(
+        notes, origins = await shared.beside.recall.notes(conversation_id)
+        recalled = told_with_question(mind.agent.settings, notes)
+        step = await shared.database.write(
             self.next_turn.begin, conversation_id, take, recalled, origins, counts=counts
         )
         if step is None:
             return None
+        place = step.lease.address
         if step.turn is not None and not step.goes_on:
-            _record_wait(step.turn)
+            trace = spans.trace_of(conversation_id, step.turn.first_seq)
+            whose = {"platform": place.platform, "account": place.account}
+            spans.record("queued", trace, step.turn.asked[0].at, **whose)
         for command in step.carried_out:
-            self.wakeups.outbox(conversation_id)
-            question = MessageRef(step.lease.address, command.sender, command.message_ref)
-            self.wakeups.reaction(question, "answered")
+            shared.wakeups.outbox(conversation_id)
+            question = MessageRef(place, command.sender, command.message_ref)
+            shared.wakeups.reaction(question, "answered")
         return step
 
     async def give_up(self, lease: Lease, error: str) -> Turn | None:
@@ -107,17 +94,11 @@ class TurnStarter:
         """
         # Asked here: the thread that writes knows no recorder.
         seed = spans.seed_here()
-        turn = await self.database.write(self.next_turn.give_up, lease, error, seed)
+        shared = self.parts.shared
+        turn = await shared.database.write(self.next_turn.give_up, lease, error, seed)
         if turn is not None and not turn.stopped:
-            tell_buried(self.wakeups, turn, self.next_turn.queue.max_attempts, error)
+            tell_buried(shared.wakeups, turn, self.next_turn.queue.max_attempts, error)
         return turn
-
-
-def _record_wait(turn: Turn) -> None:
-    """Record how long the first message of a turn has waited for it."""
-    place, trace = turn.lease.address, spans.trace_of(turn.lease.conversation, turn.first_seq)
-    whose = {"platform": place.platform, "account": place.account}
-    spans.record("queued", trace, turn.asked[0].at, **whose)
 
 
 def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) -> None:
@@ -232,8 +213,10 @@ class NextTurn:
             held = replace(held, active=None)
         upto_seq = entries[-1].seq
         notes = overheard.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
-        asked = self._asked(conn, lease, notes, entries)
-        origins = origins_of(conn, lease.conversation, [*notes, *entries])
+        text = with_notes(merged_text(entries, named=lease.shared), notes)
+        messages = [*notes, *entries]
+        asked = content_of(conn, lease.conversation, messages, text)
+        origins = origins_of(conn, lease.conversation, messages)
         question = AskedQuestion(asked, turns.senders_of(lease, notes), origins=origins)
         return turns.begin(conn, held, entries, question, base)
 
@@ -251,17 +234,6 @@ class NextTurn:
             turn_journal.bury(conn, turn, parts, TurnEnd("gave_up", error=error))
         return turn
 
-    def _asked(
-        self,
-        conn: Connection,
-        lease: Lease,
-        notes: Sequence[InboxEntry],
-        entries: Sequence[InboxEntry],
-    ) -> Content:
-        """Return what the model reads of these messages."""
-        text = with_notes(merged_text(entries, named=lease.shared), notes)
-        return content_of(conn, lease.conversation, [*notes, *entries], text)
-
     def _carry_out(
         self, conn: Connection, held: Held, entry: InboxEntry, base: PromptBase
     ) -> Turn | None:
@@ -275,7 +247,9 @@ class NextTurn:
             asked = command.run(QueuedContext(conn, held, entry))
         if isinstance(asked, AskedQuestion):
             return turns.begin(conn, held, [entry], asked, base)
-        self._reply(conn, held.lease, entry, asked)
+        key = f"reply:{entry.conversation}:{entry.seq}"
+        parts = self._parts(held.lease, key, asked, entry.message_ref)
+        outbox.append(conn, entry.conversation, parts, inbox_seq=entry.seq)
         inbox.finish(conn, entry, "done")
         return None
 
@@ -295,16 +269,22 @@ class NextTurn:
             turns.begin_anew(conn, lease, reason, title)
         return reason is not None
 
-    def _reply(self, conn: Connection, lease: Lease, command: InboxEntry, text: str) -> None:
-        key = f"reply:{command.conversation}:{command.seq}"
-        parts = self._parts(lease, key, text, command.message_ref)
-        outbox.append(conn, command.conversation, parts, inbox_seq=command.seq)
-
     def _parts(self, lease: Lease, key: str, text: str, reply_to: str | None) -> list[OutboxPart]:
         return parts_of(self._render(lease), key, text, reply_to=reply_to)
 
     def _render(self, lease: Lease) -> Renderer:
         return self.renderers[lease.address.platform, lease.address.account]
+
+
+def next_turn_of(parts: TurnParts) -> NextTurn:
+    """Return what decides what conversations do next."""
+    settings, mind = parts.settings, parts.mind
+    return NextTurn(
+        settings.queue,
+        settings.sessions,
+        mind.prompts.bases(mind.agent),
+        {account: each.render for account, each in parts.shared.adapters.items()},
+    )
 
 
 def burst(waiting: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:
@@ -320,49 +300,3 @@ def burst(waiting: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntr
             break
         taken.append(entry)
     return taken
-
-
-def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
-    """Return a question behind what its people said meanwhile.
-
-    Args:
-        notes: What was said to others in the group, messages that were changed after they had
-            been answered, and corrections of what is remembered; in order.
-    """
-    overheard = _listed([note for note in notes if note.kind == "overheard"])
-    changed = _listed([note for note in notes if note.kind == "edit"])
-    corrected = _listed([note for note in notes if note.kind == "correction"])
-    blocks = []
-    if corrected:
-        blocks.append(f"[Corrected with /memory; what you were told before:]\n{corrected}")
-    if overheard:
-        blocks.append(f"[Said here since your last answer, not to you:]\n{overheard}")
-    if changed:
-        blocks.append(f"[Changed since; the message now reads:]\n{changed}")
-    return "\n\n".join([*blocks, f"[To you:]\n{text}"]) if blocks else text
-
-
-def _listed(notes: Sequence[InboxEntry]) -> str:
-    """Return quoted lines for each note, oldest first, within the limits.
-
-    Quoted, since anybody may have written them: none of them can be taken for the frame.
-    """
-    lines: list[str] = []
-    left = MAX_NOTES_CHARS
-    for note in reversed(notes):
-        line = _quoted(f"{note.sender_name}: {_shortened(note.text)}")
-        left -= len(line)
-        if left < 0:
-            lines.append("…")
-            break
-        lines.append(line)
-    return "\n".join(reversed(lines))
-
-
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())
-
-
-def _shortened(text: str) -> str:
-    text = text.strip() or "(no text any more)"
-    return text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 1] + "…"

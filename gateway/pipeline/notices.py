@@ -1,16 +1,8 @@
-"""What a turn says in its chat, and what Parley itself says there.
-
-The texts tell of trouble, failure, stopping, a full window, dead letters. `TurnChat` brings them,
-the growing answer and the last word of a turn to where people see them.
-"""
+"""What Parley itself says in chats: of trouble, failure, stopping, a full window, dead letters."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from adapters.base import Adapter
-from adapters.messages import Choice, Reaction
-from adapters.rendering import rendered
+from adapters.messages import Choice
 from agent import messages, spans
 from agent.errors import (
     BadRequest,
@@ -23,24 +15,9 @@ from agent.errors import (
     RateLimited,
     SpendLimitReached,
 )
-from agent.messages import ChatMessage
 from agent.money.costs import format_usd
-from agent.safety.redaction import Redactor
-from agent.tools.builtin.notebook import MEMORY
 from agent.turn.state import TurnResult
-from gateway.agent_ports.tools import lines_of
-from gateway.pipeline.preview import LiveAnswer, PreviewMessage, PreviewRows, ToolLines
-from gateway.signals import Wakeups
-from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.database import Database
-from gateway.storage.people import notebook
-from gateway.storage.queue.outbox import OutboxPart, parts_of
-
-TROUBLE_NOTICE_AFTER = 3
-"""Waits for the model in a turn before its user is told that it takes longer."""
-LONG_WAIT_S = 15
-"""A wait that is told at once."""
 
 TROUBLE = "The model is slow or cannot be reached right now. I keep trying; your message is safe."
 GAVE_UP = (
@@ -90,125 +67,6 @@ ENDLESS = (
 CUT = "\n\n*[the answer reached the output limit and ends here]*"
 
 
-@dataclass(frozen=True, slots=True)
-class TurnChats:
-    """Makes the chat of each turn.
-
-    Attributes:
-        redactor: Takes what is secret out of the lines that tell which tools run.
-    """
-
-    database: Database
-    adapters: Mapping[tuple[str, str], Adapter]
-    wakeups: Wakeups
-    redactor: Redactor
-
-    def of(self, turn: Turn) -> "TurnChat":
-        """Return the chat of a turn, with the preview that an earlier attempt has left."""
-        adapter = self.adapters[turn.lease.address.platform, turn.lease.address.account]
-        message = PreviewMessage(
-            adapter,
-            turn.question,
-            PreviewRows(self.database, turn),
-            ref=turn.preview_ref,
-            nonce=turn.preview_nonce,
-        )
-        lines = ToolLines(self.redactor.text)
-        live = LiveAnswer(adapter, turn.question, message, lines=lines)
-        return TurnChat(turn, adapter, self.database, self.wakeups, live)
-
-
-@dataclass(slots=True)
-class TurnChat:
-    """Where one turn is shown: its growing answer, its notices, its last word, its reactions.
-
-    Attributes:
-        waits: How often the turn has waited for a model in trouble.
-    """
-
-    turn: Turn
-    adapter: Adapter
-    database: Database
-    wakeups: Wakeups
-    live: LiveAnswer
-    waits: int = 0
-
-    @property
-    def message(self) -> PreviewMessage:
-        """The preview, which the last word replaces."""
-        return self.live.message
-
-    async def parts(self, kind: str, text: str) -> list[OutboxPart]:
-        """Return what the turn says in place of its preview; it names one that is lost."""
-        turn, preview, render = self.turn, self.message, self.adapter.render
-        is_failure = kind in {"failed", "buried"}
-        await preview.settle()
-        if preview.is_lost:
-            text = replacing(text)
-        if is_failure:
-            text = referring(text, turn)
-        return await rendered(
-            lambda markdown: parts_of(
-                render,
-                f"turn:{turn.id}:{kind}",
-                markdown,
-                preview_ref=preview.ref,
-                reply_to=turn.reply_to,
-                choices=(TRY_AGAIN,) if is_failure else (),
-            ),
-            text,
-        )
-
-    async def new_notes(self, own: Iterable[ChatMessage]) -> list[OutboxPart]:
-        """Return the outbox rows that show the turn's new notes, each with *Undo*.
-
-        Args:
-            own: The turn's messages; if they do not call `memory`, nothing is read.
-        """
-        calls = (call for message in own for call in message.get("tool_calls") or ())
-        if all(call["function"]["name"] != MEMORY.name for call in calls):
-            return []
-        return lines_of(
-            self.adapter.render, await self.database.read(notebook.written_in, self.turn.id)
-        )
-
-    def ended(self, reaction: Reaction) -> None:
-        """Wake who waits for the committed end."""
-        conversation = self.turn.lease.conversation
-        self.wakeups.outbox(conversation)
-        self.wakeups.mark(self.turn, reaction)
-
-    async def tell_of_hygiene(self) -> None:
-        """Say that the conversation is condensed first."""
-        await self._say(f"turn:{self.turn.id}:hygiene", HYGIENE)
-
-    async def tell_of_context(self, what: str) -> None:
-        """Say what a compaction could not spare the user; a full floor once, until `/new`."""
-        turn = self.turn
-        key = f"turn:{turn.id}:{what}"
-        if what == "floor":
-            key = f"conversation:{turn.lease.conversation}:{turn.session.plan.first_seq}:floor"
-        await self._say(key, CONTEXT[what])
-
-    async def tell_of_trouble(self, failure: ModelError | None) -> None:
-        """Say, once it lasts, that the model is in trouble; None: its answer trickles."""
-        self.waits += 1
-        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
-        has_lasted = failure is None or self.waits == TROUBLE_NOTICE_AFTER
-        if has_lasted or (asked_s or 0) >= LONG_WAIT_S:
-            await self._say(f"turn:{self.turn.id}:trouble", TROUBLE)
-
-    async def tell_of_fallback(self, text: str, since: int) -> None:
-        """Say that the chosen model failed; once after the turn `since`, in which it worked."""
-        await self._say(f"conversation:{self.turn.lease.conversation}:fallback:{since}", text)
-
-    async def _say(self, key: str, text: str) -> None:
-        """Say something while the turn goes on; once for each key."""
-        parts = parts_of(self.adapter.render, key, text, reply_to=self.turn.reply_to)
-        await self.database.write(turn_journal.notify, self.turn, parts)
-        self.wakeups.outbox(self.turn.lease.conversation)
-
-
 def answer_text(result: TurnResult) -> str:
     """Return what the person reads for the result of a turn; never empty."""
     if result.outcome == "refused":
@@ -241,8 +99,10 @@ def stopped_text(partial: str) -> str:
     return f"{partial}\n\n{STOPPED}"
 
 
-def failure_text(failure: ModelError) -> str:
+def failure_text(failure: ModelError | SpendLimitReached) -> str:
     """Return what the person reads when no model answered. Holds nothing from the provider."""
+    if isinstance(failure, SpendLimitReached):
+        return _spend_limit_text(failure)
     if isinstance(failure, ModelRefused):
         return REFUSED
     return f"I could not answer: {_explained(failure)}."
@@ -294,7 +154,7 @@ def _explained(failure: ModelError | None) -> str:
     return why
 
 
-def spend_limit_text(limit: SpendLimitReached) -> str:
+def _spend_limit_text(limit: SpendLimitReached) -> str:
     """Return what the person reads when a budget is used up.
 
     What everybody together may spend is the operator's business: that amount is not shown.

@@ -6,6 +6,8 @@ killed in between leaves the intent: the next one asks the platform for the mess
 Where that cannot be said the answer names it, so that no half answer stands there unexplained. A
 turn has one such message at most: while nobody knows what became of it, no other is begun.
 
+`TurnChat` is where all of a turn is shown: that message, what is said meanwhile, its last word.
+
 Names and arguments of tools are the model's words: they are shown as text without any formatting,
 short, and without what is secret.
 """
@@ -14,7 +16,7 @@ import asyncio
 import re
 import secrets
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,15 +26,24 @@ from typing_extensions import override
 
 from adapters.base import Adapter, PreviewIntent
 from adapters.errors import AdapterError, SendDelayed
-from adapters.messages import MessageRef
-from agent.messages import ToolCall
+from adapters.messages import MessageRef, Reaction
+from adapters.rendering import rendered
+from agent.errors import ModelError, RateLimited
+from agent.messages import ChatMessage, ToolCall
 from agent.models.arguments import read_arguments
 from agent.ports import ToolStatus
 from agent.safety.redaction import masked_assignments
+from agent.tools.builtin.notebook import MEMORY
+from gateway.agent_ports.tools import lines_of
+from gateway.context.parts import TurnParts
+from gateway.pipeline import notices
+from gateway.signals import Wakeups
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
+from gateway.storage.people import notebook
 from gateway.storage.queue import outbox
+from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
 
@@ -61,6 +72,11 @@ _FAILED = "⚠️"
 # Two blanks at the end of a line: a line break within a paragraph of markdown.
 _LINE_BREAK = "  \n"
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+TROUBLE_NOTICE_AFTER = 3
+"""Waits for the model in a turn before its user is told that it takes longer."""
+LONG_WAIT_S = 15
+"""A wait that is told at once."""
 
 CallState = ToolStatus | Literal["running", "waiting"]
 
@@ -388,3 +404,110 @@ class LiveAnswer:
             yield
         except Exception:
             log.exception("preview_failed", platform=self._question.address.platform)
+
+
+@dataclass(slots=True)
+class TurnChat:
+    """Where one turn is shown: its growing answer, its notices, its last word, its reactions.
+
+    Attributes:
+        waits: How often the turn has waited for a model in trouble.
+    """
+
+    turn: Turn
+    adapter: Adapter
+    database: Database
+    wakeups: Wakeups
+    live: LiveAnswer
+    waits: int = 0
+
+    @classmethod
+    def of(cls, parts: TurnParts, turn: Turn) -> "TurnChat":
+        """Return the chat of a turn, with the preview that an earlier attempt has left."""
+        shared, place = parts.shared, turn.lease.address
+        adapter = shared.adapters[place.platform, place.account]
+        message = PreviewMessage(
+            adapter,
+            turn.question,
+            PreviewRows(shared.database, turn),
+            ref=turn.preview_ref,
+            nonce=turn.preview_nonce,
+        )
+        lines = ToolLines(parts.mind.agent.calls.redactor.text)
+        live = LiveAnswer(adapter, turn.question, message, lines=lines)
+        return cls(turn, adapter, shared.database, shared.wakeups, live)
+
+    @property
+    def message(self) -> PreviewMessage:
+        """The preview, which the last word replaces."""
+        return self.live.message
+
+    async def parts(self, kind: str, text: str) -> list[OutboxPart]:
+        """Return what the turn says in place of its preview; it names one that is lost."""
+        turn, preview, render = self.turn, self.message, self.adapter.render
+        is_failure = kind in {"failed", "buried"}
+        await preview.settle()
+        if preview.is_lost:
+            text = notices.replacing(text)
+        if is_failure:
+            text = notices.referring(text, turn)
+        return await rendered(
+            lambda markdown: parts_of(
+                render,
+                f"turn:{turn.id}:{kind}",
+                markdown,
+                preview_ref=preview.ref,
+                reply_to=turn.reply_to,
+                choices=(notices.TRY_AGAIN,) if is_failure else (),
+            ),
+            text,
+        )
+
+    async def new_notes(self, own: Iterable[ChatMessage]) -> list[OutboxPart]:
+        """Return the outbox rows that show the turn's new notes, each with *Undo*.
+
+        Args:
+            own: The turn's messages; if they do not call `memory`, nothing is read.
+        """
+        calls = (call for message in own for call in message.get("tool_calls") or ())
+        if all(call["function"]["name"] != MEMORY.name for call in calls):
+            return []
+        return lines_of(
+            self.adapter.render, await self.database.read(notebook.written_in, self.turn.id)
+        )
+
+    def ended(self, reaction: Reaction) -> None:
+        """Wake who waits for the committed end."""
+        conversation = self.turn.lease.conversation
+        self.wakeups.outbox(conversation)
+        self.wakeups.mark(self.turn, reaction)
+
+    async def tell_of_hygiene(self) -> None:
+        """Say that the conversation is condensed first."""
+        await self._say(f"turn:{self.turn.id}:hygiene", notices.HYGIENE)
+
+    async def tell_of_context(self, what: str) -> None:
+        """Say what a compaction could not spare the user; a full floor once, until `/new`."""
+        turn = self.turn
+        key = f"turn:{turn.id}:{what}"
+        if what == "floor":
+            key = f"conversation:{turn.lease.conversation}:{turn.session.plan.first_seq}:floor"
+        await self._say(key, notices.CONTEXT[what])
+
+    async def tell_of_trouble(self, failure: ModelError | None) -> None:
+        """Say, once it lasts, that the model is in trouble; None: its answer trickles."""
+        self.waits += 1
+        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
+        has_lasted = failure is None or self.waits == TROUBLE_NOTICE_AFTER
+        if has_lasted or (asked_s or 0) >= LONG_WAIT_S:
+            await self._say(f"turn:{self.turn.id}:trouble", notices.TROUBLE)
+
+    async def tell_of_fallback(self, text: str, since: int) -> None:
+        """Say that the chosen model failed; once after the turn `since`, in which it worked."""
+        await self._say(f"conversation:{self.turn.lease.conversation}:fallback:{since}", text)
+
+    async def _say(self, key: str, text: str) -> None:
+        """Say something while the turn goes on; once for each key."""
+        parts = parts_of(self.adapter.render, key, text, reply_to=self.turn.reply_to)
+        await self.database.write(turn_journal.notify, self.turn, parts)
+        self.wakeups.outbox(self.turn.lease.conversation)

@@ -27,12 +27,15 @@ from agent.settings import ReferencedSecret
 from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
 from agent.turn.state import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
+from gateway.backup.pruning import Pruner
+from gateway.context.parts import Mind, Shared, TurnParts
 from gateway.errors import NotFound, SettingsError, StorageError
 from gateway.logging.setup import change_logging
 from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
+from gateway.pipeline.next_turn import TurnStarter, next_turn_of
+from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import TurnKit, Worker
-from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_turn_kit
 from gateway.settings.changes import SettingChange, changes, effective, located, named
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import CONFIG_NAME, Loaded, keep_last_used, secret_values
@@ -49,6 +52,8 @@ from gateway.wiring import (
     Configured,
     build_agent,
     build_line,
+    build_mind,
+    build_rules,
     learn_windows,
     models_of,
     with_told_windows,
@@ -142,17 +147,14 @@ class LiveParts:
         make: Returns another adapter of a platform; None where accounts cannot be restarted.
     """
 
-    shared: TurnParts
+    shared: Shared
     intake: GatewayIntake
     worker: Worker
     delivery: Delivery
+    pruner: Pruner
+    rotation: Rotation
     supervised: Sequence[Supervised]
     make: Callable[[str, AccountSettings], Adapter] | None = None
-
-    @property
-    def rotation(self) -> Rotation:
-        """What reads secrets again."""
-        return self.shared.beside.rotation
 
 
 class Reloading:
@@ -171,7 +173,7 @@ class Reloading:
         self.settings = settings
         self.mind = mind
         self.refused: tuple[str, str] | None = None
-        self._parts = parts
+        self.parts = parts
         self._origin = origin
         self._one = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -364,12 +366,12 @@ class Reloading:
         origin = self._origin
         if not (held := origin.held):
             return origin.foreign
-        await self._parts.intake.show_tools(held)
-        return origin.foreign.agreeing(await self._parts.shared.database.read(mcp.agreed))
+        await self.parts.intake.show_tools(held)
+        return origin.foreign.agreeing(await self.parts.shared.database.read(mcp.agreed))
 
     async def _go_by(self, new: Settings, agent: Agent, line: Sequence[Configured]) -> None:
         """Make what turns go by, and have all parts go by it at once."""
-        shared = self._parts.shared
+        shared = self.parts.shared
         try:
             mind = build_mind(new, agent, shared.database, shared.plugins, self.mind)
         except BaseException:
@@ -378,7 +380,7 @@ class Reloading:
                 if model not in self.mind.models:
                     await _close(model)
             raise
-        kit = build_turn_kit(new, mind, shared)
+        kit = turn_kit_of(TurnParts(new, mind, shared))
         # From here on nothing fails, and nothing is awaited: nobody sees half of it.
         self._take(new, mind, kit)
         self._former += [model for model in self.mind.models if model not in mind.models]
@@ -387,13 +389,13 @@ class Reloading:
 
     def _take(self, new: Settings, mind: Mind, kit: TurnKit) -> None:
         """Have each part go by its settings."""
-        parts, shared = self._parts, self._parts.shared
+        parts, shared = self.parts, self.parts.shared
         change_logging(new)
         shared.access.settings = new.access
         shared.budgets.take(new.budget, new.sessions.timezone)
         shared.beside.files.take(new.attachments)
         shared.beside.inquiries.approval_valid_s = new.tools.approval_valid_s
-        shared.beside.pruner.take(new.retention, new.storage.raw_days)
+        parts.pruner.take(new.retention, new.storage.raw_days)
         shared.beside.preparations.take(mind.agent, mind.context)
         parts.rotation.take(new, mind.models)
         parts.intake.take(build_rules(new, shared.access, mind))
@@ -407,7 +409,7 @@ class Reloading:
 
     async def _note(self, settings: Settings) -> None:
         try:
-            database = self._parts.shared.database
+            database = self.parts.shared.database
             written = fingerprints_of(settings.home).of_settings(settings)
             keep_last_used(settings)
             await database.write(audit_log.note_settings, written)
@@ -423,7 +425,7 @@ class Reloading:
 
     async def _renew_secrets(self) -> tuple[Reloaded, list[Finding]]:
         """Return what became of the secrets, and how the accounts stand that have other tokens."""
-        done, found = await self._parts.rotation.reload(), list[Finding]()
+        done, found = await self.parts.rotation.reload(), list[Finding]()
         of_accounts = [name for name in done.renewed if name.startswith("platforms.")]
         for platform, number in dict.fromkeys(map(_block_of, of_accounts)):
             found += await self._restart(
@@ -455,8 +457,8 @@ class Reloading:
         platform, _, account = name.partition(":")
         blocks = self.settings.platforms.accounts(platform) if platform in account_types() else ()
         block = next((b for b in blocks if b.name == (account or "default") and b.is_on), None)
-        if block is None or self._parts.make is None:
-            running = ", ".join(each.name for each in self._parts.supervised if each.shard == 0)
+        if block is None or self.parts.make is None:
+            running = ", ".join(each.name for each in self.parts.supervised if each.shard == 0)
             raise NotFound(f"no account {name!r} can be restarted; there are {running}")
         async with self._one:
             _, found = await self._renew_secrets()
@@ -470,14 +472,14 @@ class Reloading:
         here = (platform, block.name)
         receivers = [
             each
-            for each in self._parts.supervised
+            for each in self.parts.supervised
             if (each.adapter.platform, each.adapter.account) == here
         ]
         adapter = receivers[0].adapter if receivers else None
-        if self._parts.make is None or not isinstance(adapter, ReplaceableAdapter):
+        if self.parts.make is None or not isinstance(adapter, ReplaceableAdapter):
             return []
         try:
-            fresh = self._parts.make(platform, block)
+            fresh = self.parts.make(platform, block)
         except Exception as exc:
             # Of what an operator wrote there is no more to say; an SDK may raise anything.
             trace = not isinstance(exc, AdapterError)
@@ -520,6 +522,12 @@ class Reloading:
             }
             for name, (path, _) in named(settings).items()
         }
+
+
+def turn_kit_of(parts: TurnParts) -> TurnKit:
+    """Return what turns are begun and run with; nothing in it changes later."""
+    starter = TurnStarter(parts, next_turn_of(parts))
+    return TurnKit(starter, TurnRunner(parts), parts.settings.queue)
 
 
 async def _close(model: ChatModel) -> None:

@@ -32,13 +32,10 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "settle": ("gateway.pipeline.worker:Worker._settle",),
     "next turn, frozen": ("gateway.pipeline.next_turn:TurnStarter.start",),
     "view loaded": ("gateway.context.window:ContextParts.opened",),
-    "tools of the turn": (
-        "gateway.agent_ports.tools:Toolkit.for_turn",
-        "gateway.pipeline.delegation:Delegation.of",
-    ),
+    "tools of the turn": ("gateway.agent_ports.tools:Toolkit.for_turn",),
     "hygiene": ("gateway.pipeline.hygiene:clean",),
     "request": ("gateway.pipeline.turn:run_turn",),
-    "answer rendered": ("gateway.pipeline.notices:TurnChat.parts",),
+    "answer rendered": ("gateway.pipeline.preview:TurnChat.parts",),
     "turn, committed": ("gateway.pipeline.turn:TurnRunner.run",),
     "preview": (
         "gateway.pipeline.preview:LiveAnswer._show_working",

@@ -10,8 +10,9 @@ from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.alerts.telling import Telling
+from gateway.context.parts import TurnParts
 from gateway.pipeline.intake import GatewayIntake
-from gateway.pipeline.notices import TurnChats
+from gateway.pipeline.preview import TurnChat
 from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import SqliteDatabase
 from gateway.storage.queue import alerts, blame, leases, replicas
@@ -52,11 +53,11 @@ def send_before_commit(_: Any) -> None:
     """Show an answer, then commit it as shown."""
     write = SqliteDatabase.write
     adapters: dict[Any, Any] = {}
-    make = TurnChats.__init__
+    make = TurnChat.of
 
-    def remember(self: TurnChats, database: SqliteDatabase, known: Any, *parts: Any) -> None:
-        make(self, database, known, *parts)
-        adapters.update(known)
+    def remember(parts: TurnParts, turn: Any) -> TurnChat:
+        adapters.update(parts.shared.adapters)
+        return make(parts, turn)
 
     async def hasty(self: SqliteDatabase, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if fn is turn_journal.commit_and_release:
@@ -76,7 +77,7 @@ def send_before_commit(_: Any) -> None:
             args = (turn, messages, [], end)
         return await write(self, fn, *args, **kwargs)
 
-    replace_in(TurnChats, __init__=remember)
+    replace_in(TurnChat, of=staticmethod(remember))
     replace_in(SqliteDatabase, write=hasty)
 
 

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -12,14 +13,14 @@ from typing import Any, get_args
 import yaml
 
 from agent import errors
-from agent.errors import BadRequest, ModelError
+from agent.errors import BadRequest, ModelError, SpendLimitReached
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_model
 from agent.models.recovery import RetryPolicy, remedy, retreat
 from agent.settings import ModelSettings
 from agent.turn.state import Outcome
 from gateway.commands import compress
-from gateway.pipeline import turn
+from gateway.pipeline import delegation, turn
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text("utf-8")
@@ -80,25 +81,23 @@ def test_the_page_names_every_failure_with_its_actions() -> None:
     }
 
 
-ENDING = {"TurnEnd": 0, "self._broken_off": 1}
-"""What ends a turn, and which of its arguments is the outcome."""
-
-
 def turn_ends() -> set[str]:
     """Return the outcomes that the gateway itself gives a turn."""
     source = inspect.getsource(turn) + inspect.getsource(compress)
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    ends = [
-        (ENDING[name], call.args) for call in calls if (name := ast.unparse(call.func)) in ENDING
-    ]
-    outcomes = [arguments[place] for place, arguments in ends]
-    return {str(each.value) for each in outcomes if isinstance(each, ast.Constant)}
+    outcomes = [call.args[0] for call in calls if ast.unparse(call.func) == "TurnEnd"]
+    failures = [each("failed") for each in model_errors()]
+    limit = SpendLimitReached("all", 1.0, datetime.now(UTC))
+    return {
+        *(str(each.value) for each in outcomes if isinstance(each, ast.Constant)),
+        *(delegation.outcome_of(each) for each in (*failures, limit)),
+    }
 
 
 def test_the_page_lists_every_exit_reason() -> None:
     """Those of the loop and those of the gateway."""
     known = {name for part in get_args(Outcome) for name in get_args(part)}
-    known |= turn_ends() | {"provider_failed"}
+    known |= turn_ends()
     assert {cells[0].strip("`") for cells in table("How a turn ends")} == known
 
 

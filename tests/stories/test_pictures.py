@@ -130,7 +130,7 @@ async def test_turns_leave_no_messages_behind(tmp_path: Path) -> None:
     """What is known of pictures does not grow with turns."""
     async with running(tmp_path, adapter=platform()) as chat:
         await look(chat, 1, 2)
-        images = chat.gateway.worker._kit.runner.work.agent.images
+        images = chat.gateway.worker._kit.runner.parts.mind.agent.images
         kept = [len(str(vars(images)))]
         for n in range(5):
             await chat.ask(f"question {n}")

@@ -188,7 +188,7 @@ def _is_busy(gateway: Gateway) -> bool:
 
 
 def _reactions(gateway: Gateway) -> bool:
-    accounts = gateway.beside.reactions._accounts.values()
+    accounts = gateway.platforms.reactions._accounts.values()
     return any(account._chats for account in accounts)
 
 

@@ -278,7 +278,7 @@ async def test_files_reach_the_next_conversation(tmp_path: Path) -> None:
     async with running(tmp_path, model) as chat:
         await chat.ask("one")
         (tmp_path / "SOUL.md").write_text("You are Ada.")
-        chat.gateway.worker._kit.starter.operator_files._looked_at -= 10
+        chat.gateway.worker._kit.starter.parts.mind.prompts.files._looked_at -= 10
         await chat.ask("two")
         await chat.ask("/new three")
     before, kept, after = (text_of(request.messages[0]) for request in model.requests)

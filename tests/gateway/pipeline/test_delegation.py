@@ -272,10 +272,9 @@ async def test_a_child_ends_with_its_tokens(
 class ChildTime:
     """The time that children have: it passes when a test says so, and not otherwise."""
 
-    def __init__(self, chat: Running) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._scope = asyncio.timeout(None)
-        turns = chat.gateway.worker._kit.runner.work
-        object.__setattr__(turns, "delegation", replace(turns.delegation, timeout=self._begin))
+        patch.setattr(delegation, "child_timeout", self._begin)
 
     def _begin(self, _seconds: float | None) -> asyncio.Timeout:
         self._scope = asyncio.timeout(None)
@@ -286,7 +285,9 @@ class ChildTime:
         self._scope.reschedule(asyncio.get_running_loop().time())
 
 
-async def test_a_tool_that_hangs_ends_with_the_childs_time(tmp_path: Path) -> None:
+async def test_a_tool_that_hangs_ends_with_the_childs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its call gets a result, and the child says what it did."""
 
     async def hang(_: ToolContext) -> str:
@@ -296,20 +297,22 @@ async def test_a_tool_that_hangs_ends_with_the_childs_time(tmp_path: Path) -> No
 
     model = model_of(acts(), "it hung")
     async with running(tmp_path, agent_with(model, tool_of(hang))) as chat:
-        time = ChildTime(chat)
+        time = ChildTime(monkeypatch)
         assert await chat.ask("go") == "budget_exhausted: it hung"
         _, _, cut, asked, _ = await child_messages(chat)
         assert "outcome is unknown" in text_of(cut)
         assert text_of(asked) == WRAP_UP
 
 
-async def test_a_model_that_hangs_ends_with_the_childs_time(tmp_path: Path) -> None:
+async def test_a_model_that_hangs_ends_with_the_childs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where it does not even sum up, its parent is told that; both calls are booked as lost."""
     model = model_of()
     model.hold(TASK)
     model.hold(WRAP_UP)
     async with running(tmp_path, agent_with(model)) as chat:
-        time = ChildTime(chat)
+        time = ChildTime(monkeypatch)
         await chat.say("go")
         for asked in (TASK, WRAP_UP):
             await model.watch.until(lambda asked=asked: asked in model.waiting)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from agent.messages import assistant_message
-from gateway.pipeline.next_turn import MAX_NOTE_CHARS, MAX_NOTES_CHARS, NextTurn, with_notes
+from gateway.context.prompts import MAX_NOTE_CHARS, MAX_NOTES_CHARS, with_notes
+from gateway.pipeline.next_turn import NextTurn
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.storage.conversation import turn_journal
 from gateway.storage.queue import leases, overheard

@@ -131,7 +131,7 @@ MIDNIGHT = datetime(2026, 9, 2, tzinfo=ZoneInfo("Europe/Berlin"))
 
 def test_a_senders_own_budget_is_told() -> None:
     """With its amount, when it resets, and what to do then."""
-    assert notices.spend_limit_text(SpendLimitReached("sender", 2.0, MIDNIGHT)) == (
+    assert notices.failure_text(SpendLimitReached("sender", 2.0, MIDNIGHT)) == (
         "Today's budget for you is used up ($2.00). It resets at 00:00 Europe/Berlin;"
         " your message stays on record, send /retry then."
     )
@@ -140,13 +140,13 @@ def test_a_senders_own_budget_is_told() -> None:
 def test_the_budget_of_all_is_told_without_its_amount() -> None:
     """That is the operator's business."""
     limit = SpendLimitReached("all", 123.0, MIDNIGHT.astimezone(UTC))
-    assert notices.spend_limit_text(limit).startswith(
+    assert notices.failure_text(limit).startswith(
         "Today's budget is used up. It resets at 22:00 UTC;"
     )
 
 
 def test_a_budget_of_nothing_does_not_start_anew() -> None:
     """Waiting for tomorrow would not help."""
-    text = notices.spend_limit_text(SpendLimitReached("sender", 0.0, MIDNIGHT))
+    text = notices.failure_text(SpendLimitReached("sender", 0.0, MIDNIGHT))
     assert "the operator can change that" in text
     assert "anew" not in text

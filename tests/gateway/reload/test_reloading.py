@@ -398,7 +398,7 @@ async def test_an_account_goes_on_where_no_other_adapter_can_be_made(tmp_path: P
 
     async with running(tmp_path) as chat:
         reloading, block = chat.gateway.reloading, AccountSettings()
-        reloading._parts = replace(reloading._parts, make=broken)
+        reloading.parts = replace(reloading.parts, make=broken)
         [found] = await reloading._restart("telegram", block)
         assert (found.outcome, found.text) == ("refused", "no event loop")
         assert chat.events("adapter_not_restarted")[0]["reason"] == "no event loop"

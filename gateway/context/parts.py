@@ -1,0 +1,103 @@
+"""What a turn is made of: the settings, the mind that follows from them, and what is there once.
+
+A reload makes another `TurnParts`, and turns that begin from then on use it. A turn is handed these
+three and nothing else: what a step needs it takes from them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from adapters.base import Adapter
+from agent.models.base import ChatModel
+from agent.models.recovery import Rests
+from agent.plugins.active import Plugins, TurnHooks
+from agent.turn.state import Agent
+from gateway.access.policy import Access, Owners
+from gateway.agent_ports.budgets import Budgets
+from gateway.agent_ports.files import Attachments
+from gateway.agent_ports.questions import Inquiries
+from gateway.agent_ports.search import Indexer
+from gateway.agent_ports.tools import Toolkit, Workspaces
+from gateway.context.memory import Recall
+from gateway.context.prompts import Prompts
+from gateway.context.summaries import Preparations
+from gateway.context.window import ContextParts
+from gateway.settings.tree import Settings
+from gateway.signals import Stops, Wakeups
+from gateway.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Mind:
+    """What follows from the settings about answering: who answers, in which window, from what.
+
+    Attributes:
+        models: All of them, those that only write summaries or read behind the others.
+        readers: Those that read for the memory: the same from the start to the end.
+    """
+
+    agent: Agent
+    context: ContextParts
+    prompts: Prompts
+    models: tuple[ChatModel, ...]
+    readers: tuple[ChatModel, ...] = ()
+
+    @property
+    def standing(self) -> tuple[Sequence[ChatModel], Sequence[ChatModel], Rests]:
+        """All models, those that answer people, and which of them fail."""
+        return self.models, self.agent.models, self.agent.recovery.rests
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is done beside the path of a message: nothing on it waits for these parts."""
+
+    preparations: Preparations
+    files: Attachments
+    inquiries: Inquiries
+    indexer: Indexer
+    recall: Recall
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What is there once, whatever the settings say.
+
+    Attributes:
+        owners: Finds the owners' chats, and speaks in any chat.
+    """
+
+    database: Database
+    owners: Owners
+    wakeups: Wakeups
+    stops: Stops
+    budgets: Budgets
+    adapters: Mapping[tuple[str, str], Adapter]
+    plugins: Plugins
+    beside: Beside
+
+    @property
+    def access(self) -> Access:
+        """Who may talk."""
+        return self.owners.access
+
+
+@dataclass(frozen=True, slots=True)
+class TurnParts:
+    """All that a turn is begun and run with."""
+
+    settings: Settings
+    mind: Mind
+    shared: Shared
+
+    def toolkit(self) -> Toolkit:
+        """Return what makes the tool context of one turn."""
+        settings, shared, plugins = self.settings, self.shared, self.shared.plugins
+        has_hooks = plugins.loaded or plugins.missing_guards
+        return Toolkit(
+            shared.database,
+            shared.access,
+            *(shared.beside.files, shared.beside.inquiries, shared.beside.indexer),
+            TurnHooks(plugins, self.mind.agent.tools.restricted) if has_hooks else None,
+            (self.mind.prompts.files.shelf, Workspaces(settings.tools.workspace, settings.home)),
+        )
