@@ -123,8 +123,9 @@ class Planner:
         Without a report every message is counted: of a long view that is too slow for the event
         loop, as is a message of a megabyte.
         """
-        report = self.meter.report
-        if _chars_since(report.upto_seq if report else 0, view) > MOST_COUNTED_CHARS:
+        known_upto = self.meter.report.upto_seq if self.meter.report else 0
+        added = takewhile(lambda entry: entry.seq > known_upto, reversed(view.entries))
+        if sum(chars_of(entry.message) for entry in added) > MOST_COUNTED_CHARS:
             return await _in_thread(self.meter.measure, view)
         return self.meter.measure(view)
 
@@ -486,12 +487,6 @@ def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
     estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
     # The bounds of the meter's k: one odd report must not distort every size.
     return min(2.0, max(0.5, measure.tokens / estimated))
-
-
-def _chars_since(seq: int, view: View) -> int:
-    """Return the characters of the messages behind a place in the transcript."""
-    added = takewhile(lambda entry: entry.seq > seq, reversed(view.entries))
-    return sum(chars_of(entry.message) for entry in added)
 
 
 def _behind_first_change(

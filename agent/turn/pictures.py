@@ -1,6 +1,6 @@
 """Pictures on their way to a model: a stored message has a handle, a request has the bytes.
 
-agent/turn/request.py puts the bytes in just before a call. So transcripts, token counts and
+agent/turn/loop.py puts the bytes in just before a call. So transcripts, token counts and
 the watch over the prefix all work on the handle. What cannot be shown becomes a label; the text
 beside it names the picture. A picture that a provider refuses becomes one as well: it stands in
 every later request, and none of them would be answered.

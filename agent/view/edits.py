@@ -207,16 +207,13 @@ def _with_arguments(message: ChatMessage, arguments: Sequence[str]) -> ChatMessa
     """Return the message with these arguments in its calls; itself where none differs."""
     if list(arguments) == _arguments(message):
         return message
-    calls = [_with(*pair) for pair in zip(message["tool_calls"], arguments, strict=True)]
+    calls = list(message["tool_calls"])
+    for place, text in enumerate(arguments):
+        function = calls[place]["function"]
+        if text != function["arguments"]:
+            changed = cast("FunctionCall", {**function, "arguments": text})
+            calls[place] = cast("ToolCall", {**calls[place], "function": changed})
     return cast("ChatMessage", {**message, "tool_calls": calls})
-
-
-def _with(call: ToolCall, arguments: str) -> ToolCall:
-    function = call["function"]
-    if arguments == function["arguments"]:
-        return call
-    changed = cast("FunctionCall", {**function, "arguments": arguments})
-    return cast("ToolCall", {**call, "function": changed})
 
 
 def _result_lines(
@@ -226,19 +223,15 @@ def _result_lines(
     name = call["function"]["name"] if call else message.get("name")
     if name:
         name = one_line(name, _NAME_CHARS)
-        size = _size(text, images)
+        lines = len(text.splitlines())
+        size = f"{len(text):,} chars, {lines:,} {'line' if lines == 1 else 'lines'}"
+        size += f", images: {images}" if images else ""
         outcome, line = _outcome(text)
         shown = f" {given}" if call and (given := _shown_arguments(call)) else ""
         yield f"[{name}{shown} → {size}; {outcome}; {line}]"
         yield f"[{name}{shown} → {size}; {outcome}]"
         yield f"[{name} → {size}; {outcome}]"
     yield CLEARED
-
-
-def _size(text: str, images: int) -> str:
-    lines = len(text.splitlines())
-    size = f"{len(text):,} chars, {lines:,} {'line' if lines == 1 else 'lines'}"
-    return f"{size}, images: {images}" if images else size
 
 
 def one_line(text: str, chars: int) -> str:
@@ -459,7 +452,10 @@ def _typed(text: str, lines: Sequence[str]) -> tuple[str, Iterator[str]]:
         found = [f"line {n}: {line.strip()}" for n, line in enumerate(lines, 1) if pattern(line)]
         if len(found) >= LEAST_FOUND:
             return kind, iter(found)
-    return "text", _paragraphs(lines)
+    # Of a mere text the beginnings of lines, evenly spread.
+    full = [(n, line) for n, line in enumerate(lines, 1) if line.strip()]
+    step = max(1, len(full) // (MOST_LINES // 2))
+    return "text", (f"line {n}: {line.strip()}" for n, line in full[::step])
 
 
 def _json(text: str) -> Iterator[str] | None:
@@ -485,10 +481,3 @@ def _members(path: str, value: object, depth: int = 0) -> Iterator[str]:
             yield from _members(f"{path}[0]", value[0], depth + 1)
     else:
         yield f"{path}: {value!s}"
-
-
-def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
-    """Yield beginnings of lines, evenly spread."""
-    full = [(n, line) for n, line in enumerate(lines, 1) if line.strip()]
-    step = max(1, len(full) // (MOST_LINES // 2))
-    return (f"line {n}: {line.strip()}" for n, line in full[::step])

@@ -40,6 +40,7 @@ APART = {
     "agent/models/test_scripted_model.py": DOUBLE,
     "agent/processes/test_unprivileged.py": "the sandbox for a user who may less than root",
     "agent/test_asking_images.py": "pictures, from the transcript to the request and back",
+    "agent/turn/test_request.py": "secrets in answers, shown and recorded",
     "agent/tokens/test_rough.py": "the estimate from bytes, for models that no tokenizer counts",
     "agent/tokens/test_tiktoken.py": "the counter on tiktoken, its files and its cache",
     "agent/plugins/test_list_engines.py": "engines that take lists of messages, as Hermes' do",

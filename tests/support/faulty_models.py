@@ -280,7 +280,7 @@ async def bench(
     forget_certificates(home, monkeypatch)
     clock = Clock()
     timed = partial(complete_with_recovery, timing=clock.timing)
-    monkeypatch.setattr("agent.turn.request.complete_with_recovery", timed)
+    monkeypatch.setattr("agent.turn.loop.complete_with_recovery", timed)
     other: ProviderName = PROVIDERS[1 - PROVIDERS.index(provider)]
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(SERVERS[provider]())

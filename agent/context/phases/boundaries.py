@@ -65,7 +65,11 @@ def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Bo
     # Head and tail meet: there is no middle.
     if tail_starts[0] <= head_end_of(request):
         return
-    yield from fitting(request.entries, _choices(request, tail_starts))
+    newest = Newest.of(request.entries)
+    # `product` turns its last factor first: every tail is tried before the head gives way.
+    ends = product(_head_ends(request, newest), tail_starts)
+    choices = ((*each, pinned) for each in ends for pinned in newest.pins(*each))
+    yield from fitting(request.entries, choices)
 
 
 def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Boundaries]:
@@ -80,15 +84,6 @@ def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Bou
 def leaving(entries: Sequence[Entry], cut: Boundaries) -> list[Entry]:
     """Return what leaves the view and is worth a summary: what was only told beside goes unsaid."""
     return [entries[n] for n in cut.evicted if not is_ephemeral(entries[n].message)]
-
-
-def _choices(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Choice]:
-    """Yield all ways to cut, best first: the head gives way last."""
-    newest = Newest.of(request.entries)
-    # `product` turns its last factor first: every tail is tried before the head gives way.
-    for head_end, tail_start in product(_head_ends(request, newest), tail_starts):
-        for pinned in newest.pins(head_end, tail_start):
-            yield head_end, tail_start, pinned
 
 
 def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:

@@ -71,14 +71,11 @@ def _known(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
         role = message.get("role")
         if role in _INSTRUCTING:
             first = cast("ChatMessage", {**message, "role": "system"})
-            known.append(_note(message) if known else first)
+            note = user_message(SYSTEM_NOTE + text_of(message), synthetic=True)
+            known.append(note if known else first)
         elif role in {"user", "assistant", "tool"}:
             known.append(message)
     return known
-
-
-def _note(message: ChatMessage) -> ChatMessage:
-    return user_message(SYSTEM_NOTE + text_of(message), synthetic=True)
 
 
 def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:

@@ -18,7 +18,7 @@ from agent.ports import ModelCall
 from agent.prompt_caching import is_marked
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import AgentSettings, CachingSettings
-from agent.turn.request import SHOWN_CHARS, MaskedSink, masked_message
+from agent.turn.loop import SHOWN_CHARS, MaskedSink, masked_message
 from agent.usage import CacheLayout, Prices, Usage
 from agent.view.view import Edit, ViewPlan
 from tests.agent.turn.test_loop import QUESTION, Bench, asked, look, seen
