@@ -171,10 +171,19 @@ def parse_arguments(tool: Tool, raw: str) -> Any:
         raise ToolError(f"the arguments of {tool.name} {_unreadable(raw)}")
     if isinstance(tool.arguments, dict):
         return values
+    return fitting(tool.name, tool.arguments, values)
+
+
+def fitting(name: str, model: type[BaseModel], values: Mapping[str, Any]) -> Any:
+    """Return values as the typed arguments of a tool.
+
+    Raises:
+        ToolError: They do not fit; one line for each.
+    """
     try:
-        return tool.arguments.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as exc:
-        raise ToolError(_readable(tool, exc)) from exc
+        raise ToolError(_readable(name, model, exc)) from exc
 
 
 def _unreadable(raw: str) -> str:
@@ -187,9 +196,9 @@ def _unreadable(raw: str) -> str:
     return f"must be a JSON object, not a {type(value).__name__}"
 
 
-def _readable(tool: Tool, error: ValidationError) -> str:
-    properties = parameter_schema(tool.arguments).get("properties", {})
-    lines = [f"the arguments of {tool.name} do not fit:"]
+def _readable(name: str, model: type[BaseModel], error: ValidationError) -> str:
+    properties = parameter_schema(model).get("properties", {})
+    lines = [f"the arguments of {name} do not fit:"]
     for item in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in item["loc"]) or "(all)"
         line = f"- {where}: {item['msg']}"

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import regex  # type: ignore[import-untyped]
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from agent.context.extract import INTRODUCTION
 from agent.context_engine import Archive, Node
 from agent.errors import ToolError
 from agent.messages import ToolSchema, decode, full_text
 from agent.tokens.estimate import estimate_tokens
-from agent.tools.registry import Arguments, parameter_schema
+from agent.tools.registry import Arguments, fitting, parameter_schema
 from agent.tools.truncate import excerpt
 
 MOST_PATTERN_CHARS = 200
@@ -103,15 +103,7 @@ def answer(name: str, arguments: Mapping[str, Any], archive: Archive) -> str:
     if name not in _TOOLS:
         raise ToolError(f"the engine lcm offers no tool {name!r}")
     model, run = _TOOLS[name]
-    try:
-        checked = model.model_validate(arguments)
-    except ValidationError as exc:
-        wrong = (
-            ": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"])))
-            for each in exc.errors()
-        )
-        raise ToolError(f"the arguments of {name} do not fit: {'; '.join(wrong)}") from exc
-    return run(checked, archive)
+    return run(fitting(name, model, arguments), archive)
 
 
 def grep(arguments: GrepArguments, archive: Archive) -> str:
