@@ -34,7 +34,7 @@ from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
-from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
+from gateway.alerts.watch import AlertWatch, alert_routes
 from gateway.backup.backups import Backups
 from gateway.backup.pruning import Pruner
 from gateway.commands.status_figures import start_warnings
@@ -44,7 +44,8 @@ from gateway.context.memory import Recall
 from gateway.context.parts import Beside, Shared, TurnParts
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
-from gateway.doctor.running import RunningLooks
+from gateway.findings.report import Examination
+from gateway.findings.vitals import Vitals
 from gateway.http import control
 from gateway.http.connections import Connections
 from gateway.http.control import Operator
@@ -57,7 +58,7 @@ from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source, turn_kit_of
 from gateway.settings.fingerprints import fingerprints_of
-from gateway.settings.loading import keep_last_used
+from gateway.settings.loading import Loaded, keep_last_used
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
@@ -76,7 +77,7 @@ from gateway.supervision.replica import AccountLeases, Beginning, Replica
 from gateway.supervision.rotation import Rotation
 from gateway.supervision.service_manager import Pulse, ServiceManager, service_manager
 from gateway.supervision.silence import Traffic, Watch
-from gateway.supervision.start_checks import Finding
+from gateway.supervision.start_checks import Checked
 from gateway.wiring import (
     Accounts,
     build_accounts,
@@ -119,7 +120,7 @@ class Platforms:
 
     adapters: Mapping[Account, Adapter]
     supervised: Sequence[Supervised]
-    watch: Watch
+    vitals: Vitals
     reactions: ReactionQueue
     others: OtherReplicas | None = None
     alerts: AlertWatch | None = None
@@ -165,7 +166,7 @@ class Welcome:
     caching: str
     owner_code: str | None = None
     warnings: tuple[str, ...] = ()
-    checks: tuple[Finding, ...] = ()
+    checks: tuple[Checked, ...] = ()
     sign_in: str | None = None
     summaries: str = ""
 
@@ -303,7 +304,7 @@ async def serve(
     gateway: Gateway,
     stop: asyncio.Event,
     force: asyncio.Event,
-    on_ready: Callable[[int, Sequence[Finding]], None],
+    on_ready: Callable[[int, Sequence[Checked]], None],
     beside: Callable[[], Work] = dict,
 ) -> None:
     """Run all parts; after `stop`: intake off, turns finish, then deliver, then close.
@@ -357,7 +358,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
         "inquiries": beside.inquiries.run(),
         "prepare summaries": beside.preparations.run(),
         "search index": beside.indexer.run(),
-        "watch": platforms.watch.run(),
+        "watch": platforms.vitals.watch.run(),
         "modes": keep_modes(lambda: gateway.settings),
         "prune": gateway.reloading.parts.pruner.run(),
         "backups": Backups(gateway.database, gateway.replica, gateway.settings).run(),
@@ -459,34 +460,36 @@ async def assembled(
         make and (lambda name, block: make(name, block, intake, chats, door)),
     )
     reloading = Reloading(settings, mind, parts, origin)
+    vitals = Vitals(
+        *(supervised, Watch(database, adapters, traffic, replica), budgets),
+        *(origin.foreign.states, lambda: reloading.mind.standing, lambda: reloading.refused),
+    )
+    examination = _examination(vitals, origin, reloading)
     health, operator = (
-        Health(
-            *(database, replica, supervised, Watch(database, adapters, traffic, replica)),
-            lambda: {each.name: each.problem or "" for each in origin.foreign.states()},
-        ),
-        Operator(
-            *(database, wakeups, intake.tell_approved, reloading),
-            intake.answer_as_owner,
-        ),
+        Health(examination),
+        Operator(*(database, wakeups, intake.tell_approved, reloading), intake.answer_as_owner),
     )
-    sources = AlertSources(
-        health, lambda: reloading.mind.standing, budgets, lambda: reloading.refused
-    )
-    alerts = build_alerts(lambda: reloading.settings, database, wakeups, owners, sources)
+    alerts = build_alerts(lambda: reloading.settings, examination, wakeups, owners)
     others = _others(database, replica, wakeups, stops, reloading, accounts)
-    platforms = Platforms(adapters, supervised, health.watch, reactions, others, alerts)
-    looks = RunningLooks(origin, lambda: reloading.settings, database, health.look)
-    inside = Inside(
-        *(database, health, intake.facts, intake.money, operator, looks), origin.plugins
-    )
+    platforms = Platforms(adapters, supervised, vitals, reactions, others, alerts)
+    inside = Inside(*(database, health, intake.facts, intake.money, operator), origin.plugins)
     routes = [health.control_route(), *alert_routes(alerts), *control.routes(operator)]
-    instruments = Instruments(LookedAt(reloading, database, supervised, health.watch, worker))
+    instruments = Instruments(LookedAt(reloading, database, supervised, vitals.watch, worker))
     server = _server(instruments, inside, routes, door)
     async with (
         _closed_at_the_end(adapters.values(), replica.close, reloading.close, server.stop),
         instruments.recording(),
     ):
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
+
+
+def _examination(vitals: Vitals, origin: AgentOrigin, reloading: Reloading) -> Examination:
+    """Return what looks at the gateway by the settings that it uses."""
+
+    def loaded() -> Loaded:
+        return origin.source.loaded if origin.source else Loaded(reloading.settings, {}, {})
+
+    return Examination(vitals, loaded, lambda: origin.line)
 
 
 def _replaceable(connected: Iterable[Adapter]) -> dict[Account, Adapter]:

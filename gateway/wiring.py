@@ -8,12 +8,10 @@ Each key of a model is a model of its own in the line, so that recovery can go f
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -39,7 +37,6 @@ from agent.prompt.skills import SkillShelf
 from agent.settings import (
     AuxiliaryModelSettings,
     CachingSettings,
-    McpServerSettings,
     ModelSettings,
     ToolSettings,
 )
@@ -53,11 +50,10 @@ from gateway.access.policy import Access, Owners, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.embeddings import SPEAK_OPENAI, Embedder
 from gateway.agent_ports.files import with_pictures_of
-from gateway.agent_ports.tools import Workspaces
+from gateway.agent_ports.tools import Workspaces, with_walls
 from gateway.alerts.telling import Telling
-from gateway.alerts.watch import AlertSources, AlertWatch
+from gateway.alerts.watch import AlertWatch
 from gateway.alerts.webhook import AlertWebhook
-from gateway.backup import backups
 from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules, status_facts
 from gateway.context.memory_reading import MemoryReader
@@ -65,6 +61,8 @@ from gateway.context.parts import Mind
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
 from gateway.context.window import ContextParts, with_engine_tools
 from gateway.errors import SettingsError
+from gateway.findings.finding import Configured
+from gateway.findings.report import Examination
 from gateway.http.server import ChatHistory
 from gateway.logging.setup import log_path, refuse_unwritable
 from gateway.pipeline.intake import IntakeRules
@@ -72,14 +70,13 @@ from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
 from gateway.storage.database import Database, DatabaseServer, location_of
-from gateway.storage.people import mcp
 from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
 from gateway.supervision import start_checks
 from gateway.supervision.accounts import UnbuiltAdapter
 from gateway.supervision.other_replicas import SharedChats
 from gateway.supervision.replica import Beginning, Replica, tell_of
-from gateway.supervision.start_checks import Finding
+from gateway.supervision.start_checks import Checked
 
 log = structlog.get_logger()
 
@@ -94,14 +91,6 @@ NO_PLUGINS = Plugins()
 
 Answer = int | ModelError | TimeoutError | None
 """What came of the question about a model; None where its provider cannot be asked."""
-
-
-class Configured(NamedTuple):
-    """One block of the settings, its models (one for each key), and where it stands."""
-
-    settings: ModelSettings
-    models: Sequence[ChatModel]
-    place: str = "model"
 
 
 def build_line(settings: Settings) -> list[Configured]:
@@ -128,7 +117,7 @@ def _configured(place: str, block: ModelSettings) -> Configured:
         raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
 
 
-async def learn_windows(line: Sequence[Configured]) -> list[Finding]:
+async def learn_windows(line: Sequence[Configured]) -> list[Checked]:
     """Ask the providers how large their models' windows are, with each key; side by side.
 
     A window that the settings name stays, unless the provider says that it is smaller. Where a
@@ -141,7 +130,7 @@ async def learn_windows(line: Sequence[Configured]) -> list[Finding]:
         asked = [
             (block, [tasks.create_task(_asked(model)) for model in block.models]) for block in line
         ]
-    findings: list[Finding] = []
+    findings: list[Checked] = []
     for block, each in asked:
         answers = [task.result() for task in each]
         _take_window(block, answers)
@@ -157,7 +146,7 @@ async def _asked(model: ChatModel) -> Answer:
         return exc
 
 
-def _findings(block: Configured, answers: Sequence[Answer]) -> list[Finding]:
+def _findings(block: Configured, answers: Sequence[Answer]) -> list[Checked]:
     if block.models[0].provider in INSIDE:
         return []
     keys = zip(block.models, answers, strict=True)
@@ -320,7 +309,7 @@ def _auxiliaries(settings: Settings, block: AuxiliaryModelSettings, name: str) -
     return [_configured(name, _auxiliary(block, settings))] if block.is_set else []
 
 
-async def with_told_windows(settings: Settings) -> tuple[Settings, list[Finding]]:
+async def with_told_windows(settings: Settings) -> tuple[Settings, list[Checked]]:
     """Ask the providers of the models that only write summaries; see `learn_windows`.
 
     Returns:
@@ -494,11 +483,7 @@ def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
 
 
 def build_alerts(
-    current: Callable[[], Settings],
-    database: Database,
-    wakeups: Wakeups,
-    owners: Owners,
-    sources: AlertSources,
+    current: Callable[[], Settings], examination: Examination, wakeups: Wakeups, owners: Owners
 ) -> AlertWatch | None:
     """Return what tells owners of troubles; None where the settings say that nothing does.
 
@@ -506,34 +491,22 @@ def build_alerts(
         current: Returns the settings that are gone by.
         wakeups: Told where there is something to be sent.
         owners: Who is told where the settings name no chats.
-        sources: Who is asked how things stand.
     """
-    settings = last = current()
-    if not settings.alerts.enabled:
+    alerts = current().alerts
+    if not alerts.enabled:
         return None
+    last: tuple[Settings, Telling] | None = None
 
-    def telling(now: Settings) -> Telling:
-        zone = ZoneInfo(now.sessions.timezone)
-        return Telling(now.alerts, owners, zone, redactor_of(now).text)
-
-    def renewed() -> Telling | None:
+    def telling() -> Telling:
         nonlocal last
-        before, last = last, current()
-        return None if before is last else telling(last)
+        now = current()
+        if last is None or last[0] is not now:
+            zone = ZoneInfo(now.sessions.timezone)
+            last = now, Telling(now.alerts, owners, zone, redactor_of(now).text)
+        return last[1]
 
-    location = location_of(settings)
-    places = [settings.home, *([location.parent] if isinstance(location, Path) else [])]
-    # A folder of each disk: two on the same one would tell the same.
-    disks = {place.stat().st_dev: place for place in places}
-    began = time.monotonic()
-    sources = replace(
-        sources,
-        places=tuple(disks.values()),
-        backup=lambda: backups.overdue_s(current(), time.monotonic() - began),
-    )
-    first = telling(settings)
-    webhook = None if settings.alerts.webhook is None else AlertWebhook(database, first)
-    return AlertWatch(database, sources, first, wakeups, webhook, renewed=renewed)
+    webhook = AlertWebhook(examination.vitals.database, telling) if alerts.webhook else None
+    return AlertWatch(examination, telling, wakeups, webhook)
 
 
 def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
@@ -683,28 +656,6 @@ def open_tools(
 
     servers = with_walls(settings, record.confined)
     return mcp_tools(servers, settings.home, settings.tools.sandbox, record.agreed)
-
-
-def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpServerSettings]:
-    """Return the MCP servers with `confined` decided if their settings do not.
-
-    Args:
-        confined: Servers on record as confined (`gateway.storage.people.mcp.confined`).
-    """
-    return {
-        name: server.with_walls(was_here=name in confined or mcp.EVERY in confined)
-        for name, server in settings.tools.mcp.items()
-    }
-
-
-def unconfined_in(settings: Settings, confined: Collection[str]) -> list[str]:
-    """Return the enabled MCP servers whose programs run without walls; see `with_walls`."""
-    are_there_walls = settings.tools.sandbox.backend != "none"
-    return sorted(
-        name
-        for name, each in with_walls(settings, confined).items()
-        if each.enabled and each.command and not (each.confined and are_there_walls)
-    )
 
 
 async def registered(database: Database, beginning: Beginning) -> Replica:

@@ -24,7 +24,7 @@ from agent.ports import MemoryTarget, Origin, Past, TodoItem
 from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
-from agent.settings import WorkspaceSettings
+from agent.settings import McpServerSettings, WorkspaceSettings
 from agent.tools.addresses import FETCH_URL, RECALLING, Trail, named_in
 from agent.tools.context import Hooks, MakesTools, Provenance, ToolContext, ToolServices, TurnRights
 from agent.tools.gate import reads_elsewhere
@@ -35,10 +35,11 @@ from gateway.agent_ports.journal import Reader
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError, StorageUnavailable
+from gateway.settings.tree import Settings
 from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.turns import Step, Turn
 from gateway.storage.database import Database
-from gateway.storage.people import notebook
+from gateway.storage.people import mcp, notebook
 from gateway.storage.people.notebook import Change, Note
 from gateway.storage.queue.outbox import OutboxPart, parts_of
 
@@ -316,3 +317,25 @@ class MadeOnce:
         if self.made is None:
             self.made = await self.make()
         return self.made
+
+
+def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpServerSettings]:
+    """Return the MCP servers with `confined` decided if their settings do not.
+
+    Args:
+        confined: Servers on record as confined (`gateway.storage.people.mcp.confined`).
+    """
+    return {
+        name: server.with_walls(was_here=name in confined or mcp.EVERY in confined)
+        for name, server in settings.tools.mcp.items()
+    }
+
+
+def unconfined_in(settings: Settings, confined: Collection[str]) -> list[str]:
+    """Return the enabled MCP servers whose programs run without walls; see `with_walls`."""
+    are_there_walls = settings.tools.sandbox.backend != "none"
+    return sorted(
+        name
+        for name, each in with_walls(settings, confined).items()
+        if each.enabled and each.command and not (each.confined and are_there_walls)
+    )

@@ -15,7 +15,9 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address
 from gateway.access.policy import Owners
-from gateway.alerts.troubles import TROUBLES, Evidence, Trouble
+from gateway.findings.finding import Sight, Told
+from gateway.findings.people import OF_ACCOUNTS
+from gateway.findings.report import FINDINGS
 from gateway.session_keys import address_key
 from gateway.settings.tree import AlertSettings
 from gateway.storage.conversation import conversations, sessions
@@ -50,27 +52,28 @@ class Judgement:
     """What a look has found.
 
     Attributes:
-        unsure: Those of which nobody can tell.
-        accounts: Those that are served; None where that is not known.
+        unsure: Those that may be there or not.
+        accounts: Those that are served.
     """
 
-    seen: dict[Key, Evidence] = field(default_factory=dict)
+    seen: dict[Key, Sight] = field(default_factory=dict)
     unsure: frozenset[Key] = frozenset()
-    unknown_kinds: frozenset[str] = frozenset()
-    accounts: frozenset[str] | None = None
+    accounts: frozenset[str] = frozenset()
+
+    def __or__(self, other: "Judgement") -> "Judgement":
+        """Return what both looks have found."""
+        return Judgement(self.seen | other.seen, self.unsure | other.unsure, self.accounts)
 
     def is_well(self, alert: Alert) -> bool:
         """Whether the trouble of an open alert is not there any more."""
         key = alert.kind, alert.subject
-        known = alert.kind not in self.unknown_kinds and key not in self.unsure
-        return known and key not in self.seen
+        return key not in self.unsure and key not in self.seen
 
-    def kind_of(self, alert: Alert) -> Trouble:
-        """Return what kind an alert is; an account that is not set up any more does not "work"."""
-        what = TROUBLES.get(alert.kind, _GONE)
-        is_of_account = self.accounts is not None and alert.kind.startswith("adapter-")
-        is_gone = is_of_account and alert.subject not in (self.accounts or ())
-        return replace(what, over=NOT_SET_UP) if is_gone and what.over else what
+    def told_of(self, alert: Alert) -> Told:
+        """Return how an alert is told; an account that is not set up any more does not "work"."""
+        told = _told_of(alert.kind)
+        is_gone = alert.kind in OF_ACCOUNTS and alert.subject not in self.accounts
+        return replace(told, over=NOT_SET_UP) if is_gone and told.over else told
 
 
 @dataclass(slots=True)
@@ -113,32 +116,31 @@ class Telling:
         """
         told = AlertsTold()
         # What waits for room comes before what is new.
-        waiting = alerts.to_tell(conn, WITH_AN_END)
+        waiting = alerts.to_tell(conn, with_an_end())
         there = {(each.kind, each.subject) for each in waiting if each.over_at is None}
         there |= judgement.seen.keys()
         for alert in waiting:
-            what = judgement.kind_of(alert)
+            how = judgement.told_of(alert)
             if alert.over_at is not None:
                 # What is there again is not over; and half of the room is for what begins.
                 room = max(1, PER_HOUR // 2)
                 is_again = (alert.kind, alert.subject) in there
                 if not is_again and alerts.told_lately(conn, HOUR_S) < room:
-                    self._tell_end(conn, what, alert, told)
+                    self._tell_end(conn, how, alert, told)
             elif judgement.is_well(alert):
-                if alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
+                if alerts.end(conn, alert.id, _quiet_s(conn, how, alert)):
                     told.ended.append(alert)
-                    self._tell_end(conn, what, alert, told)
+                    self._tell_end(conn, how, alert, told)
             elif alert.told_at is None:
                 # There is room by now, or an owner has written to the bot.
-                self._tell(conn, what, alert, told)
+                self._tell(conn, alert, told)
         for (kind, subject), seen in judgement.seen.items():
-            what = TROUBLES[kind]
-            text, since = self.text_of(what, seen), now(conn) - seen.since_s
+            text, since = self.text_of(kind, seen), now(conn) - seen.since_s
             alert_id = alerts.note(conn, kind, subject, text, since)
             if alert_id is not None:
                 if (kind, subject) in posted:
                     alerts.mark_posted(conn, alert_id, alerts.BEGIN)
-                self._begin(conn, what, alerts.get(conn, alert_id), told)
+                self._begin(conn, alerts.get(conn, alert_id), told)
         alerts.prune(conn)
         return told
 
@@ -147,10 +149,9 @@ class Telling:
         chats = self.chats(conn)
         return {each.id for each in chats if self._say(conn, each, f"test:{key}", TEST)}
 
-    def text_of(self, what: Trouble, seen: Evidence) -> str:
+    def text_of(self, kind: str, seen: Sight) -> str:
         """Return what happened, in a sentence without its full stop; holds no secret."""
-        values = {name: self._quoted(value) for name, value in seen.values.items()}
-        return what.begin.format(subject=self._quoted(seen.subject), **values)
+        return FINDINGS[kind].text_of(seen, self._quoted)
 
     def _quoted(self, text: str) -> str:
         # A part of a secret is none that could be masked; what others say is no code.
@@ -183,29 +184,29 @@ class Telling:
             known = conversations.locked(conn, here)
         return known
 
-    def _begin(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
+    def _begin(self, conn: Connection, alert: Alert, told: AlertsTold) -> None:
         told.begun.append(alert)
-        if not self._tell(conn, what, alert, told):
+        if not self._tell(conn, alert, told):
             told.unheard.append(alert)
 
-    def _tell(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> bool:
+    def _tell(self, conn: Connection, alert: Alert, told: AlertsTold) -> bool:
         """Tell of a begin, now or at a later look; False where there is no chat to tell it in."""
-        if what.announced and not self.settings.to:
+        if _told_of(alert.kind).announced and not self.settings.to:
             alerts.mark_told(conn, alert.id, over=False)
             return True
-        if not self._may_tell(conn, told, ERRORS if what.id in ERRORS else ()):
+        if not self._may_tell(conn, told, kinds if alert.kind in (kinds := errors()) else ()):
             return True
-        text = begin_text(what, alert, self.zone)
+        text = begin_text(alert, self.zone)
         if not self._say_all(conn, f"{alert.id}:begin", text, told):
             return False
         alerts.mark_told(conn, alert.id, over=False)
         return True
 
-    def _tell_end(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
+    def _tell_end(self, conn: Connection, how: Told, alert: Alert, told: AlertsTold) -> None:
         """Tell of an end, now or at a later look."""
         # Who was not told of its begin wonders about its end.
-        if what.over and alert.told_at is not None and self._may_tell(conn, told):
-            text = end_text(what, alert, alert.over_at or now(conn), self.zone)
+        if how.over and alert.told_at is not None and self._may_tell(conn, told):
+            text = end_text(how.over, alert, alert.over_at or now(conn), self.zone)
             self._say_all(conn, f"{alert.id}:end", text, told)
             alerts.mark_told(conn, alert.id, over=True)
 
@@ -235,17 +236,17 @@ def prefix_of_begin(alert: Alert) -> str:
     return f"{outbox.ALERT}{alert.id}:begin:"
 
 
-def begin_text(what: Trouble, alert: Alert, zone: tzinfo) -> str:
+def begin_text(alert: Alert, zone: tzinfo) -> str:
     """Return what a chat reads when a trouble begins."""
     return (
-        f"**Trouble:** {escaped(alert.text)}. Since {_at(alert.since, zone)}.\n\n"
-        f"**What to do:** {what.remedy}.\n\nMore: `parley doctor`, and {PAGE}#{what.id}"
+        f"**Trouble:** {escaped(alert.text)}. Since {_at(alert.since, zone)}.\n\n**What to do:**"
+        f" {FINDINGS[alert.kind].remedy}\n\nMore: `parley doctor`, and {PAGE}#{alert.kind}"
     )
 
 
-def end_text(what: Trouble, alert: Alert, at: float, zone: tzinfo) -> str:
+def end_text(over: str, alert: Alert, at: float, zone: tzinfo) -> str:
     """Return what a chat reads when a trouble is over."""
-    over = escaped(what.over.format(subject=alert.subject))
+    over = escaped(over.format(subject=alert.subject))
     minutes = max(round((at - alert.since) / 60), 1)
     lasted = f"{minutes} minutes" if minutes > 1 else "a minute"
     return f"**Over:** {over}. It lasted {lasted}, from {_at(alert.since, zone)}."
@@ -271,23 +272,30 @@ def log_told(told: AlertsTold) -> None:
         log.info("alert_over", alert=alert.id, kind=alert.kind, subject=alert.subject)
 
 
-def _quiet_s(conn: Connection, what: Trouble, alert: Alert) -> float:
+def _quiet_s(conn: Connection, how: Told, alert: Alert) -> float:
     """Return how long a trouble must not have been seen: longer each time that it comes again."""
     again = alerts.ended_lately(conn, alert.kind, alert.subject, COMES_AGAIN_S)
     if not again:
-        return what.quiet_s
-    return min(max(what.quiet_s, 60.0) * 2.0 ** min(again, 6), LONGEST_QUIET_S)
+        return how.quiet_s
+    return min(max(how.quiet_s, 60.0) * 2.0 ** min(again, 6), LONGEST_QUIET_S)
 
 
 def _at(seconds: float, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(seconds, zone):%Y-%m-%d %H:%M} {zone}"
 
 
-ERRORS = tuple(
-    each.id for each in TROUBLES.values() if each.level == "error" and not each.announced
-)
-"""Kinds for whose begin there is always room, whatever else was told."""
-WITH_AN_END = frozenset(each.id for each in TROUBLES.values() if each.over)
-"""Kinds whose end is told."""
-_GONE = Trouble("gone", "note", "{subject}", "", "", 0.0, announced=False, look=lambda _: iter(()))
-"""Stands for a kind that an earlier version had."""
+def errors() -> tuple[str, ...]:
+    """Kinds for whose begin there is always room, whatever else was told."""
+    told = (each for each in FINDINGS.values() if each.told and not each.told.announced)
+    return tuple(each.id for each in told if each.level == "error")
+
+
+def with_an_end() -> frozenset[str]:
+    """Kinds whose end is told."""
+    return frozenset(each.id for each in FINDINGS.values() if each.told and each.told.over)
+
+
+def _told_of(kind: str) -> Told:
+    """Return how a kind is told; that of an earlier version is over at the next look."""
+    found = FINDINGS.get(kind)
+    return found.told if found and found.told else Told(quiet_s=0.0)

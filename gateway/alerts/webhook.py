@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -23,8 +23,9 @@ from pydantic import SecretStr
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for
 from gateway.alerts.telling import Key, Telling, prefix_of_begin
-from gateway.alerts.troubles import TROUBLES, Evidence
 from gateway.errors import StorageError
+from gateway.findings.finding import Sight
+from gateway.findings.report import FINDINGS
 from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import BEGIN, END, Alert
@@ -53,13 +54,13 @@ class AlertWebhook:
     """Posts alerts.
 
     Args:
-        telling: Its settings have the address; the texts are those of the chats.
+        telling: Returns what tells now: its settings have the address, its texts are the chats'.
         pause_s: After the first try at a request; then twice as long, and so on.
         unstored: What was posted without a row, and has none yet.
     """
 
     database: Database
-    telling: Telling
+    telling: Callable[[], Telling]
     pause_s: float = 1.0
     unstored: set[Key] = field(default_factory=set)
 
@@ -88,11 +89,11 @@ class AlertWebhook:
             else:
                 await self.database.write(alerts.put_off, alert.id, AGAIN_S)
 
-    async def tell_unstored(self, seen: Mapping[Key, Evidence]) -> None:
+    async def tell_unstored(self, seen: Mapping[Key, Sight]) -> None:
         """Post what cannot be stored, each once in a process; its row is made later."""
         for key in seen.keys() - self.unstored:
             kind, subject = key
-            text = self.telling.text_of(TROUBLES[kind], seen[key])
+            text = self.telling().text_of(kind, seen[key])
             at = time.time() - seen[key].since_s
             alert = Alert(0, kind, subject, text, at, None, None, 0)
             if await self._post("begin", f"{kind}-{at:.0f}", alert):
@@ -104,7 +105,7 @@ class AlertWebhook:
         return await self._post("test", f"test-{time.time():.0f}", alert)
 
     def _due(self, conn: Any) -> list[Alert]:
-        is_always = self.telling.settings.webhook_when == "always"
+        is_always = self.telling().settings.webhook_when == "always"
         return [
             each
             for each in alerts.to_post(conn)
@@ -114,7 +115,7 @@ class AlertWebhook:
     async def _post(self, event: Event, id_: str, alert: Alert) -> bool:
         """Post one request; whether it was taken."""
         body = orjson.dumps(_told(event, id_, alert))
-        url = self.telling.settings.webhook or SecretStr("")
+        url = self.telling().settings.webhook or SecretStr("")
         trying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(TRIES),
             wait=tenacity.wait_exponential(self.pause_s),
@@ -137,7 +138,7 @@ class AlertWebhook:
 
     async def _send(self, url: str, body: bytes) -> None:
         headers = {"Content-Type": "application/json", "User-Agent": "parley"}
-        if (secret := self.telling.settings.webhook_secret) is not None:
+        if (secret := self.telling().settings.webhook_secret) is not None:
             headers |= signature(secret.get_secret_value(), body, str(int(time.time())))
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
@@ -178,14 +179,15 @@ def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
 
 def _is_unheard(conn: Any, alert: Alert) -> bool:
     """Whether chats had a minute to show an alert, and none has."""
-    kind = TROUBLES.get(alert.kind)
-    if kind is None or kind.announced or alerts.noticed_s(conn, alert.id) < UNHEARD_S:
+    kind = FINDINGS.get(alert.kind)
+    is_told = kind and kind.told and not kind.told.announced
+    if not is_told or alerts.noticed_s(conn, alert.id) < UNHEARD_S:
         return False
     return not outbox.is_shown(conn, prefix_of_begin(alert))
 
 
 def _told(event: Event, id_: str, alert: Alert) -> dict[str, Any]:
-    kind = TROUBLES.get(alert.kind)
+    kind = FINDINGS.get(alert.kind)
     return {
         "id": id_,
         "event": event,

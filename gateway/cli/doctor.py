@@ -1,6 +1,6 @@
 """`parley doctor`: what is not as it should be, why that matters, and how it is fixed.
 
-`parley upgrade --check` makes those of its checks that are about a new version.
+`parley upgrade --check` looks for those of its findings that are about a new version.
 """
 
 import asyncio
@@ -15,44 +15,43 @@ import typer
 
 from adapters.registry import AccountReport
 from agent.models.openai.client import base_url_of
+from gateway.agent_ports.tools import with_walls
 from gateway.cli.common import AsJson, loaded, opened
 from gateway.cli.output import say, show_json
-from gateway.doctor import checks, database, home, models, people, safety, settings, versions
-from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
+from gateway.findings.finding import Configured, Evidence
+from gateway.findings.machine import clock_trouble
+from gateway.findings.report import FINDINGS, Row, Shown, exit_code, report
 from gateway.http import control
 from gateway.settings.loading import Loaded, home_of, redactor_of
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.people import mcp
+from gateway.storage.queue import alerts
 from gateway.supervision.start_checks import report_of
 from gateway.wiring import (
     INSIDE,
-    Configured,
     build_line,
     learn_windows,
     models_of,
     tried,
-    with_walls,
 )
 
-LOOKED_AT = (settings, home, database, models, people, safety, versions)
-"""The rooms whose checks are made, in this order."""
-MARKS: dict[Level, tuple[str, str]] = {
-    "wrong": ("✗", "red"),
-    "warning": ("!", "yellow"),
-    "unknown": ("?", "dim"),
-    "note": ("·", "cyan"),
-    "fine": ("✓", "green"),
+MARKS: Mapping[Shown, tuple[str, str, str]] = {
+    "error": ("✗", "red", "wrong"),
+    "warning": ("!", "yellow", "warnings"),
+    "note": ("·", "cyan", "notes"),
+    "unknown": ("?", "dim", "skipped"),
+    "fine": ("✓", "green", "fine"),
 }
+"""Mark, colour and word of each level."""
 CLAUDE = "https://api.anthropic.com"
-NEEDS_ATTENTION: tuple[Level, ...] = ("wrong", "warning")
 
 OF_AN_UPGRADE = (
-    *("settings-readable", "settings-effect", "plugins-there", "engine-there"),
-    *("database-readable", "database-migrated", "versions-running"),
+    *("settings-readable", "settings-effect", "plugins-there"),
+    *("database-down", "database-migrated", "restart-due"),
 )
-"""Checks that say what a start of this version would change, or what would keep it from one."""
+"""Findings that say what a start of this version would change, or what would keep it from one."""
 
 doctor_app = typer.Typer(add_completion=False)
 upgrade_app = typer.Typer(add_completion=False)
@@ -66,24 +65,20 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Fix what is safe to fix.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show what is fine, too.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no provider.")] = False,
-    deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep", help="Read the whole database, and ask for known holes of packages."
-        ),
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read the whole database.")] = False,
 ) -> None:
     """Find what is wrong, why that matters, and how to fix it.
 
     Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be checked.
     """
-    with _examined(context, offline=offline, deep=deep) as examined:
-        results = [checks.made(each, examined) for each in checks.in_order()]
-    fixed = [each.fix() for result in results for each in result.seen if fix and each.fix]
-    _show(results, json=json, everything=everything)
+    with _facts(context, offline=offline, deep=deep) as facts:
+        open_alerts = alerts.found(facts.opened) if facts.opened else ()
+        rows = report(FINDINGS.values(), facts, open_alerts)
+    fixed = [each.fix() for each in rows if fix and each.fix]
+    _show(rows, json=json, everything=everything)
     for line in fixed if not json else ():
         say(f"fixed: {line}", "green")
-    raise typer.Exit(checks.exit_code(results))
+    raise typer.Exit(exit_code(rows))
 
 
 @upgrade_app.command("upgrade")
@@ -94,51 +89,52 @@ def upgrade(
 ) -> None:
     """Say what starting this version would change here, and what to do first; offline.
 
-    These are checks of `parley doctor`. Exit code 1 where something is wrong.
+    These are findings of `parley doctor`. Exit code 1 where something is wrong.
     """
     if not check:
         raise typer.BadParameter(
             "Parley does not replace itself: install the new version as you installed this one"
             " (docs/upgrade.md), then `parley upgrade --check`"
         )
-    with _examined(context, offline=True, deep=False) as examined:
-        results = [checks.made(checks.CHECKS[name], examined) for name in OF_AN_UPGRADE]
-    _show(results, json=json, everything=True)
-    raise typer.Exit(1 if any(each.level == "wrong" for each in results) else 0)
+    with _facts(context, offline=True, deep=False) as facts:
+        rows = report((FINDINGS[name] for name in OF_AN_UPGRADE), facts)
+    _show(rows, json=json, everything=True)
+    raise typer.Exit(1 if any(each.level == "error" for each in rows) else 0)
 
 
 @contextmanager
-def _examined(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[Examined]:
+def _facts(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[Evidence]:
     """Read what there is to look at; what cannot be read is part of the answer."""
     where = home_of(context.find_root().params.get("home"))
     try:
         found = loaded(context)
     except SettingsError as exc:
-        yield Examined(where, problems=tuple(str(exc).splitlines()), deep=deep)
+        yield Evidence(where, problems=tuple(str(exc).splitlines()), deep=deep)
         return
     parts = asyncio.run(_asked(found, offline=offline))
     parts["problems"], parts["tried"] = tried(found.settings)
     try:
         with opened(found.settings) as conn:
-            yield Examined(found.settings.home, found, opened=conn, deep=deep, **parts)
+            yield Evidence(found.settings.home, found, opened=conn, deep=deep, **parts)
             return
     except GatewayError as exc:
         trouble = str(exc)
-    yield Examined(found.settings.home, found, database_trouble=trouble, deep=deep, **parts)
+    yield Evidence(found.settings.home, found, database_trouble=trouble, deep=deep, **parts)
 
 
 async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     """Ask the gateway that runs here, and the providers of the models."""
-    running = await _running(found)
+    running, hangs = await _running(found)
     line: list[Configured] = []
     with suppress(SettingsError):
         line = build_line(found.settings)
+    told: dict[str, Any] = {"running": running, "hangs": hangs, "line": line}
     try:
         if offline:
-            return {"running": running, "line": line}
-        # What they would log is what the checks say.
+            return told
+        # What they would log is what the findings say.
         with structlog.testing.capture_logs():
-            findings, accounts, servers, clock = await asyncio.gather(
+            told["keys"], told["accounts"], told["servers"], told["clock"] = await asyncio.gather(
                 learn_windows(line),
                 _tokens(found),
                 _servers(found, running),
@@ -147,27 +143,31 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     finally:
         for model in models_of(line):
             await model.close()
-    asked = {"findings": findings, "accounts": accounts, "servers": servers, "clock": clock}
-    return {"running": running, "line": line, **asked}
+    return told | {"asked": True}
 
 
-async def _running(found: Loaded) -> dict[str, Any] | None:
-    """Return what the gateway that runs here says of itself, and what it does not go by yet."""
+async def _running(found: Loaded) -> tuple[dict[str, Any] | None, str]:
+    """Return what the gateway that runs here says of itself, or why it does not answer.
+
+    With `waiting`: what it does not go by yet.
+    """
     try:
         said = await control.ready_in(found.settings.home)
     except GatewayError as exc:
-        return {checks.HANGS: str(exc)}
+        return None, str(exc)
     if said is None:
-        return None
+        return None, ""
     try:
         async with asyncio.timeout(control.READY_WITHIN_S):
             different = await control.ask_settings(found.settings.home, "differences")
     except TimeoutError:
-        return {**said, "waiting": ["what the file says: that was not answered in time"]}
+        waiting = ["what the file says: that was not answered in time"]
     except GatewayError as exc:
         # It reads its settings with its own environment.
-        return {**said, "waiting": [str(exc)]}
-    return {**said, "waiting": [each["key"] for each in different]}
+        waiting = [str(exc)]
+    else:
+        waiting = [each["key"] for each in different]
+    return {**said, "waiting": waiting}, ""
 
 
 async def _clock(line: Sequence[Configured]) -> str:
@@ -177,7 +177,7 @@ async def _clock(line: Sequence[Configured]) -> str:
         if provider not in INSIDE:
             block = each.settings.model_copy(update={"provider": provider})
             is_claude = provider == "anthropic" and block.base_url is None
-            return await home.clock_trouble(CLAUDE if is_claude else base_url_of(block))
+            return await clock_trouble(CLAUDE if is_claude else base_url_of(block))
     return ""
 
 
@@ -216,42 +216,22 @@ async def _tokens(found: Loaded) -> dict[str, AccountReport]:
     return {f"{name}:{each.name}": report for (name, each), report in zip(on, reports, strict=True)}
 
 
-def _show(results: Sequence[Result], *, json: bool, everything: bool) -> None:
-    """Print the worst first; of what is fine only how much there is, unless all is wanted."""
+def _show(rows: Sequence[Row], *, json: bool, everything: bool) -> None:
+    """Print rows; of what is fine only how much there is, unless all is wanted."""
     if json:
-        show_json([_as_data(result, seen) for result in results for seen in result.seen])
+        show_json([each.as_data() for each in rows])
         return
-    shown = [
-        (result, seen)
-        for result in results
-        for seen in result.seen
-        if everything or seen.level not in {"fine", "unknown"}
-    ]
-    shown.sort(key=lambda each: -checks.WORSE.index(each[1].level))
-    for result, seen in shown:
-        mark, style = MARKS[seen.level]
-        say(f"{mark} {result.check.id}: {seen.text}", style)
-        if seen.level in NEEDS_ATTENTION:
-            say(f"    {result.check.why}", "dim")
-            say(f"    {seen.remedy or result.check.remedy}")
-    counts = Counter(each.level for each in results)
-    words: dict[Level, str] = {
-        "wrong": "wrong",
-        "warning": "warnings",
-        "note": "notes",
-        "unknown": "skipped",
-        "fine": "fine",
-    }
-    told = ", ".join(f"{counts[level]} {word}" for level, word in words.items() if counts[level])
-    say(f"\n{len(results)} checks: {told}")
-
-
-def _as_data(result: Result, seen: Sight) -> dict[str, Any]:
-    return {
-        "id": result.check.id,
-        "level": seen.level,
-        "text": seen.text,
-        "why": result.check.why,
-        "remedy": seen.remedy or result.check.remedy,
-        "fixable": seen.fix is not None,
-    }
+    for each in rows:
+        if everything or each.level not in {"fine", "unknown"}:
+            mark, style, _ = MARKS[each.level]
+            say(f"{mark} {each.id}: {each.text}", style)
+            if each.needs_attention:
+                say(f"    {each.why}", "dim")
+                say(f"    {each.remedy}")
+    # Of each finding its worst row counts: it comes first.
+    worst: dict[str, Shown] = {}
+    for each in rows:
+        worst.setdefault(each.id, each.level)
+    counts = Counter(worst.values())
+    told = ", ".join(f"{counts[level]} {MARKS[level][2]}" for level in MARKS if counts[level])
+    say(f"\n{len(worst)} checks: {told}")

@@ -40,7 +40,7 @@ from gateway.setup.questions import SetupQuestion
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
-from gateway.supervision.start_checks import Finding, lines
+from gateway.supervision.start_checks import Checked, lines
 
 WRITTEN, REFUSED, UNSURE = 0, 2, 3
 """Exit codes: written and tried; something is refused and nothing was written; written, but
@@ -102,7 +102,7 @@ def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     return code
 
 
-async def _check_all(found: Loaded) -> list[Finding]:
+async def _check_all(found: Loaded) -> list[Checked]:
     model, accounts = await asyncio.gather(
         check_model(found.settings.model), check_accounts(found.settings)
     )
@@ -110,7 +110,7 @@ async def _check_all(found: Loaded) -> list[Finding]:
 
 
 def _report(
-    checked: Sequence[Finding], draft: Answers, written: WrittenSettings | None
+    checked: Sequence[Checked], draft: Answers, written: WrittenSettings | None
 ) -> dict[str, Any]:
     return {
         "written": None if written is None else str(written.file),
@@ -139,7 +139,7 @@ def _agreed(target: Target, draft: Answers) -> bool:
     return sys.stdin.isatty() and typer.confirm("Write that?", default=True)
 
 
-def _show(checked: Sequence[Finding]) -> None:
+def _show(checked: Sequence[Checked]) -> None:
     for line in lines(checked):
         say(line, STYLES.get(line.strip()[0], ""))
 
@@ -160,7 +160,7 @@ class _Wizard:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._draft = Answers()
-        self._greetings: list[Finding] = []
+        self._greetings: list[Checked] = []
 
     def run(self) -> None:
         """Ask, write, and say how to start."""

@@ -19,7 +19,7 @@ leads to a page, so that a reload repeats nothing. Only owners come so far (rout
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -27,8 +27,8 @@ from aiohttp import web
 from adapters.door import Visitor
 from adapters.registry import BUILT_IN
 from agent.plugins.active import Plugins
-from agent.tools.registry import ServerState
 from gateway.commands.status_figures import MoneyRules, StatusFacts
+from gateway.findings.report import Examination
 from gateway.http.control import Operator
 from gateway.http.server import Health
 from gateway.settings.tree import Settings
@@ -46,40 +46,6 @@ class Missing(Exception):
     """There is nothing at this address; the text says what is not there."""
 
 
-Level: TypeAlias = Literal["fine", "note", "warning", "wrong", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Noticed:
-    """What a check of the doctor saw: its id, how bad it is, why that matters, how it is fixed."""
-
-    id: str
-    level: Level
-    text: str
-    why: str
-    remedy: str
-
-
-class Looks(Protocol):
-    """What is looked at around the gateway (gateway/doctor/running.py).
-
-    Attributes:
-        last: What the doctor saw when it looked last; None before the first look.
-        looked_at: When that was, in seconds since the epoch.
-    """
-
-    last: Sequence[Noticed] | None
-    looked_at: float | None
-
-    async def look(self) -> Sequence[Noticed]:
-        """Have the doctor look; nothing is changed, and no provider is asked."""
-        ...
-
-    def servers(self) -> Sequence[ServerState]:
-        """Return how each enabled MCP server stands now."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Inside:
     """The running gateway, as far as pages look into it.
@@ -95,8 +61,12 @@ class Inside:
     facts: Callable[[str | None], StatusFacts]
     money: Callable[[], MoneyRules]
     operator: Operator
-    looks: Looks
     plugins: Plugins
+
+    @property
+    def examination(self) -> Examination:
+        """What looks at the gateway."""
+        return self.health.examination
 
     @property
     def settings(self) -> Settings:

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -24,9 +24,9 @@ from adapters.door import OWNER
 from adapters.messages import Address, OutgoingFile
 from adapters.web.guard import NOT_STORED, Guard, answer_to
 from adapters.web.requests import Refusal
-from agent.processes.descriptors import is_scarce
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import GatewayError, StorageError
+from gateway.findings.report import Examination, is_ready
 from gateway.http.connections import (
     IDLE_S,
     MAX_HEADERS,
@@ -40,11 +40,7 @@ from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
-from gateway.storage.queue import leases
 from gateway.storage.reports import history, usage
-from gateway.supervision.accounts import WORKING, Supervised
-from gateway.supervision.replica import Replica
-from gateway.supervision.silence import Watch
 
 log = structlog.get_logger()
 
@@ -52,8 +48,6 @@ SHUTDOWN_S = 2.0
 """How long a stop waits for requests that are under way."""
 READY_S = 1.0
 """How long an answer of `/readyz` holds for those who are told nothing else."""
-WRITE_TIMEOUT_S = 2.0
-"""How long `/readyz` waits for a commit."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
 NO_DATABASE = (
@@ -197,25 +191,10 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
 
 
 class Health:
-    """The health routes of a running gateway.
+    """The health routes of a running gateway."""
 
-    Args:
-        servers: Returns why each MCP server is not connected, by names; "" for one that is.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        replica: Replica,
-        adapters: Sequence[Supervised],
-        watch: Watch,
-        servers: Callable[[], Mapping[str, str]] = dict,
-    ) -> None:
-        self._servers = servers
-        self._database = database
-        self.replica = replica
-        self.adapters = adapters
-        self.watch = watch
+    def __init__(self, examination: Examination) -> None:
+        self.examination = examination
         self._began_at = time.time()
         self._known: tuple[float, bool] | None = None
         self._looking = asyncio.Lock()
@@ -232,7 +211,10 @@ class Health:
     @property
     def accounts(self) -> list[tuple[str, str]]:
         """All accounts that this process serves: (platform, account)."""
-        return [(each.adapter.platform, each.adapter.account) for each in self.adapters]
+        return [
+            (each.adapter.platform, each.adapter.account)
+            for each in self.examination.vitals.adapters
+        ]
 
     def control_route(self) -> web.RouteDef:
         """Return the route that tells all of it; for the Unix socket only."""
@@ -258,47 +240,24 @@ class Health:
         async with self._looking:
             now = time.monotonic()
             if self._known is None or now - self._known[0] >= READY_S:
-                self._known = now, bool((await self.look())["ready"])
+                _, rows = await self.examination.of_live(whole=False)
+                self._known = now, is_ready(rows)
             return self._known[1]
 
     async def look(self) -> dict[str, Any]:
         """Return all of it, as it is now; each look is a commit."""
-        database = await self.database_state()
-        adapters = {supervised.name: supervised.state for supervised in self.adapters}
-        working = all(state in WORKING for state in adapters.values())
-        accounts: dict[str, dict[str, Any]] = {}
-        if database == "writable":
-            database, accounts = await self._account_states()
-        silent = any(each["silent_s"] is not None for each in accounts.values())
-        scarce = is_scarce()
+        live, rows = await self.examination.of_live()
         return {
-            "ready": database == "writable" and working and not silent and not scarce,
-            "database": database,
-            "descriptors": "scarce" if scarce else "free",
-            "adapters": adapters,
-            "accounts": accounts,
-            "servers": dict(self._servers()),
-        }
-
-    async def database_state(self) -> str:
-        """Return "writable", or why the database is not; it tries a commit."""
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._database.write(leases.heartbeat, self.replica.id)
-        except TimeoutError:
-            return f"no commit within {WRITE_TIMEOUT_S:g} s"
-        except StorageError as exc:
-            return f"not writable: {exc}"
-        return "writable"
-
-    async def _account_states(self) -> tuple[str, dict[str, dict[str, Any]]]:
-        """Return the database's state again, and how each account stands; seconds, rounded."""
-        try:
-            found = await self.watch.look()
-        except StorageError as exc:
-            return f"not readable: {exc}", {}
-        return "writable", {
-            ":".join(account): _rounded(asdict(found[account])) for account in found
+            "ready": is_ready(rows),
+            "database": live.database,
+            "descriptors": "scarce" if live.is_scarce else "free",
+            "adapters": live.adapters,
+            "accounts": {
+                ":".join(account): _rounded(asdict(found))
+                for account, found in live.accounts.items()
+            },
+            "servers": live.servers,
+            "findings": [each.as_data() for each in rows],
         }
 
 

@@ -30,6 +30,7 @@ from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.backup.pruning import Pruner
 from gateway.context.parts import Mind, Shared, TurnParts
 from gateway.errors import NotFound, SettingsError, StorageError
+from gateway.findings.finding import Configured
 from gateway.logging.setup import change_logging
 from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
@@ -46,10 +47,9 @@ from gateway.storage.people import mcp
 from gateway.supervision import start_checks
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised
 from gateway.supervision.rotation import Reloaded, Rotation, SettingsReloaded
-from gateway.supervision.start_checks import Finding
+from gateway.supervision.start_checks import Checked
 from gateway.wiring import (
     NO_PLUGINS,
-    Configured,
     build_agent,
     build_line,
     build_mind,
@@ -307,8 +307,8 @@ class Reloading:
             raise
         different = changes(before.settings, found.settings)
         new = effective(before.settings, found.settings)
-        adapters: list[Finding] = []
-        findings: tuple[Finding, ...] = ()
+        adapters: list[Checked] = []
+        findings: tuple[Checked, ...] = ()
         if new != before.settings or has_other_tools:
             findings = await self._make_agent(source, new, foreign)
         source.loaded = replace(found, settings=new)
@@ -331,13 +331,13 @@ class Reloading:
 
     async def _make_agent(
         self, source: Source, new: Settings, foreign: ServedTools
-    ) -> tuple[Finding, ...]:
+    ) -> tuple[Checked, ...]:
         """Go by these settings and the tools of servers; returns what was found on the way.
 
         Models that did not change stay the same objects.
         """
         origin, plain, before = self._origin, source.loaded.settings, self.mind.agent
-        line, findings = origin.line, list[Finding]()
+        line, findings = origin.line, list[Checked]()
 
         def differ(*names: str) -> bool:
             return any(getattr(plain, name) != getattr(new, name) for name in names)
@@ -423,9 +423,9 @@ class Reloading:
             done, _ = await self._renew_secrets()
         return done
 
-    async def _renew_secrets(self) -> tuple[Reloaded, list[Finding]]:
+    async def _renew_secrets(self) -> tuple[Reloaded, list[Checked]]:
         """Return what became of the secrets, and how the accounts stand that have other tokens."""
-        done, found = await self.parts.rotation.reload(), list[Finding]()
+        done, found = await self.parts.rotation.reload(), list[Checked]()
         of_accounts = [name for name in done.renewed if name.startswith("platforms.")]
         for platform, number in dict.fromkeys(map(_block_of, of_accounts)):
             found += await self._restart(
@@ -433,7 +433,7 @@ class Reloading:
             )
         return done, found
 
-    async def _restart_changed(self, before: Settings, new: Settings) -> list[Finding]:
+    async def _restart_changed(self, before: Settings, new: Settings) -> list[Checked]:
         """Restart the accounts whose blocks differ; returns how they stand then."""
         found = []
         for platform in account_types():
@@ -467,7 +467,7 @@ class Reloading:
                 found += await self._restart(platform, block)
         return [f"{each.subject}: {each.text}" for each in found]
 
-    async def _restart(self, platform: str, block: AccountSettings) -> list[Finding]:
+    async def _restart(self, platform: str, block: AccountSettings) -> list[Checked]:
         """Go on with an adapter of these settings; what is on its way ends with the one before."""
         here = (platform, block.name)
         receivers = [
@@ -486,7 +486,7 @@ class Reloading:
             log.exception(
                 "adapter_not_restarted", adapter=":".join(here), reason=str(exc), exc_info=trace
             )
-            return [Finding(":".join(here), "refused", str(exc))]
+            return [Checked(":".join(here), "refused", str(exc))]
         await asyncio.gather(*(each.halt() for each in receivers))
         try:
             await adapter.replace(fresh)

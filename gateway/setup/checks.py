@@ -22,7 +22,7 @@ from agent.models.factory import build_model
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
 from gateway.settings.tree import Settings
-from gateway.supervision.start_checks import Finding, Outcome, report_of
+from gateway.supervision.start_checks import Checked, Outcome, report_of
 
 ANSWER_WITHIN_S = 30.0
 QUESTION = "Answer with the one word: ready"
@@ -57,7 +57,7 @@ class _Unread:
         """Forget it."""
 
 
-async def check_model(settings: ModelSettings) -> Finding:
+async def check_model(settings: ModelSettings) -> Checked:
     """Have the model answer one question, and say what that cost.
 
     Args:
@@ -66,29 +66,29 @@ async def check_model(settings: ModelSettings) -> Finding:
     try:
         model = await asyncio.to_thread(build_model, settings)
     except ModelError as exc:
-        return Finding(settings.name or settings.provider, "refused", str(exc))
+        return Checked(settings.name or settings.provider, "refused", str(exc))
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             return await _asked(model)
     except (ModelError, TimeoutError) as exc:
         outcome, text = _why(exc, model)
-        return Finding(model.label, outcome, text)
+        return Checked(model.label, outcome, text)
     finally:
         await model.close()
 
 
-async def _asked(model: ChatModel) -> Finding:
+async def _asked(model: ChatModel) -> Checked:
     question: ChatMessage = {"role": "user", "content": QUESTION}
     request = ModelRequest([question], max_output_tokens=ANSWER_TOKENS, conversation="setup")
     completion = await model.complete(request, _Unread())
     call = call_of(model, request, completion)
     if model.provider == "offline":
-        return Finding(model.label, "accepted", "the demo model answers; it costs nothing")
+        return Checked(model.label, "accepted", "the demo model answers; it costs nothing")
     cost = format_usd(call.cost_usd, estimated=call.estimated)
     said = " ".join(str(completion.message.get("content") or "").split())[:SHOWN_CHARS]
     answered = f"answers “{said}”" if said else "answers"
     text = f"{answered}; the question and the answer cost {cost}"
-    return Finding(model.label, "accepted", text, cost_usd=call.cost_usd)
+    return Checked(model.label, "accepted", text, cost_usd=call.cost_usd)
 
 
 def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
@@ -115,14 +115,14 @@ def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
     return outcome, text
 
 
-async def check_accounts(settings: Settings) -> list[Finding]:
+async def check_accounts(settings: Settings) -> list[Checked]:
     """Ask each platform about the tokens of its accounts that are on, side by side."""
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(check_account(*each)) for each in settings.platforms.on()]
     return [task.result() for task in asked]
 
 
-async def check_account(platform: str, block: AccountSettings) -> Finding:
+async def check_account(platform: str, block: AccountSettings) -> Checked:
     """Ask a platform about an account's tokens; one that was mixed up is not sent there."""
     subject = f"{platform}:{block.name}"
     for credential in by_name()[platform].credentials:
@@ -130,10 +130,10 @@ async def check_account(platform: str, block: AccountSettings) -> Finding:
         text = secret.get_secret_value().strip() if secret else ""
         if mixed := mixed_up(text, platform, credential.key):
             wrong = f"this is {mixed}; what is asked for is the {credential.title}"
-            return Finding(subject, "refused", wrong)
+            return Checked(subject, "refused", wrong)
     report = await report_of(platform, block)
     told = (report.outcome, report.text, report.lacks, report.greeting, report.bot)
-    return Finding(subject, *told)
+    return Checked(subject, *told)
 
 
 def mixed_up(text: str, platform: str = "", key: str = "") -> str:

@@ -14,7 +14,7 @@ from gateway.errors import GatewayError, SettingsError
 from gateway.settings.loading import Loaded, key_variable
 from gateway.setup.checks import KEYS_AT, check_account, check_model, mixed_up
 from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
-from gateway.supervision.start_checks import Finding
+from gateway.supervision.start_checks import Checked
 
 MODEL = "model"
 OFFLINE = "offline"
@@ -134,7 +134,7 @@ def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: L
             answers.values[key] = text or None
 
 
-async def tried(target: Target, answers: Answers, section: str) -> Finding:
+async def tried(target: Target, answers: Answers, section: str) -> Checked:
     """Have the model or the account of a platform show whether the answers are right.
 
     Args:
@@ -143,7 +143,7 @@ async def tried(target: Target, answers: Answers, section: str) -> Finding:
     try:
         found = await asyncio.to_thread(target.load, answers.values)
     except GatewayError as exc:
-        return Finding(section, "refused", str(exc))
+        return Checked(section, "refused", str(exc))
     if section == MODEL:
         return await check_model(found.settings.model)
     return await check_account(section, found.settings.platforms.accounts(section)[0])

@@ -163,8 +163,8 @@ class Watch:
         replica: Replica,
     ) -> None:
         self.traffic = traffic
-        self._replica = replica
-        self._database = database
+        self.replica = replica
+        self.database = database
         self._adapters = adapters
         self._silent: dict[Account, float] = {}
 
@@ -192,7 +192,7 @@ class Watch:
             StorageUnavailable: The outbox cannot be read.
         """
         waiting: dict[Account, list[Backlog]] = {account: [] for account in self._adapters}
-        for each in await self._database.read(sending.waiting, self._replica.shared_id):
+        for each in await self.database.read(sending.waiting, self.replica.shared_id):
             # Rows of accounts that are switched off wait, too, and nobody is to be told.
             if (account := (each.platform, each.account)) in waiting:
                 waiting[account].append(each)

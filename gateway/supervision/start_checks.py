@@ -38,7 +38,7 @@ WRONG: frozenset[Outcome] = frozenset({"refused", "no_credit"})
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Checked:
     """What became of one key or token.
 
     Attributes:
@@ -65,7 +65,7 @@ class Finding:
         return self.outcome in WRONG
 
 
-def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked: bool) -> Finding:
+def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked: bool) -> Checked:
     """Return what a question about a model has shown, and log it.
 
     Args:
@@ -85,10 +85,10 @@ def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked
             outcome, text = "accepted", "its server answers"
         case _:
             outcome, text = "not_checked", "not checked: its server says nothing about this model"
-    return _logged(Finding(model.label, outcome, text))
+    return _logged(Checked(model.label, outcome, text))
 
 
-def note(rests: Rests, findings: Sequence[Finding]) -> None:
+def note(rests: Rests, findings: Sequence[Checked]) -> None:
     """Take note of how the keys of models stand, for those who are told of it later."""
     for each in findings:
         match each.outcome:
@@ -104,7 +104,7 @@ async def of_platforms(
     adapters: Sequence[Supervised],
     stop: asyncio.Event,
     accounts: Iterable[tuple[str, AccountSettings]] = (),
-) -> list[Finding]:
+) -> list[Checked]:
     """Wait until each platform has taken or refused its token, and log which; within 2.5 s.
 
     Those that have taken it are then asked what their app lacks, within the same time. The web chat
@@ -162,22 +162,22 @@ async def report_of(platform: str, block: AccountSettings) -> AccountReport:
         return AccountReport("not_checked", f"not checked: {in_words(exc)}")
 
 
-def _of_platform(supervised: Supervised, reports: Reports) -> Finding:
+def _of_platform(supervised: Supervised, reports: Reports) -> Checked:
     if supervised.stopped is not None:
-        return Finding(supervised.name, "refused", supervised.stopped)
+        return Checked(supervised.name, "refused", supervised.stopped)
     report = reports.get((supervised.adapter.platform, supervised.adapter.account))
     if supervised.connected:
         if report is None or report.outcome != "accepted":
-            return Finding(supervised.name, "accepted", "connected")
+            return Checked(supervised.name, "accepted", "connected")
         text = f"connected as {report.bot}"
-        return Finding(supervised.name, "accepted", text, report.lacks, report.greeting)
+        return Checked(supervised.name, "accepted", text, report.lacks, report.greeting)
     if supervised.is_standby:
-        return Finding(supervised.name, "not_checked", "another replica receives for it")
+        return Checked(supervised.name, "not_checked", "another replica receives for it")
     why = f" ({supervised.trouble})" if supervised.trouble else ""
-    return Finding(supervised.name, "unreachable", f"not connected yet{why}; it is tried again")
+    return Checked(supervised.name, "unreachable", f"not connected yet{why}; it is tried again")
 
 
-def _logged(finding: Finding) -> Finding:
+def _logged(finding: Checked) -> Checked:
     is_odd = finding.outcome == "unreachable" or finding.lacks
     level = logging.WARNING if is_odd else logging.INFO
     log.log(
@@ -190,7 +190,7 @@ def _logged(finding: Finding) -> Finding:
     return finding
 
 
-def lines(findings: Sequence[Finding]) -> list[str]:
+def lines(findings: Sequence[Checked]) -> list[str]:
     """Return findings as the start and the set-up print them: first what has to be changed."""
     marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
     found: list[str] = []

@@ -84,10 +84,12 @@ from agent.turn.state import Agent, CallRules
 from agent.usage import FREE, Usage
 from gateway import app
 from gateway.access.policy import Access
-from gateway.alerts import telling, troubles, watch
+from gateway.alerts import telling, watch
 from gateway.alerts.telling import AlertsTold
 from gateway.alerts.watch import AlertWatch
 from gateway.errors import GatewayError, StorageUnavailable
+from gateway.findings import models
+from gateway.findings.report import FINDINGS
 from gateway.http.server import ChatHistory
 from gateway.pipeline import delegation, next_turn, worker
 from gateway.pipeline.next_turn import burst
@@ -190,12 +192,9 @@ def shorten_leases(lease_s: float) -> None:
 
 
 LOOK_EVERY_S, LOOK_TOGETHER_EVERY_S = 0.2, 1.0
-OF_MINUTES = {troubles: ("FAILING_S",), telling: ("LONGEST_QUIET_S",)}
+OF_MINUTES = {models: ("FAILING_S",), telling: ("LONGEST_QUIET_S",)}
 """An answer waits as long as in earnest: a platform that was silent is not asked again at once."""
-OF_SILENCE = {
-    troubles: ("UNREACHABLE_S", "DATABASE_AFTER_S"),
-    silence: ("SILENT_AFTER_S",),
-}
+OF_SILENCE = {silence: ("SILENT_AFTER_S",)}
 LEAST_SILENCE = 0.1
 """Of these, whatever a minute is: a busy machine is silent for some seconds."""
 
@@ -206,8 +205,11 @@ def look_for_alerts(spec: Spec) -> None:
     for of, part in ((OF_MINUTES, share), (OF_SILENCE, max(share, LEAST_SILENCE))):
         for module, names in of.items():
             replace_in(module, **{name: getattr(module, name) * part for name in names})
-    for kind in [*troubles.TROUBLES.values()]:
-        troubles.TROUBLES[kind.id] = replace(kind, quiet_s=kind.quiet_s * share)
+    for kind in [*FINDINGS.values()]:
+        if (how := kind.told) is not None:
+            after_s = how.after_s * max(share, LEAST_SILENCE)
+            told = replace(how, quiet_s=how.quiet_s * share, after_s=after_s)
+            FINDINGS[kind.id] = replace(kind, told=told)
 
     async def telling_look(self: AlertWatch) -> AlertsTold:
         told = await look(self)

@@ -31,12 +31,12 @@ from agent.turn.state import Agent
 from gateway.commands.registry import menu
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import SettingsError
+from gateway.findings.finding import Configured
 from gateway.http.server import ChatHistory
 from gateway.settings.tree import Settings
 from gateway.storage.people.web_users import ChatLinks
 from gateway.wiring import (
     NO_PLUGINS,
-    Configured,
     build_accounts,
     build_agent,
     build_context,

@@ -23,9 +23,9 @@ from agent.processes.walls import Walls
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.mcp import servers
 from agent.tools.mcp.transports import Quarters, environment
+from gateway.agent_ports.tools import unconfined_in
 from gateway.settings.tree import Settings
 from gateway.storage.people.mcp import ID_CHARS, UNKNOWN
-from gateway.wiring import unconfined_in
 from tests.e2e.web_chat import WebChat
 from tests.support import mcp_server
 from tests.support.confined import on_each_backend

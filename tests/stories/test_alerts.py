@@ -21,8 +21,10 @@ from sqlalchemy import select, update
 
 from agent.errors import CreditUsedUp
 from gateway.alerts import watch, webhook
-from gateway.alerts.troubles import DATABASE_AFTER_S, OVERDUE_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
+from gateway.findings.database import DATABASE_AFTER_S, LATE_S
+from gateway.findings.people import UNREACHABLE_S
+from gateway.findings.report import FINDINGS
 from gateway.storage import schema
 from gateway.storage.database import Database
 from tests.e2e.platforms.conftest import DRIVERS
@@ -31,6 +33,7 @@ from tests.e2e.platforms.driver import Driver
 from tests.e2e.platforms.scenario import Scene, scene
 from tests.e2e.platforms.slack import SlackDriver
 from tests.e2e.platforms.telegram import TelegramDriver
+from tests.support.alerts import end_soon
 from tests.support.bot_api import DROP, TOKEN, BotApi
 from tests.support.bot_wire import Fault as BotFault
 from tests.support.discord import faults as discord_faults
@@ -55,8 +58,7 @@ def _quickly() -> Iterator[None]:
         patch.setattr(watch, "LOOK_EVERY_S", 0.02)
         patch.setattr(webhook, "LOOK_EVERY_S", 0.02)
         patch.setattr(webhook, "UNHEARD_S", 0.0)
-        for kind in list(TROUBLES.values()):
-            patch.setitem(TROUBLES, kind.id, replace(kind, quiet_s=0.0))
+        end_soon(patch)
         yield
 
 
@@ -193,7 +195,7 @@ async def test_a_database_that_is_taken_away(
     async with scene(driver, tmp_path, HeldModel(echo), **sections) as on:
         await on.ann.say("hello")
         await on.answered(on.ann)
-        watch_of(on).memory.clock = itertools.count(0.0, DATABASE_AFTER_S).__next__
+        on.gateway.platforms.vitals.clock = itertools.count(0.0, DATABASE_AFTER_S).__next__
         take_away()
         await on.until(lambda: on.logged("alert_posted"))
         assert [each["kind"] for each in posted] == ["database-down"]
@@ -283,10 +285,10 @@ async def _unreachable(on: Scene, ways: Ways) -> AsyncIterator[None]:
     for route in (ways.receive, "getMe"):
         ways.fail(route, *[ways.lost] * LONG)
     await on.driver.disconnect()
-    watch_of(on).memory.clock = itertools.count(0.0, UNREACHABLE_S).__next__
+    on.gateway.platforms.vitals.clock = itertools.count(0.0, UNREACHABLE_S).__next__
     yield
     # A connection that comes about may take a moment.
-    watch_of(on).memory.clock = lambda: 0.0
+    on.gateway.platforms.vitals.clock = lambda: 0.0
     ways.recover()
 
 
@@ -308,7 +310,7 @@ async def _waiting(on: Scene, ways: Ways) -> AsyncIterator[None]:
     ways.fail(ways.send, *[ways.down] * LONG)
     await on.ann.say("again")
     await on.until(lambda: on.logged("send_delayed") or on.logged("send_outcome_unknown"))
-    older = {"at": schema.outbox.c.at - 2 * OVERDUE_S}
+    older = {"at": schema.outbox.c.at - 2 * LATE_S}
     await change(on, update(schema.outbox).values(older))
     yield
     ways.recover()
@@ -363,8 +365,10 @@ async def test_a_fault_of_a_platform_is_told_once(
                 await on.until(lambda: on.logged("alert_raised"))
                 await some_looks(on)
             await on.until(lambda: on.logged("alert_over"))
-            expected = [] if TROUBLES[kind].announced else ["Trouble", "Over"]
-            expected = expected[: 1 + bool(TROUBLES[kind].over)]
+            how = FINDINGS[kind].told
+            assert how is not None
+            expected = [] if how.announced else ["Trouble", "Over"]
+            expected = expected[: 1 + bool(how.over)]
             await told(on, len(expected))
             await some_looks(on)
             assert [text.partition(":")[0] for text in troubles(on)] == expected
@@ -437,7 +441,10 @@ async def test_two_replicas_tell_once(tmp_path: Path, postgres_url: str) -> None
     """Both see it, both write; it is over once neither has seen it for a while."""
     page = Page()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TROUBLES, "money-gone", replace(TROUBLES["money-gone"], quiet_s=60.0))
+        gone = FINDINGS["money-gone"]
+        assert gone.told is not None
+        slowly = replace(gone, told=replace(gone.told, quiet_s=60.0))
+        patch.setitem(FINDINGS, "money-gone", slowly)
         async with (
             replica(tmp_path / "one", postgres_url, HeldModel(echo)) as one,
             replica(tmp_path / "two", postgres_url, HeldModel(echo)) as two,
@@ -448,16 +455,16 @@ async def test_two_replicas_tell_once(tmp_path: Path, postgres_url: str) -> None
             database = one.gateway.database
             both = [alerts_of(each) for each in (one, two)]
             for each in both:
-                models, _, rests = each.sources.models()
+                models, _, rests = each.examination.vitals.models()
                 rests.note_failure(models[0].label, CreditUsedUp("402"))
             await look_together(both)
             assert await told_in(database) == ["begin"]
             # A replica that has another key, or was lucky, says nothing of the other one.
-            models, _, rests = both[1].sources.models()
+            models, _, rests = both[1].examination.vitals.models()
             rests.note_answer(models[0])
             await look_together(both)
             assert await told_in(database) == ["begin"]
-            models, _, rests = both[0].sources.models()
+            models, _, rests = both[0].examination.vitals.models()
             rests.note_answer(models[0])
             await forget_together(database, both)
             assert await told_in(database) == ["begin", "end"]

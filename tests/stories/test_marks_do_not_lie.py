@@ -218,7 +218,7 @@ def parts_of(gateway: Gateway) -> dict[str, str]:
     """Return all that the parts of a gateway hold, by the way there."""
     if gateway.platforms.alerts is not None:
         # As each look begins.
-        gateway.platforms.alerts.renew()
+        gateway.platforms.alerts.telling()
     roots = {
         "intake": gateway.intake,
         "worker": gateway.worker,

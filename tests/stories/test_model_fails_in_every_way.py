@@ -6,7 +6,7 @@ the chat was told.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from agent.errors import (
 )
 from agent.errors import ModelUnreachable as Unreachable
 from agent.models import api
-from gateway.alerts.troubles import FAILING_S, TROUBLES
+from gateway.findings.models import FAILING_S
 from gateway.pipeline import notices
+from tests.support.alerts import end_soon
 from tests.support.faulty_models import (
     ANSWER,
     KEYS,
@@ -357,8 +358,7 @@ async def test_a_fault_that_lasts_is_told_once(
 ) -> None:
     """To the owner, as the right trouble; its end as well. What passes within minutes is none."""
     row = MATRIX[fault]
-    for kind in list(TROUBLES.values()):
-        monkeypatch.setitem(TROUBLES, kind.id, replace(kind, quiet_s=0.0))
+    end_soon(monkeypatch)
     async with opened(provider) as at:
         await at.ask()
         watch = at.chat.gateway.platforms.alerts

@@ -5,7 +5,7 @@ out before the fault, the message when it begins, another answer in its middle, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,9 +30,11 @@ from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from agent.network import certificates
 from gateway.access.policy import Access, Owners
-from gateway.alerts.telling import Telling
-from gateway.alerts.troubles import AlertFacts, Stored
+from gateway.alerts.telling import AlertsTold, Telling
 from gateway.alerts.watch import LOOK_EVERY_S, judged
+from gateway.findings.finding import Evidence
+from gateway.findings.report import FINDINGS
+from gateway.findings.vitals import LiveFacts
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.settings.tree import AccessSettings, AlertSettings
 from gateway.storage import schema
@@ -42,9 +44,8 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
-from gateway.storage.reports import health
 from gateway.supervision.replica import Replica
-from gateway.supervision.silence import Traffic, Watch
+from gateway.supervision.silence import AccountHealth, Traffic, Watch
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi
 from tests.support.discord.server import TOKEN as DISCORD_TOKEN
@@ -372,10 +373,7 @@ class _Work:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             accounts = await self._watch.look()
-            unsent = await self._database.write(health.unsent_by_account, outbox.NOTICES)
-            stored = Stored(unsent=unsent)
-            facts = AlertFacts(telling.settings, accounts=accounts, stored=stored)
-            told = await self._database.write(telling.apply, judged(facts))
+            told = await self._database.write(_told, telling, accounts)
             self._begun += [each.kind for each in told.begun]
             self._ended += [each.kind for each in told.ended]
 
@@ -437,6 +435,14 @@ class _Work:
         ref = await self.adapter.preview(question, "An answer that grows and grows", None)
         assert ref is not None
         return ref
+
+
+def _told(
+    conn: Connection, telling: Telling, accounts: Mapping[tuple[str, str], AccountHealth]
+) -> AlertsTold:
+    facts = Evidence(Path(), opened=conn, live=LiveFacts(accounts=accounts))
+    kinds = (FINDINGS[name] for name in ("adapter-silent", "outbox-old"))
+    return telling.apply(conn, judged(facts, kinds))
 
 
 @asynccontextmanager

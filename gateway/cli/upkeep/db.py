@@ -36,8 +36,8 @@ from gateway.cli.common import (
     trace_in,
 )
 from gateway.cli.output import page_of, say, show_json, show_lines, show_next, show_table, warn
-from gateway.doctor.settings import plain_secrets
 from gateway.errors import GatewayError
+from gateway.findings.settings import plain_secrets
 from gateway.settings.loading import home_of, load_settings
 from gateway.settings.references import argument
 from gateway.settings.tree import Settings

@@ -7,7 +7,7 @@ ready, 1 it runs and is not, 3 it does not run. `parley alerts test` needs one t
 
 import asyncio
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +21,13 @@ from agent.models.factory import resolve_provider
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
 from gateway.backup import backups
-from gateway.cli.common import LISTED, AsJson, AsLines, Limit, opened, settings_of
+from gateway.cli.common import LISTED, AsJson, AsLines, Limit, opened, readable, settings_of
 from gateway.cli.output import say, show_json, show_lines, show_table, warn
 from gateway.errors import GatewayError
+from gateway.findings.finding import Evidence
+from gateway.findings.report import FINDINGS, pressing, report
 from gateway.http import control
+from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.queue import alerts
@@ -35,7 +38,8 @@ from gateway.storage.schema import iso_time
 from gateway.supervision.accounts import WORKING
 
 NOT_READY, NOT_RUNNING = 1, 3
-_SHOWN_ALERTS = 5
+_SHOWN_FINDINGS = 5
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 status_app = typer.Typer(add_completion=False)
 
@@ -43,7 +47,8 @@ status_app = typer.Typer(add_completion=False)
 @status_app.command()
 def status(context: typer.Context, json: AsJson = False) -> None:
     """Show whether the gateway runs, what waits, what it costs, and what is wrong."""
-    settings = settings_of(context)
+    known = readable(context)
+    settings = known.settings
     running, trouble = None, ""
     try:
         running = asyncio.run(control.ready_in(settings.home))
@@ -57,12 +62,12 @@ def status(context: typer.Context, json: AsJson = False) -> None:
         "trouble": trouble,
         "models": [name_of(each) for each in (settings.model, *settings.fallbacks)],
         "backup": _backup(settings),
-        **_stored(settings),
+        **_stored(known, running, trouble),
     }
     if json:
         show_json(found)
     else:
-        for line, style in lines(found, datetime.now(UTC)):
+        for line, style in lines(found):
             say(line, style)
     if not found["ready"]:
         raise typer.Exit(NOT_READY if found["running"] else NOT_RUNNING)
@@ -84,13 +89,20 @@ def _backup(settings: Settings) -> dict[str, Any] | None:
     return told
 
 
-def _stored(settings: Settings) -> dict[str, Any]:
-    """Return what the database has; where it cannot be read, why not."""
+def _stored(found: Loaded, running: dict[str, Any] | None, hangs: str) -> dict[str, Any]:
+    """Return what the database has, or why it cannot be read; and what needs somebody."""
+    settings = found.settings
+    facts = Evidence(settings.home, found, running=running, hangs=hangs)
+    wanted = [each for each in FINDINGS.values() if each.page]
     try:
         with opened(settings) as conn:
-            return {"database": _database(settings), **_figures(conn, settings)}
+            facts, there = replace(facts, opened=conn), alerts.found(conn)
+            stored = {"database": _database(settings), **_figures(conn, settings, there)}
+            rows = report(wanted, facts, there)
     except GatewayError as exc:
-        return {"database": {"trouble": str(exc)}}
+        stored = {"database": {"trouble": str(exc)}}
+        rows = report(wanted, replace(facts, database_trouble=str(exc)))
+    return stored | {"findings": [each.as_data() for each in pressing(rows)]}
 
 
 def _database(settings: Settings) -> dict[str, Any]:
@@ -102,7 +114,7 @@ def _database(settings: Settings) -> dict[str, Any]:
     return {"at": "a server of PostgreSQL"}
 
 
-def _figures(conn: Connection, settings: Settings) -> dict[str, Any]:
+def _figures(conn: Connection, settings: Settings, there: list[Alert]) -> dict[str, Any]:
     waiting, unsent = health.waiting(conn, "unanswered"), health.waiting(conn, "unsent")
     since = today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
     spent = spending.total(conn, Where(since))
@@ -123,7 +135,7 @@ def _figures(conn: Connection, settings: Settings) -> dict[str, Any]:
         },
         "alerts": [
             {"kind": each.kind, "subject": each.subject, "text": each.text, "since": each.since}
-            for each in alerts.found(conn)
+            for each in there
         ],
     }
 
@@ -132,7 +144,7 @@ Line = tuple[str, str]
 """A line, and its style."""
 
 
-def lines(found: dict[str, Any], now: datetime) -> list[Line]:
+def lines(found: dict[str, Any]) -> list[Line]:
     """Return the screen."""
     told = [_first(found)]
     process = found["process"] or {}
@@ -147,8 +159,7 @@ def lines(found: dict[str, Any], now: datetime) -> list[Line]:
         told.append((f"  {'database':<10} {database['at']}{size}", ""))
         told += _of_database(found)
     told.append(_of_backup(found["backup"]))
-    told += _of_alerts(found.get("alerts"), now)
-    return told
+    return told + _of_findings(found["findings"])
 
 
 def _first(found: dict[str, Any]) -> Line:
@@ -162,19 +173,13 @@ def _first(found: dict[str, Any]) -> Line:
     head = f"parley {process['version']} runs in {found['home']} since {since}"
     if found["ready"]:
         return f"{head}, and is ready", "bold green"
-    return f"{head}, and is not ready: {_why_not(process)}", "bold red"
+    blocking = [each["text"] for each in found["findings"] if _blocks(each)]
+    why = "; ".join(blocking) or "see parley doctor"
+    return f"{head}, and is not ready: {why}", "bold red"
 
 
-def _why_not(process: dict[str, Any]) -> str:
-    if process["database"] != "writable":
-        return f"the database is {process['database']}"
-    states = process.get("adapters", {})
-    if away := [name for name, state in states.items() if state not in WORKING]:
-        return f"no connection for {', '.join(away)}"
-    silent = [
-        name for name, each in process.get("accounts", {}).items() if each["silent_s"] is not None
-    ]
-    return f"nothing comes from {', '.join(silent)}" if silent else "it has few files to open"
+def _blocks(row: dict[str, Any]) -> bool:
+    return row["level"] == "error" and FINDINGS[row["id"]].blocks
 
 
 def _of_database(found: dict[str, Any]) -> list[Line]:
@@ -196,8 +201,6 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
             f"  {'questions':<10} {_count(found['questions'])} for a person",
             "yellow",
         ))
-    if letters := found["dead_letters_7d"]:
-        told.append((f"  {'letters':<10} given up in 7 days: {letters}", "yellow"))
     return told
 
 
@@ -217,22 +220,22 @@ def _of_backup(backup: dict[str, Any] | None) -> Line:
         return f"{name} none (backup.to)", "dim"
     if backup["path"] is None:
         return f"{name} none yet in {backup['to']}", "yellow"
-    is_late = backup["age_s"] > backups.LATE * backup["every_h"] * backups.HOUR_S
-    return f"{name} {span(backup['age_s'])} old: {backup['path']}", "red" if is_late else ""
+    return f"{name} {span(backup['age_s'])} old: {backup['path']}", ""
 
 
-def _of_alerts(found: list[dict[str, Any]] | None, now: datetime) -> list[Line]:
-    if found is None:
-        return []
-    if not found:
-        return [(f"  {'alerts':<10} none", "")]
+def _of_findings(found: list[dict[str, Any]]) -> list[Line]:
+    """Return what needs somebody, the worst first."""
     told = [
-        (f"  {'alert':<10} {each['text']} (for {span(now.timestamp() - each['since'])})", "red")
-        for each in found[:_SHOWN_ALERTS]
+        (f"  {each['id']}: {each['text']}{_since(each)}", _COLOURS[each["level"]])
+        for each in found[:_SHOWN_FINDINGS]
     ]
-    if (more := len(found) - _SHOWN_ALERTS) > 0:
-        told.append((f"  {'alerts':<10} and {more} more", "red"))
-    return told
+    if (more := len(found) - _SHOWN_FINDINGS) > 0:
+        told.append((f"  and {more} more: parley doctor", "yellow"))
+    return told or [(f"  {'findings':<10} none", "")]
+
+
+def _since(row: dict[str, Any]) -> str:
+    return f" (for {span(row['since_s'])})" if row["since_s"] else ""
 
 
 def span(seconds: float) -> str:

@@ -31,7 +31,7 @@ from gateway.setup.questions import (
     wrong,
 )
 from gateway.setup.writing import WrittenSettings, refuse_unwritable, write
-from gateway.supervision.start_checks import Finding
+from gateway.supervision.start_checks import Checked
 
 SETUP = f"{HOME}/setup"
 DEMO = OfflineModel.provider
@@ -157,7 +157,7 @@ def _answers(ask: Ask, asked: Sequence[SetupQuestion]) -> dict[str, str]:
     return given
 
 
-async def _written(ask: Ask, target: Target, draft: Answers, checked: Finding) -> Moved:
+async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -> Moved:
     """Write what was tried, have the gateway go by it, and say what is still to do.
 
     Raises:

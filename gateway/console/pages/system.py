@@ -1,13 +1,13 @@
 """What runs here: settings with origin and reload, plugins, MCP servers, what the doctor sees."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 
 from agent.plugins import engines, finding
 from agent.safety.threats import revealed
-from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, NotFound, SettingsError
+from gateway.findings import report
 from gateway.logging.recent import MOST_LINES, RECENT, LineFilter, Occurrences, newest, tallied
 from gateway.settings.changes import located
 from gateway.storage import audit_log
@@ -23,19 +23,12 @@ DOCTOR = f"{HOME}/doctor"
 VERDICTS: Mapping[str, mcp.Verdict] = {"approve": "agreed", "deny": "refused"}
 LOOK_S = 60.0
 """How long the doctor may look."""
-KINDS: Mapping[Level, str] = {
-    "wrong": "bad",
+KINDS: Mapping[report.Shown, str] = {
+    "error": "bad",
     "warning": "warn",
     "unknown": "plain",
     "note": "plain",
     "fine": "good",
-}
-WORDS: Mapping[Level, str] = {
-    "wrong": "wrong",
-    "warning": "warnings",
-    "unknown": "not looked at",
-    "note": "notes",
-    "fine": "fine",
 }
 
 
@@ -55,7 +48,7 @@ async def settings(ask: Ask) -> Result:
     except SettingsError as exc:
         differences, file = [], ask.inside.operator.settings.file
         problem = "\n".join(await asyncio.to_thread(located, exc, file)) if file else str(exc)
-    health = await ask.inside.health.look()
+    supervised = ask.inside.examination.vitals.adapters
     return Shown(
         "settings.html",
         {
@@ -65,7 +58,7 @@ async def settings(ask: Ask) -> Result:
             "all": not set_only,
             "differences": differences,
             "problem": problem,
-            "accounts": sorted(health["adapters"].items()),
+            "accounts": sorted((each.name, each.state) for each in supervised),
         },
     )
 
@@ -134,7 +127,7 @@ async def servers(ask: Ask) -> Result:
         {
             "texts": {each.held.digest: each for each in texts},
             "seen": revealed,
-            "servers": ask.inside.looks.servers(),
+            "servers": ask.inside.examination.vitals.servers(),
             "off": sorted(off),
             "lost": _failures("mcp_lost", "server"),
             "late": _failures("tool_timed_out", "tool"),
@@ -163,30 +156,11 @@ def _failures(event: str, by: str) -> dict[str, Occurrences]:
 
 @page(DOCTOR, "Doctor", "System")
 async def doctor(ask: Ask) -> Result:
-    """Show what the doctor saw when it was last asked, the worst first."""
-    found = ask.inside.looks.last
-    counts = Counter(each.level for each in found or ())
-    return Shown(
-        "doctor.html",
-        {
-            "found": found and sorted(found, key=lambda each: list(KINDS).index(each.level)),
-            "at": ask.inside.looks.looked_at,
-            "counts": [(counts[level], level) for level in KINDS if counts[level]],
-            "kinds": KINDS,
-            "words": WORDS,
-        },
-    )
-
-
-@action(DOCTOR)
-async def look(ask: Ask) -> Result:
-    """Have the doctor look; no provider is asked, and nothing is changed."""
+    """Look for all findings, and show them, the worst first; no provider is asked."""
     try:
         async with asyncio.timeout(LOOK_S):
-            found = await ask.inside.looks.look()
+            found = await ask.inside.examination.report(lambda _: True)
     except TimeoutError:
         text = f"The doctor was not done within {LOOK_S:.0f} s; `parley doctor` has no such limit."
         raise GatewayError(text) from None
-    worst = [each for each in found if each.level in {"wrong", "warning"}]
-    said = f"{len(worst)} need attention." if worst else "Nothing needs attention."
-    return Moved(DOCTOR, f"Looked. {said}")
+    return Shown("doctor.html", {"found": found, "kinds": KINDS})

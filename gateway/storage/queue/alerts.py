@@ -29,7 +29,7 @@ class Alert:
     """A trouble; times in seconds since the epoch, None for what has not been.
 
     Attributes:
-        kind: Its id in gateway/alerts/troubles.py.
+        kind: The id of its finding (gateway/findings/).
         subject: What has it.
         told_at: When the chats were told; None where it was one too many for an hour, or nobody
             has a chat.

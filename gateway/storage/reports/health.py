@@ -15,7 +15,6 @@ from gateway.storage.schema import (
     is_pending,
     is_unanswered,
     is_unsent,
-    member,
     now_s,
     outbox,
     pairing,
@@ -33,14 +32,6 @@ class Waiting:
 
     count: int
     oldest_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """Turns that ended within a day, and those of them that failed."""
-
-    ended: int
-    dead: int
 
 
 WAITS: Mapping[str, tuple[Any, tuple[ColumnElement[bool], ...]]] = {
@@ -97,14 +88,6 @@ def counts(conn: Connection) -> dict[str, int]:
 
 def _count(conn: Connection, condition: ColumnElement[bool]) -> int:
     return int(conn.execute(select(func.count()).where(condition)).scalar_one())
-
-
-def outcomes(conn: Connection) -> Outcomes:
-    """Return how turns ended within the last day."""
-    ended = turn.c.finished_at > now_s() - DAY_S
-    dead = func.count().filter(turn.c.state == "dead").label("dead")
-    found = conn.execute(select(func.count().label("ended"), dead).where(ended)).one()
-    return Outcomes(found.ended, found.dead)
 
 
 def dead_sends(conn: Connection, within_s: float) -> int:
@@ -200,12 +183,6 @@ def unowned_accounts(conn: Connection) -> list[str]:
         )
     )
     return [f"{each.platform}:{each.account}" for each in found]
-
-
-def has_owner(conn: Connection) -> bool:
-    """Whether anybody was made an owner by a code."""
-    owners = select(func.count()).where(member.c.role == "owner")
-    return bool(conn.execute(owners).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)

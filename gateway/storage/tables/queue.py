@@ -170,7 +170,7 @@ alert = Table(
     "alert",
     metadata,
     id_column(),
-    Column("kind", Text, nullable=False),  # its id in gateway/alerts/troubles.py
+    Column("kind", Text, nullable=False),  # the id of its finding
     Column("subject", Text, nullable=False),  # what has it: an account, a model, a disk
     Column("text", Text, nullable=False),  # what happened, in a sentence
     Column("since", Double, nullable=False),

@@ -5,7 +5,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,18 @@ from agent.errors import (
 )
 from gateway.alerts import telling, watch, webhook
 from gateway.alerts.telling import FLOOD, REASON_CHARS, AlertsTold
-from gateway.alerts.troubles import FAILING_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
 from gateway.alerts.webhook import AlertWebhook
 from gateway.backup import backups
+from gateway.findings import machine
+from gateway.findings.models import FAILING_S
+from gateway.findings.people import UNREACHABLE_S
+from gateway.findings.report import FINDINGS
+from gateway.findings.vitals import Vitals
 from gateway.storage import schema
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
+from tests.support.alerts import end_soon
 from tests.support.gateway import Running, running, serving
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import ScriptedModel
@@ -41,8 +45,7 @@ HERE = "telegram:default"
 def _soon_over() -> Iterator[None]:
     """What nobody sees any more is over at the next look."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in list(TROUBLES.values()):
-            patch.setitem(TROUBLES, kind.id, replace(kind, quiet_s=0.0))
+        end_soon(patch)
         yield
 
 
@@ -107,7 +110,7 @@ async def test_a_connection_may_be_lost_for_a_while(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         await chat.ask("hello")
         now = [0.0]
-        watch_of(chat).memory.clock = lambda: now[0]
+        chat.gateway.platforms.vitals.clock = lambda: now[0]
         [supervised] = chat.gateway.platforms.supervised
         supervised.stopped = "refused"
         await look(chat)
@@ -244,7 +247,7 @@ async def test_a_disk_that_is_full_is_told_of(
         await chat.ask("hello")
         usage = shutil.disk_usage(tmp_path)
         free = [999_999]
-        monkeypatch.setattr(watch.shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
         assert kinds((await look(chat)).begun) == ["disk-full"]
         assert f"only 1 MB are free on the disk of {tmp_path}" in (
             (await chat.answers(2))[1].replace("\\", "")
@@ -258,7 +261,7 @@ async def test_a_disk_that_is_full_is_told_of(
 async def test_a_disk_that_is_gone_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its home was unmounted: what was told stays open, and the log says it once."""
+    """Its home was unmounted: what was told stays open."""
     async with running(tmp_path, alerts={"disk_free_bytes": 1_000_000}) as chat:
         await chat.ask("hello")
         usage = shutil.disk_usage(tmp_path)
@@ -268,17 +271,16 @@ async def test_a_disk_that_is_gone_says_nothing(
             looked_in.append(threading.current_thread())
             return usage._replace(free=1)
 
-        monkeypatch.setattr(watch.shutil, "disk_usage", full)
+        monkeypatch.setattr(machine.shutil, "disk_usage", full)
         assert kinds((await look(chat)).begun) == ["disk-full"]
         assert threading.main_thread() not in looked_in
 
         def gone(_: Path) -> Any:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
-        monkeypatch.setattr(watch.shutil, "disk_usage", gone)
+        monkeypatch.setattr(machine.shutil, "disk_usage", gone)
         for _ in range(2):
             assert await look(chat) == AlertsTold()
-        assert len(chat.events("disk_not_seen")) == 1
 
 
 async def test_an_old_answer_is_told_of_but_no_old_alert(tmp_path: Path) -> None:
@@ -357,15 +359,14 @@ async def test_a_database_that_was_away_is_told_of_afterwards(
     """While it is, nothing can be entered; a moment of it is no trouble."""
     async with running(tmp_path) as chat:
         await chat.ask("hello")
-        here, now, states = watch_of(chat), [0.0], ["not writable: full", "not writable: full"]
-        here.memory.clock = lambda: now[0]
-        health = here.sources.health
-        real = health.database_state
+        now, states = [0.0], ["not writable: full", "not writable: full"]
+        chat.gateway.platforms.vitals.clock = lambda: now[0]
+        real = Vitals.database_state
 
-        async def state() -> str:
-            return states.pop() if states else await real()
+        async def state(vitals: Vitals) -> str:
+            return states.pop() if states else await real(vitals)
 
-        monkeypatch.setattr(health, "database_state", state)
+        monkeypatch.setattr(Vitals, "database_state", state)
         assert await look(chat) == AlertsTold()
         now[0] = 45.0
         assert await look(chat) == AlertsTold()
@@ -399,9 +400,9 @@ async def test_more_than_there_is_room_for_is_one_line(
     monkeypatch.setattr(telling, "PER_HOUR", 2)
     async with running(tmp_path) as chat:
         await chat.ask("hello")
-        here, rests = watch_of(chat), chat.agent.recovery.rests
+        rests = chat.agent.recovery.rests
         named = [ScriptedModel([], name=f"m{n}") for n in range(4)]
-        here.sources = replace(here.sources, models=lambda: (named, named, rests))
+        chat.gateway.platforms.vitals.models = lambda: (named, named, rests)
         for each in named:
             rests.note_failure(each.label, CredentialsRefused("401"))
         assert len((await look(chat)).begun) == 4
@@ -412,7 +413,7 @@ async def test_more_than_there_is_room_for_is_one_line(
         await chat.execute(update(schema.alert).where(schema.alert.c.id == 4).values(told_at=None))
         await look(chat)
         assert "m3" in (await chat.answers(5))[4]
-        here.sources = replace(here.sources, models=lambda: ([], [], rests))
+        chat.gateway.platforms.vitals.models = lambda: ([], [], rests)
         assert len((await look(chat)).ended) == 4
         assert len(await chat.answers(6)) == 6
 
@@ -440,7 +441,7 @@ async def test_an_end_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert len(chat.texts()) == 5
 
 
-LESSER = tuple(each.id for each in TROUBLES.values() if each.level != "error")
+LESSER = tuple(each.id for each in FINDINGS.values() if each.told and each.level != "error")
 
 
 @pytest.mark.parametrize("kind", [*LESSER, "adapter-stopped: over"])
@@ -458,7 +459,7 @@ async def test_lesser_messages_leave_room_for_an_error(tmp_path: Path, kind: str
         fail(chat, CredentialsRefused("401"))
         assert kinds((await look(chat)).begun) == ["key-refused"]
         assert "refuses" in (await chat.answers(2))[1]
-        watch_of(chat).sources = replace(watch_of(chat).sources, refused=lambda: ("file", "line 1"))
+        chat.gateway.platforms.vitals.refused = lambda: ("file", "line 1")
         assert (await look(chat)).begun
         assert (await chat.answers(3))[2] == FLOOD
 
@@ -495,19 +496,24 @@ async def test_what_is_there_again_is_not_told_to_be_over(
         assert await look(chat) == AlertsTold()
 
 
-async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
+def overdue(monkeypatch: pytest.MonkeyPatch, seconds: float | None) -> None:
+    monkeypatch.setattr(backups, "overdue_s", lambda *_: seconds)
+
+
+async def test_a_backup_that_is_overdue_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until there is a new one."""
-    async with running(tmp_path) as chat:
+    async with running(tmp_path, backup={"to": "kept"}) as chat:
         await chat.ask("hello")
-        here = watch_of(chat)
         assert await look(chat) == AlertsTold()
-        here.sources = replace(here.sources, backup=lambda: 40 * 3600.0)
+        overdue(monkeypatch, 40 * 3600.0)
         assert kinds((await look(chat)).begun) == ["backup-overdue"]
         assert "there has been no new backup for 40 hours." in (await chat.answers(2))[1]
         # After a restart, where there still is none.
-        here.sources = replace(here.sources, backup=lambda: 0.0)
+        overdue(monkeypatch, 0.0)
         assert await look(chat) == AlertsTold()
-        here.sources = replace(here.sources, backup=lambda: None)
+        overdue(monkeypatch, None)
         assert kinds((await look(chat)).ended) == ["backup-overdue"]
 
 
@@ -515,15 +521,14 @@ async def test_only_the_replica_that_makes_backups_tells_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies in the folder of another one says nothing, in either direction."""
-    async with running(tmp_path) as chat:
+    async with running(tmp_path, backup={"to": "kept"}) as chat:
         await chat.ask("hello")
-        here = watch_of(chat)
-        here.sources = replace(here.sources, backup=lambda: 40 * 3600.0)
+        overdue(monkeypatch, 40 * 3600.0)
         with monkeypatch.context() as patch:
             patch.setattr("gateway.storage.reports.health.oldest_replica", lambda _: 0)
             assert await look(chat) == AlertsTold()
         assert kinds((await look(chat)).begun) == ["backup-overdue"]
-        here.sources = replace(here.sources, backup=lambda: None)
+        overdue(monkeypatch, None)
         with monkeypatch.context() as patch:
             patch.setattr("gateway.storage.reports.health.oldest_replica", lambda _: 0)
             assert await look(chat) == AlertsTold()
@@ -653,10 +658,10 @@ async def test_a_look_that_fails_ends_no_gateway(
         await chat.ask("hello")
         real, failures = watch.judged, [ValueError("what nobody thought of")]
 
-        def judged(facts: Any) -> Any:
+        def judged(*found: Any) -> Any:
             if failures:
                 raise failures.pop()
-            return real(facts)
+            return real(*found)
 
         monkeypatch.setattr(watch, "judged", judged)
         line = await chat.logged("alerts_not_looked_for")

@@ -19,6 +19,7 @@ from agent.errors import CreditUsedUp
 from gateway.alerts import webhook as module
 from gateway.alerts.watch import AlertWatch
 from gateway.alerts.webhook import AlertWebhook, signature
+from gateway.findings.vitals import Vitals
 from gateway.storage import schema
 from tests.support.gateway import Running, running
 
@@ -169,14 +170,14 @@ async def test_without_a_database_it_is_told_at_once(
 ) -> None:
     """Each trouble once; the row that is made later knows that its begin was told."""
     async with posting(tmp_path, receiver) as (chat, watch, webhook):
-        now, health = [0.0], watch.sources.health
-        watch.memory.clock = lambda: now[0]
+        now = [0.0]
+        chat.gateway.platforms.vitals.clock = lambda: now[0]
 
-        async def down() -> str:
+        async def down(_: Vitals) -> str:
             return "not writable: disk full"
 
         with monkeypatch.context() as patch:
-            patch.setattr(health, "database_state", down)
+            patch.setattr(Vitals, "database_state", down)
             for now[0] in (0.0, 45.0, 60.0):
                 await watch.look()
         assert [post["kind"] for post in receiver.posts] == ["database-down"]

@@ -66,9 +66,9 @@ def open_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(parley: Parley, *options: str) -> dict[str, dict[str, object]]:
-    """Return what it says as JSON, by id."""
+    """Return what it says as JSON, by id; of several rows the worst."""
     rows = orjson.loads(parley("doctor", "--offline", "--json", *options).out)
-    return {row["id"]: row for row in rows}
+    return {row["id"]: row for row in reversed(rows)}
 
 
 def test_the_worst_comes_first_with_reason_and_remedy(parley: Parley, open_home: Path) -> None:
@@ -90,7 +90,7 @@ def test_what_a_start_refuses_is_found_before(parley: Parley, open_home: Path, n
     assert told in parley("run").err
     assert told in parley("config", "check").err
     rows = found(parley)
-    assert rows["settings-readable"]["level"] == "wrong"
+    assert rows["settings-readable"]["level"] == "error"
     assert told in str(rows["settings-readable"]["text"])
 
 
@@ -114,7 +114,7 @@ def test_a_plugin_that_cannot_be_loaded_is_found(
     (folder / "__init__.py").write_text(code)
     (open_home / "parley.yaml").write_text("plugins: {enabled: [diary]}")
     row = found(parley)["plugins-there"]
-    assert row["level"] == "wrong"
+    assert row["level"] == "error"
     assert str(row["text"]).startswith("diary: ")
     assert told in str(row["text"])
 
@@ -125,8 +125,8 @@ def test_an_engine_that_cannot_be_loaded_is_found(parley: Parley, open_home: Pat
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("import nothing_like_that")
     (open_home / "parley.yaml").write_text("context: {engine: mine}")
-    row = found(parley)["engine-there"]
-    assert row["level"] == "wrong"
+    row = found(parley)["plugins-there"]
+    assert row["level"] == "error"
     assert "nothing_like_that" in str(row["text"])
 
 
@@ -139,7 +139,7 @@ def test_an_mcp_server_that_cannot_be_reached_is_found(parley: Parley, open_home
     assert found(parley)["mcp-connected"]["level"] == "unknown"
     rows = orjson.loads(parley("doctor", "--json").out)
     seen = {row["text"].split(":")[0]: row for row in rows if row["id"] == "mcp-connected"}
-    assert {name: row["level"] for name, row in seen.items()} == {"away": "wrong", "ends": "wrong"}
+    assert {name: row["level"] for name, row in seen.items()} == {"away": "error", "ends": "error"}
     [named] = [row for row in rows if row["id"] == "settings-effect"]
     assert "mcp_away_read" in named["text"]
     assert not [row for row in rows if row["id"] == "settings-readable" and row["level"] != "fine"]
@@ -162,17 +162,17 @@ def test_a_clock_that_is_wrong_since_the_boot_is_found(
         rows = orjson.loads(parley("doctor", "--json").out)
         server.shutdown()
     [clock] = [row for row in rows if row["id"] == "clock"]
-    assert clock["level"] == "wrong"
+    assert clock["level"] == "error"
     assert f"minutes {side} 127.0.0.1" in clock["text"]
 
 
 def test_json_names_each_check_once_or_more(parley: Parley, open_home: Path) -> None:
     """For programs."""
     rows = found(parley)
-    assert rows[OPEN_HOME]["level"] == "wrong"
+    assert rows[OPEN_HOME]["level"] == "error"
     assert rows[OPEN_HOME]["fixable"] is True
     assert str(open_home) in str(rows[OPEN_HOME]["text"])
-    assert rows["compression-on"]["level"] == "fine"
+    assert rows["settings-effect"]["level"] == "fine"
 
 
 def test_what_a_provider_refuses_is_told_once(parley: Parley, open_home: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_a_provider_refuses_is_told_once(parley: Parley, open_home: Path) -
         f"model: {{provider: anthropic, base_url: '{nobody}', api_key: sk-ant-0001}}"
     )
     ended = parley("doctor")
-    assert "model-keys" in ended.out
+    assert "model-failing" in ended.out
     assert ended.err == ""
 
 
@@ -201,8 +201,8 @@ def test_settings_that_cannot_be_read_are_told_and_the_rest_is_looked_at(
     (open_home / "parley.yaml").write_text("queue: {mod: collect}")
     rows = found(parley)
     assert "queue.mod" in str(rows["settings-readable"]["text"])
-    assert rows[OPEN_HOME]["level"] == "wrong"
-    assert rows["caching-on"]["level"] == "unknown"
+    assert rows[OPEN_HOME]["level"] == "error"
+    assert rows["settings-risky"]["level"] == "unknown"
 
 
 def test_a_gateway_that_hangs_is_one_finding(
@@ -215,10 +215,10 @@ def test_a_gateway_that_hangs_is_one_finding(
         silent.listen()
         rows = found(parley)
     assert "has not answered within 0.01 s" in str(rows["gateway-answers"]["text"])
-    assert rows["gateway-answers"]["level"] == "wrong"
-    assert rows["gateway-ready"]["text"] == "skipped: the gateway does not answer"
-    assert rows[OPEN_HOME]["level"] == "wrong"
-    assert rows["compression-on"]["level"] == "fine"
+    assert rows["gateway-answers"]["level"] == "error"
+    assert rows["settings-refused"]["text"] == "skipped: the gateway does not answer"
+    assert rows[OPEN_HOME]["level"] == "error"
+    assert rows["settings-effect"]["level"] == "fine"
 
 
 def test_no_secret_is_in_what_it_says(parley: Parley, open_home: Path) -> None:
@@ -234,15 +234,18 @@ def test_no_secret_is_in_what_it_says(parley: Parley, open_home: Path) -> None:
 @pytest.mark.usefixtures("sqlite_alone")
 class TestUpgrade:
     def checked(self, parley: Parley) -> dict[str, tuple[str, str]]:
-        """Return level and text of each check, of several the last one."""
+        """Return level and text of each finding, of several the worst."""
         rows = orjson.loads(parley("upgrade", "--check", "--json").out)
-        return {row["id"]: (row["level"], row["text"]) for row in rows}
+        worst: dict[str, tuple[str, str]] = {}
+        for row in rows:
+            worst.setdefault(row["id"], (row["level"], row["text"]))
+        return worst
 
     def test_a_home_of_this_version_is_fine(self, parley: Parley, tmp_path: Path) -> None:
         """Each line says so, and the exit code; of a gateway nobody knows."""
         fill(tmp_path, "one")
         found = self.checked(parley)
-        assert found.pop("versions-running")[0] == "unknown"
+        assert found.pop("restart-due")[0] == "unknown"
         assert {level for level, _ in found.values()} == {"fine"}
         result = parley("upgrade", "--check")
         assert result.code == 0
@@ -268,28 +271,28 @@ class TestUpgrade:
         assert "`parley backup --to FOLDER` first: it is the only way back" in told.out
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
-        assert self.checked(parley)["database-migrated"][0] == "wrong"
+        assert self.checked(parley)["database-migrated"][0] == "error"
         assert parley("upgrade", "--check").code == 1
 
     def test_a_newer_database_blocks(self, parley: Parley, store: Store) -> None:
         """An older version must not start on it."""
         store.run(made_newer)
         store.connection.engine.dispose()
-        assert self.checked(parley)["database-readable"][0] == "wrong"
+        assert self.checked(parley)["database-down"][0] == "error"
         assert parley("upgrade", "--check").code == 1
 
     def test_a_setting_that_is_not_known_blocks(self, parley: Parley, tmp_path: Path) -> None:
         """With its place; nothing else can be said then."""
         (tmp_path / "parley.yaml").write_text("queue: {mood: calm}\n")
         (level, text), *others = self.checked(parley).values()
-        assert (level, "queue.mood" in text) == ("wrong", True)
+        assert (level, "queue.mood" in text) == ("error", True)
         assert {each for each, _ in others} == {"unknown"}
 
     def test_what_a_start_would_refuse_blocks(self, parley: Parley, tmp_path: Path) -> None:
         """Also what only shows when the parts are built, as `parley config check` finds it."""
         (tmp_path / "parley.yaml").write_text("tools: {enabled: [gone]}\n")
         level, text = self.checked(parley)["settings-readable"]
-        assert (level, "gone" in text) == ("wrong", True)
+        assert (level, "gone" in text) == ("error", True)
         assert parley("upgrade", "--check").code == 1
 
     def test_an_older_process_is_named(
@@ -302,5 +305,5 @@ class TestUpgrade:
             return {"ready": True, "version": "0.0.1"}
 
         monkeypatch.setattr(control, "ready_in", ready)
-        level, text = self.checked(parley)["versions-running"]
+        level, text = self.checked(parley)["restart-due"]
         assert (level, text.endswith("is installed, 0.0.1 runs")) == ("note", True)

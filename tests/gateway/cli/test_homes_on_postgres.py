@@ -87,7 +87,7 @@ ELSEWHERE = {
     "config set": "writes the settings alone",
     "config reload": "asks a gateway that runs",
     "adapter restart": "asks a gateway that runs",
-    "doctor": "tests/gateway/doctor",
+    "doctor": "tests/gateway/findings",
     "import hermes": "tests/gateway/setup",
     "alerts test": "asks a gateway that runs",
     "open": "asks a gateway that runs",

@@ -15,12 +15,12 @@ from typing_extensions import override
 
 from adapters.registry import AccountSettings
 from gateway.errors import GatewayNotRunning, StorageUnavailable
+from gateway.findings.finding import Configured
 from gateway.http import control
 from gateway.reload import reloading as module
 from gateway.reload.reloading import Source, stamp_of
 from gateway.settings.loading import Loaded
 from gateway.supervision.rotation import Reloaded, Rotation, SettingsReloaded
-from gateway.wiring import Configured
 from tests.e2e.web_chat import WebChat
 from tests.support.gateway import Running, running, serving
 from tests.support.model_server import Reply

@@ -10,7 +10,7 @@ from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.registry import account_types
 from gateway.supervision import start_checks
 from gateway.supervision.accounts import Supervised
-from gateway.supervision.start_checks import Finding, of_platforms
+from gateway.supervision.start_checks import Checked, of_platforms
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.slack.server import SlackServer
 from tests.support.thorough import WAIT_S
@@ -24,7 +24,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_checks, "PLATFORMS_WITHIN_S", WAIT_S)
 
 
-async def checked(*outages: Exception) -> tuple[list[Finding], list[Any]]:
+async def checked(*outages: Exception) -> tuple[list[Checked], list[Any]]:
     """Return what is found of a platform whose first runs end so, and what was logged."""
     adapter = RecordingAdapter()
     adapter.connected = not outages
@@ -56,7 +56,7 @@ async def test_a_platform_shows_by_its_first_steps_what_its_token_is_worth(
     assert (event["outcome"], event["log_level"]) == (outcome, level)
 
 
-async def connected_with(scopes: set[str]) -> Finding:
+async def connected_with(scopes: set[str]) -> Checked:
     """Return what is found of an app of Slack that is connected and has lost these scopes."""
     async with SlackServer() as slack:
         slack.api.scopes -= scopes
@@ -127,9 +127,9 @@ async def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_has_to_be_changed_is_printed_first() -> None:
     """With what it lacks below; no control characters of a provider reach the terminal."""
-    fine = Finding("main", "accepted", "answers")
-    wrong = Finding("spare", "refused", "no\x1b[2J")
-    lacking = Finding("discord:default", "accepted", "connected", ("an intent is off",))
+    fine = Checked("main", "accepted", "answers")
+    wrong = Checked("spare", "refused", "no\x1b[2J")
+    lacking = Checked("discord:default", "accepted", "connected", ("an intent is off",))
     first, *others = start_checks.lines([fine, lacking, wrong])
     assert first.startswith("  ✗ spare: no")
     assert "\x1b" not in first

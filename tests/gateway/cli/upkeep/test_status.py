@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from agent.errors import CreditUsedUp
 from gateway.cli.upkeep import status
 from gateway.cli.upkeep.status import lines, span
 from gateway.commands.status import troubles_text
+from gateway.findings.report import Row
 from gateway.http import control
 from gateway.storage.queue import alerts
 from tests.gateway.cli.test_main import fill
@@ -43,8 +43,9 @@ def shown(**changes: Any) -> list[str]:
         "models": ["anthropic/claude", "offline"],
         "backup": None,
         "database": {"trouble": "it is gone"},
+        "findings": [],
     }
-    return [line for line, _ in lines(found | changes, datetime.now(UTC))]
+    return [line for line, _ in lines(found | changes)]
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_database_that_says_nothing_is_no_source() -> None:
     """Only that it cannot be reached is told, and once."""
     first, *others = shown(running=False, ready=False, process=None)
     assert first == "no gateway runs in /h"
-    assert ["it is gone" in each for each in others] == [False, True, False]
+    assert ["it is gone" in each for each in others] == [False, True, False, False]
 
 
 def test_without_anything_it_says_so(parley: Parley) -> None:
@@ -116,17 +117,17 @@ def test_a_gateway_that_is_ready(parley: Parley, tmp_path: Path, process: dict[s
 
 def test_one_that_is_not_ready(parley: Parley, tmp_path: Path, process: dict[str, Any]) -> None:
     """With the reason, and another exit code."""
-    process |= {"ready": False, "database": "not writable: disk full"}
+    down = Row("database-down", "error", "nothing can be stored: disk full", "", "", "the database")
+    away = Row("adapter-stopped", "error", "slack:a does not work", "", "", "slack:a")
+    process |= {"ready": False, "findings": [down.as_data(), away.as_data()]}
     fill(tmp_path, "one")
     result = parley("status")
     assert result.code == status.NOT_READY
-    assert "is not ready: the database is not writable: disk full" in result.out
-    process |= {"database": "writable"}
-    assert "is not ready: no connection for telegram:default" in parley("status").out
-    process |= {"adapters": {"slack:a": "connected"}, "accounts": {"slack:a": {"silent_s": 99.0}}}
-    assert "is not ready: nothing comes from slack:a" in parley("status").out
-    process |= {"accounts": {"slack:a": {"silent_s": None}}}
-    assert "is not ready: it has few files to open" in parley("status").out
+    told = "is not ready: nothing can be stored: disk full; slack:a does not work"
+    assert told in result.out
+    assert "  adapter-stopped: slack:a does not work" in result.out
+    del process["findings"]
+    assert "is not ready: see parley doctor" in parley("status").out
 
 
 async def test_a_real_gateway_tells_its_version_and_its_start(tmp_path: Path) -> None:
@@ -143,12 +144,12 @@ def test_what_waits_and_what_was_given_up(parley: Parley, tmp_path: Path) -> Non
     fill(tmp_path, "one", dead=True)
 
     def raise_alert(conn: Any) -> None:
-        alerts.note(conn, "disk_low", "", "the disk is nearly full", time.time() - 60)
+        alerts.note(conn, "disk-full", "/data", "the disk is nearly full", time.time() - 60)
 
     asyncio.run(change(tmp_path, raise_alert))
     result = parley("status")
-    assert "given up in 7 days: 1" in result.out
-    assert "the disk is nearly full (for 1 min" in result.out
+    assert "answer-dead: 1 answer on telegram:default could not be shown" in result.out
+    assert "disk-full: the disk is nearly full, since " in result.out
 
 
 def test_the_screen_names_what_is_wrong() -> None:

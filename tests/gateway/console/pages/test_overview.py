@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.troubles import TROUBLES
 from gateway.console.pages import overview
-from gateway.console.pages.overview import PLACES
 from gateway.console.register import find
+from gateway.findings.report import FINDINGS
 from gateway.logging.recent import RecentLines
 from gateway.storage.queue import alerts
 from gateway.storage.schema import replica, turn
@@ -64,25 +63,26 @@ async def test_what_needs_somebody_is_named(tmp_path: Path) -> None:
     async with console(tmp_path) as running, running.browser() as browser:
         await running.serving.chat.ask("Good morning")
         write = running.database.write
-        await write(alerts.note, "model", "gpt", "The model <b>gpt</b> fails.", 1.0)
+        await write(alerts.note, "model-failing", "gpt", "The model <b>gpt</b> fails.", 1.0)
         await write(set_rows, turn, turn.c.id == 1, state="dead")
         await write(set_rows, replica, replica.c.id > 0, heartbeat_until=1.0)
         found = (await browser.get("/admin")).text
         assert "things need you" in found
         assert "The model &lt;b&gt;gpt&lt;/b&gt; fails." in found
-        assert "1 turn was given up today." in found
+        assert "1 question on telegram:default got no answer and was given up" in found
         assert "All is well" not in found
 
 
 async def test_an_alert_leads_to_what_it_is_about(tmp_path: Path) -> None:
-    """Of every trouble, to a page that is there; what it tells is not told a second time."""
-    assert PLACES.keys() == TROUBLES.keys()
-    assert all(find("GET", place.partition("?")[0]) for place in PLACES.values())
+    """Of every finding, to a page that is there; what it tells is not told a second time."""
+    pages = [each.page.partition("?")[0] for each in FINDINGS.values() if each.page]
+    assert all(find("GET", f"/admin/{page}") for page in pages)
+    assert all(each.page for each in FINDINGS.values() if each.told)
     async with console(tmp_path) as running, running.browser() as browser:
         await running.serving.chat.ask("Good morning")
         write = running.database.write
-        await write(alerts.note, "message-dead", "telegram", "1 message was given up", 1.0)
+        await write(alerts.note, "message-dead", "telegram:default", "it was", 1.0)
         await write(set_rows, turn, turn.c.id == 1, state="dead")
         found = (await browser.get("/admin")).text
-        assert '<a href="/admin/dead-letters">1 message was given up</a>' in found
+        assert '<a href="/admin/dead-letters">1 question on telegram:default got no' in found
         assert "1 thing needs you" in found

@@ -16,7 +16,7 @@ from gateway.settings import references
 from gateway.settings.loading import load_settings
 from gateway.setup import questions
 from gateway.supervision.rotation import SettingsReloaded
-from gateway.supervision.start_checks import Finding
+from gateway.supervision.start_checks import Checked
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.console import Answered, ConsoleBrowser, console
@@ -246,9 +246,9 @@ async def test_a_long_answer_arrives_whole_with_links(
     """An invitation is an address of some length, and is opened by a click."""
     address = "https://discord.com/oauth2/authorize?" + "&".join(f"scope={n:060}" for n in range(9))
 
-    async def checked(*_: object) -> Finding:
+    async def checked(*_: object) -> Checked:
         lacks = (f"invite the bot: {address}", f"see {address}")
-        return Finding("telegram:default", "accepted", "it is @parley_bot", lacks)
+        return Checked("telegram:default", "accepted", "it is @parley_bot", lacks)
 
     monkeypatch.setattr(questions, "check_account", checked)
     async with console(tmp_path) as running, running.browser() as browser:

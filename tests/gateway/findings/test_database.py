@@ -1,4 +1,4 @@
-"""The checks of `parley doctor` that are of a server: their faults are planted in a real one."""
+"""What is found of a server: the faults are planted in a real one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from gateway.doctor import database
-from gateway.doctor.checks import CHECKS, Examined, Sight, made
+from gateway.findings.finding import Evidence
+from gateway.findings.report import FINDINGS, Row, report
 from gateway.settings.loading import load_settings
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
 from gateway.storage.postgres import connect
 from tests.support.postgres import server_at
-
-NAMES = ("database-server", "database-connections", "replicas-alive", "accounts-received")
 
 
 @contextmanager
@@ -27,12 +25,12 @@ def changed(url: str) -> Iterator[Connection]:
     conn.close()
 
 
-def seen(url: str, home: Path, name: str) -> tuple[Sight, ...]:
-    """Make one check."""
+def seen(url: str, home: Path) -> list[Row]:
+    """Look at the replicas."""
     overrides = {"home": home, "storage.url": url}
     found = load_settings(environ={}, overrides=overrides)
     with maintenance.reading(location_of(found.settings)) as conn:
-        return made(CHECKS[name], Examined(home, found, opened=conn)).seen
+        return report([FINDINGS["replicas-alive"]], Evidence(home, found, opened=conn))
 
 
 @pytest.fixture
@@ -42,33 +40,16 @@ def url(postgres_url: str) -> str:
     return postgres_url
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_of_a_sound_server_nothing_is_said(name: str, url: str, tmp_path: Path) -> None:
-    """It is new enough, has room, and nobody is missed."""
-    assert [each.level for each in seen(url, tmp_path, name)] == ["fine"]
-
-
-def test_an_old_server_is_told(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its version."""
-    monkeypatch.setattr(database, "OLDEST_SERVER", 99)
-    [said] = seen(url, tmp_path, "database-server")
-    assert (said.level, "PostgreSQL" in said.text) == ("warning", True)
-
-
-def test_few_connections_are_told(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before a replica cannot start."""
-    monkeypatch.setattr(database, "SPARE_CONNECTIONS", 10_000)
-    [said] = seen(url, tmp_path, "database-connections")
-    assert said.level == "warning"
+def test_of_a_sound_server_nothing_is_said(url: str, tmp_path: Path) -> None:
+    """Nobody is missed."""
+    assert [each.level for each in seen(url, tmp_path)] == ["fine"]
 
 
 def test_a_silent_replica_is_told(url: str, tmp_path: Path) -> None:
     """By its name."""
     with changed(url) as conn:
         conn.execute(schema.replica.insert().values(name="host-b /srv", heartbeat_until=1.0))
-    [said] = seen(url, tmp_path, "replicas-alive")
+    [said] = seen(url, tmp_path)
     assert (said.level, said.text) == ("warning", "host-b /srv is silent")
 
 
@@ -77,5 +58,5 @@ def test_an_account_that_nobody_receives_for_is_told(url: str, tmp_path: Path) -
     lease = {"platform": "telegram", "account": "default", "shard": 0}
     with changed(url) as conn:
         conn.execute(schema.adapter_lease.insert().values(**lease))
-    [said] = seen(url, tmp_path, "accounts-received")
-    assert (said.level, said.text) == ("wrong", "nobody receives for telegram:default")
+    [said] = seen(url, tmp_path)
+    assert (said.level, said.text) == ("error", "nobody receives for telegram:default")

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,12 +16,15 @@ from sqlalchemy.dialects import sqlite
 
 from gateway.backup.backups import MANIFEST
 from gateway.cli import doctor
-from gateway.doctor.checks import CHECKS, Examined, Level, Result, made
 from gateway.errors import GatewayError, SettingsError
+from gateway.findings.finding import Evidence
+from gateway.findings.report import FINDINGS, Row, Shown, report
+from gateway.findings.vitals import LiveFacts
 from gateway.settings.loading import load_settings
 from gateway.storage import maintenance
 from gateway.storage.engine import connect
 from gateway.storage.search import index
+from gateway.supervision.start_checks import Checked
 from gateway.wiring import build_line
 
 SQLITE = sqlite.dialect()
@@ -43,6 +46,7 @@ READY: Mapping[str, object] = {
     "descriptors": "free",
     "adapters": {"telegram:default": "connected"},
     "accounts": {"telegram:default": {"silent_s": None}},
+    "findings": [],
 }
 
 
@@ -58,7 +62,11 @@ class Patient:
     home: Path
     changes: dict[str, Any] = field(default_factory=dict)
     running: Mapping[str, object] | None = None
-    findings: Any = ()
+    hangs: str = ""
+    live: LiveFacts | None = None
+    asked: bool = True
+    clock: str = ""
+    keys: Sequence[Checked] = ()
     accounts: Any = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     deep: bool = False
@@ -95,44 +103,47 @@ class Patient:
         return file
 
     @contextmanager
-    def examined(self) -> Iterator[Examined]:
+    def facts(self) -> Iterator[Evidence]:
         """Read what there is to look at, as `parley doctor` does; nobody is asked."""
         if not (self.home / "parley.yaml").exists():
             self.config()
         try:
             found = load_settings(environ={**self.environ, "PARLEY_HOME": str(self.home)})
         except SettingsError as exc:
-            yield Examined(self.home, problems=tuple(str(exc).splitlines()))
+            yield Evidence(self.home, problems=tuple(str(exc).splitlines()))
             return
         known: dict[str, Any] = {
             "line": build_line(found.settings),
-            "findings": self.findings,
+            "asked": self.asked,
+            "clock": self.clock,
+            "keys": self.keys,
             "accounts": self.accounts,
             "running": self.running,
+            "hangs": self.hangs,
+            "live": self.live,
             "deep": self.deep,
         }
         try:
             with doctor.opened(found.settings) as conn:
-                yield Examined(self.home, found, opened=conn, **known)
+                yield Evidence(self.home, found, opened=conn, **known)
                 return
         except GatewayError as exc:
             trouble = str(exc)
-        yield Examined(self.home, found, database_trouble=trouble, **known)
+        yield Evidence(self.home, found, database_trouble=trouble, **known)
 
-    def results(self) -> dict[str, Result]:
-        """Make all checks."""
-        with self.examined() as examined:
-            return {name: made(each, examined) for name, each in CHECKS.items()}
+    def rows(self) -> list[Row]:
+        """Look for all findings."""
+        with self.facts() as facts:
+            return report(FINDINGS.values(), facts)
 
-    def result(self, name: str) -> Result:
-        """Make one check."""
-        with self.examined() as examined:
-            return made(CHECKS[name], examined)
+    def result(self, name: str) -> list[Row]:
+        """Look for one finding; the worst row first."""
+        with self.facts() as facts:
+            return report([FINDINGS[name]], facts)
 
-    def levels(self) -> dict[str, Level]:
-        """Return what each check came to, but for what is fine."""
-        found = self.results()
-        return {name: each.level for name, each in found.items() if each.level != "fine"}
+    def levels(self) -> dict[str, Shown]:
+        """Return what each finding came to, but for what is fine."""
+        return {row.id: row.level for row in reversed(self.rows()) if row.level != "fine"}
 
 
 def sound(home: Path, migrated: Path) -> Patient:

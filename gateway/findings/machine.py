@@ -1,0 +1,337 @@
+"""The machine: PARLEY_HOME, disks, clock, proxies; the sandbox, MCP programs and plugins."""
+
+import os
+import resource
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from email.utils import mktime_tz, parsedate_tz
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from agent.messages import count
+from agent.network import UnusableEnvironment, proxy_for, tls_for, troubles
+from agent.plugins.finding import available
+from agent.processes import sandbox
+from gateway.agent_ports.tools import unconfined_in
+from gateway.backup import backups
+from gateway.findings.finding import Evidence, Finding, Level, Sight, Told, Unsure, open_to_others
+from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
+from gateway.logging.setup import log_path, predecessors
+from gateway.storage.people import mcp
+
+SCARCE_BYTES = 2_000_000_000
+ROOMIER = 1.2
+"""Times the least room there has to be before a full disk is over."""
+LEAST_DESCRIPTORS = 1024
+MOST_EVENTS = 5
+AHEAD_S = 120.0
+"""By so much a clock may be wrong."""
+CLOCK_WITHIN_S = 5.0
+_DATED = {9: "is not valid yet", 10: "has expired"}
+"""By OpenSSL's code. Source: openssl-verification-options(1)."""
+BUILT_IN_ENGINES = ("compressor", "rounds", "lcm")
+OF_DISKS = ("disk-full", "backup-overdue")
+"""Findings that are looked for in folders, which may be on a dead mount."""
+
+
+@Finding(
+    "home-there",
+    "PARLEY_HOME exists and is writable",
+    why="It holds the database, the log and tokens.",
+    remedy="Create it for the user that Parley runs as, or choose another with --home.",
+    level="error",
+    needs="nothing",
+)
+def _there(facts: Evidence) -> Iterator[Sight]:
+    home = facts.home
+    if not home.exists():
+        yield Sight(f"{home} is not there yet; the first start makes it", level="note")
+    elif not home.is_dir():
+        yield Sight(f"{home} is no folder")
+    elif not os.access(home, os.W_OK | os.X_OK):
+        yield Sight(f"{home} cannot be written by this user")
+
+
+@Finding(
+    "home-mode",
+    "Only the user that runs Parley can enter PARLEY_HOME",
+    why="Others could read what people wrote, and the token of the web chat.",
+    remedy="`chmod 700` it; `chown -R` what is another user's.",
+    level="error",
+    needs="nothing",
+)
+def _mode(facts: Evidence) -> Iterator[Sight]:
+    home = facts.home
+    if home.is_dir():
+        if (owner := home.stat().st_uid) != os.geteuid():
+            who = f"it belongs to user {owner}, and this is user {os.geteuid()}"
+            yield Sight(who, level="warning")
+        # Files in it a start closes by itself (gateway/supervision/home.py).
+        yield from open_to_others(home, 0o700)
+
+
+@Finding(
+    "disk-full",
+    "There is room on the disks",
+    why="Nothing can be stored on a full disk: messages wait at the platforms until there is room.",
+    remedy="Make room; `retention.*` keeps less, `parley db compact` gives back what is unused.",
+    level="error",
+    text="only {free} are free on the disk of {subject}",
+    page="doctor",
+    told=Told(over="there is room on the disk of {subject} again"),
+)
+def _full(facts: Evidence) -> Iterator[Sight | Unsure]:
+    file, least = facts.settings.logging.file, facts.settings.alerts.disk_free_bytes
+    places = [facts.home, *([file.parent] if isinstance(file, Path) else [])]
+    if isinstance(facts.location, Path):
+        places.append(facts.location.parent)
+    disks: set[int] = set()
+    for place in places:
+        try:
+            disk, files = place.stat().st_dev, os.statvfs(place)
+            free = shutil.disk_usage(place).free
+        except OSError:
+            # Its disk was taken away, perhaps, or the first start makes it.
+            yield Unsure(str(place))
+            continue
+        if disk not in disks:
+            disks.add(disk)
+            yield from _of_disk(str(place), free, least, files)
+
+
+def _of_disk(
+    place: str, free: int, least: int, files: os.statvfs_result
+) -> Iterator[Sight | Unsure]:
+    if free < max(least * ROOMIER, SCARCE_BYTES):
+        level: Level = "error" if free < least else "warning"
+        yield Sight(place, {"free": f"{free / 1e6:,.0f} MB"}, level)
+    if least <= free < least * ROOMIER:
+        yield Unsure(place)
+    if files.f_files and files.f_favail < files.f_files // 100:
+        text = f"{files.f_favail} of {files.f_files} inodes are free at {place}"
+        yield Sight(f"inodes of {place}", level="warning", text=text)
+
+
+@Finding(
+    "backup-overdue",
+    "There is a recent backup",
+    why="If the disk fails, everything is lost: people's words are nowhere else.",
+    remedy="`parley logs --event 'backup_*'` says why; `parley backup` makes one.",
+    text="there has been no new backup for {hours}",
+    page="doctor",
+    told=Told(over="there is a new backup"),
+)
+def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
+    if (to := backups.folder_of(facts.settings)) is None:
+        remedy = "Set `backup.to`, or run `parley backup --to FOLDER` from a timer."
+        yield Sight("backup", level="note", text="Parley makes no backups", remedy=remedy)
+    elif facts.live is not None and not facts.live.makes_backups:
+        # What lies in the folder of another replica says nothing here.
+        yield Unsure("backup")
+    else:
+        age_s = backups.overdue_s(facts.settings, facts.live.began_s if facts.live else 0.0)
+        if age_s:
+            yield Sight("backup", {"hours": count(round(age_s / 3600), "hour")})
+        elif age_s is not None and facts.live is not None:
+            # Else it would be over with each restart.
+            yield Unsure("backup")
+        elif age_s is not None:
+            yield Sight("backup", text=f"there is no backup in {to} yet")
+
+
+@Finding(
+    "log-warnings",
+    f"The log has no warnings of the last {LATELY_S // 60} minutes",
+    why="Something that Parley needs did not answer, or was refused, though Parley itself goes on.",
+    remedy="See what they say: `parley logs --level warning --since 15m`.",
+)
+def _log_warnings(facts: Evidence) -> Iterator[Sight | Unsure]:
+    path = log_path(facts.settings.logging, facts.home)
+    if path is None:
+        yield Unsure("no log file is written")
+        return
+    found = tallied(newest(RecentLines(), (path, *predecessors(path)[:1]), lately(), MOST_LINES))
+    often = ", ".join(f"{each.count:,} of {each.name}" for each in found[:MOST_EVENTS])
+    rest = f", and {len(found) - MOST_EVENTS} more" if len(found) > MOST_EVENTS else ""
+    if found:
+        yield Sight(f"warnings and errors of the last 15 minutes: {often}{rest}")
+
+
+@Finding(
+    "descriptors",
+    "Enough files and connections may be open",
+    why="Each platform, stream of an answer and browser takes one; without a free one new"
+    " connections are refused.",
+    remedy="Raise `LimitNOFILE` of the service, or `ulimit -n`.",
+    needs="nothing",
+    blocks=True,
+    page="doctor",
+)
+def _descriptors(facts: Evidence) -> Iterator[Sight]:
+    if facts.live and facts.live.is_scarce:
+        yield Sight("the process has hardly any file descriptors left", level="error")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
+        yield Sight(f"at most {hard} can be open")
+
+
+@Finding(
+    "user-not-root",
+    "Parley does not run as root",
+    why="Anything that breaks out of a tool would own the machine.",
+    remedy="Run it as its own user.",
+    needs="nothing",
+)
+def _root(_: Evidence) -> Iterator[Sight]:
+    if os.geteuid() == 0:
+        yield Sight("this runs as root")
+
+
+@Finding(
+    "clock",
+    "The clock is right",
+    why="Slack refuses requests that are five minutes off, times in the transcript mislead the"
+    " model, and daily budgets begin at the wrong hour.",
+    remedy="Turn on time synchronisation (`timedatectl set-ntp true`).",
+    level="error",
+    needs="nothing",
+)
+def _clock(facts: Evidence) -> Iterator[Sight]:
+    if facts.clock:
+        yield Sight(facts.clock)
+
+
+async def clock_trouble(url: str) -> str:
+    """Compare this machine's clock with that of a server; return what is wrong."""
+    host = urlsplit(url).hostname
+    timeout = aiohttp.ClientTimeout(total=CLOCK_WITHIN_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as http,
+            http.head(url, proxy=proxy_for(url), ssl=tls_for(url)) as answer,
+        ):
+            told = parsedate_tz(answer.headers.get("Date", ""))
+    except (UnusableEnvironment, aiohttp.ClientError, TimeoutError, ValueError) as exc:
+        code = getattr(getattr(exc, "certificate_error", None), "verify_code", 0)
+        return f"by it, the certificate of {host} {_DATED[code]}" if code in _DATED else ""
+    ahead_s = time.time() - mktime_tz(told) if told else 0.0
+    side = "ahead of" if ahead_s > 0 else "behind"
+    return f"it is {abs(ahead_s) / 60:,.0f} minutes {side} {host}" if abs(ahead_s) > AHEAD_S else ""
+
+
+@Finding(
+    "environment",
+    "Proxies and certificates of the environment can be used",
+    why="Whoever needs what a variable names cannot be reached: a platform, a model, a server.",
+    remedy="Correct or unset the variable that the line names"
+    " (docs/operations.md, *Behind an HTTP proxy or a private CA*).",
+    level="error",
+    needs="nothing",
+    at_start=True,
+)
+def _environment(_: Evidence) -> Iterator[Sight]:
+    yield from map(Sight, troubles())
+    with suppress(UnusableEnvironment):
+        if proxy_for("http://localhost") and proxy_for("http://127.0.0.1"):
+            remedy = "Add `localhost,127.0.0.1` to NO_PROXY: local models and MCP servers."
+            text = "a proxy is set, and NO_PROXY does not name localhost"
+            yield Sight(text, level="warning", remedy=remedy)
+
+
+@Finding(
+    "sandbox-holds",
+    "A sandbox works on this machine",
+    why="Without one, `terminal`, the file tools and confined MCP programs are off.",
+    remedy="Install bubblewrap, or set `tools.sandbox.backend`.",
+    level="error",
+    at_start=True,
+)
+def _holds(facts: Evidence) -> Iterator[Sight]:
+    tools = facts.settings.tools
+    programs = [each for each in tools.mcp.values() if each.enabled and each.command]
+    if off := sandbox.why_off(tools):
+        yield Sight(off)
+    if any(each.is_confined_by_word for each in programs) and isinstance(
+        reason := sandbox.choose(tools.sandbox), str
+    ):
+        yield Sight(f"MCP programs are not started: no wall works here ({reason})")
+
+
+@Finding(
+    "mcp-connected",
+    "MCP servers are connected",
+    why="Otherwise calls of their tools fail.",
+    remedy="Install the program, or follow the line's advice.",
+    level="error",
+    live=True,
+)
+def _connected(facts: Evidence) -> Iterator[Sight | Unsure]:
+    told = facts.live.servers if facts.live else facts.servers
+    for name, server in facts.settings.tools.mcp.items():
+        if server.enabled and server.command and shutil.which(server.command) is None:
+            yield Sight(name, text=f"{name}: there is no program {server.command}")
+        elif server.enabled and told is None:
+            yield Unsure(name)
+    for name, problem in (told or {}).items():
+        if problem:
+            yield Sight(name, text=f"{name}: {problem}")
+
+
+@Finding(
+    "mcp-confined",
+    "MCP programs are confined to their directories",
+    why="An unconfined one may do whatever Parley may, as in other clients.",
+    remedy="Nothing, if you trust these programs. Otherwise set `confined: true`, and name what"
+    " they need in `readable`, `writable` and `network`.",
+    level="note",
+    text="these MCP programs run unconfined, as Parley itself does: {subject}",
+    needs="database",
+    at_start=True,
+)
+def _confined(facts: Evidence) -> Iterator[Sight]:
+    if names := unconfined_in(facts.settings, mcp.confined(facts.database)):
+        yield Sight(", ".join(names))
+
+
+@Finding(
+    "mcp-held",
+    "No tool of an MCP server waits for an owner",
+    why="Its description may give the model orders: it is not offered until an owner agrees.",
+    remedy="Read it with `/mcp` or in the console, and approve or deny it there.",
+    needs="database",
+    page="mcp",
+)
+def _held(facts: Evidence) -> Iterator[Sight]:
+    servers = facts.settings.tools.mcp
+    for each in mcp.texts(facts.database):
+        server = servers.get(each.held.server)
+        if each.state == "asked" and server is not None and server.enabled:
+            yield Sight(f"{each.held.server}: {each.held.tool}: {each.held.why}")
+
+
+@Finding(
+    "plugins-there",
+    "Each plugin that is switched on can be loaded, and the context engine",
+    why="Otherwise what a plugin adds, or forbids, is missing, and another engine takes over.",
+    remedy="The console says what is wrong with it (*Plugins*).",
+    level="error",
+)
+def _plugins(facts: Evidence) -> Iterator[Sight]:
+    enabled, engine = facts.settings.plugins.enabled, facts.settings.context.engine
+    found = {each.name: each.problem for each in available(facts.home)} if enabled else {}
+    for each in facts.tried:
+        if each["event"] == "plugin_unavailable":
+            found[each["plugin"]] = each["reason"]
+        elif each["event"] == "engine_unavailable":
+            yield Sight(f"{engine}: {each['reason']}")
+    for name in enabled:
+        if problem := found.get(name, "there is no such plugin"):
+            yield Sight(f"{name}: {problem}")
+    folder = facts.home / "plugins" / "context_engine" / engine
+    if engine not in BUILT_IN_ENGINES and not folder.is_dir():
+        text = f"{engine} is no engine of Parley's own, and no folder of plugins"
+        yield Sight(text, level="note")

@@ -1,0 +1,239 @@
+"""Whether models answer, how much they hold, and what is left of the money."""
+
+from collections.abc import Callable, Iterator
+
+from agent.context.summary_model import LEAST_WINDOW_TOKENS
+from agent.errors import CredentialsRefused, CreditUsedUp, ModelNotFound
+from agent.models.catalog import find_facts
+from agent.models.openai.mode import PARSER_OFF, known_modes
+from agent.models.recovery import Failing
+from agent.money.costs import format_usd
+from agent.network import in_words
+from gateway.access.web_door import called
+from gateway.agent_ports.budgets import BudgetUse
+from gateway.findings.database import minutes
+from gateway.findings.finding import Evidence, Finding, Level, Sight, Told, Unsure
+
+OFFLINE = "offline"
+SMALL_TOKENS, SMALL_SHARE = 16_000, 0.25
+"""A small window, and a small share of what the model could hold."""
+LARGEST_OUTPUT_SHARE = 0.5
+FAILING_S, LEAST_FAILURES = 300.0, 2
+LOW_SHARE = 0.8
+
+
+@Finding(
+    "model-real",
+    "A real model answers",
+    why="The offline model is for trying Parley out; it understands nothing.",
+    remedy="Set `model.provider` and its key, or ANTHROPIC_API_KEY or OPENAI_API_KEY.",
+    page="setup",
+)
+def _real(facts: Evidence) -> Iterator[Sight]:
+    if facts.line and facts.line[0].models[0].provider == OFFLINE:
+        yield Sight("the offline model answers")
+
+
+@Finding(
+    "key-refused",
+    "Providers accept each key",
+    why="Otherwise turns fail, or cost what a fallback costs.",
+    remedy="Put a valid key into parley.yaml, which is read again when it is saved; one that is"
+    " kept elsewhere is read again by `parley config reload --secrets`.",
+    level="error",
+    text="the provider refuses the key of {subject}: {reason}; {instead}",
+    needs="answers",
+    live=True,
+    page="setup",
+    told=Told(over="the provider no longer refuses the key of {subject}"),
+)
+def _refused(facts: Evidence) -> Iterator[Sight | Unsure]:
+    yield from _asked(facts, "refused")
+    for each in _of_models(facts, lambda one: _is_refused(one) and not _is_broke(one)):
+        # A key that is taken is not refused, whatever else its model lacks.
+        if facts.live and (
+            isinstance(each, Sight) or each.subject not in facts.live.models.accepted
+        ):
+            yield each
+
+
+@Finding(
+    "money-gone",
+    "The account behind each key has credit",
+    why="Otherwise turns fail, or cost what a fallback costs.",
+    remedy="Add credit at the provider, or put another key into the settings.",
+    level="error",
+    text="the account behind {subject} has no credit left: {reason}",
+    needs="answers",
+    live=True,
+    page="setup",
+    told=Told(over="{subject} is no longer refused for lack of credit"),
+)
+def _broke(facts: Evidence) -> Iterator[Sight | Unsure]:
+    yield from _asked(facts, "no_credit")
+    yield from _of_models(facts, _is_broke)
+
+
+@Finding(
+    "model-failing",
+    "Each model answers",
+    why="Otherwise turns fail, or cost what a fallback costs.",
+    remedy="A model that is not found has another name, or its provider has withdrawn it: correct"
+    " `model.name`, or the fallback's `name`. Where the reason names another setting, correct that."
+    " Else look at the provider's status page, and name another model below `fallbacks`.",
+    level="error",
+    text="{subject} has failed {lasting}: {reason}",
+    needs="answers",
+    live=True,
+    page="log?level=warning",
+    told=Told(over="{subject} answers again"),
+)
+def _failing(facts: Evidence) -> Iterator[Sight | Unsure]:
+    yield from _asked(facts, "unreachable", "warning")
+    yield from _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))
+
+
+def _asked(facts: Evidence, outcome: str, level: Level | None = None) -> Iterator[Sight]:
+    for each in facts.keys:
+        if each.outcome == outcome:
+            yield Sight(each.subject, level=level, text=f"{each.subject}: {each.text}")
+
+
+def _is_refused(failing: Failing) -> bool:
+    return isinstance(failing.failure, CredentialsRefused)
+
+
+def _is_broke(failing: Failing) -> bool:
+    return isinstance(failing.failure, CreditUsedUp)
+
+
+def _lasts(failing: Failing) -> bool:
+    """Return whether a failure does not pass; an unknown name does not from the first."""
+    if isinstance(failing.failure, ModelNotFound):
+        return True
+    return failing.times >= LEAST_FAILURES and failing.for_s >= FAILING_S
+
+
+def _of_models(facts: Evidence, is_it: Callable[[Failing], bool]) -> Iterator[Sight | Unsure]:
+    if facts.live is None:
+        return
+    models = facts.live.models
+    for label in sorted(models.configured):
+        failing = models.failing.get(label)
+        if failing is not None and is_it(failing):
+            others = " or ".join(sorted(models.answered & models.line)) or "no other model"
+            lasts = failing.for_s >= FAILING_S
+            values = {
+                "reason": str(failing.failure) or in_words(failing.failure),
+                "instead": f"{others} answers instead",
+                "lasting": f"for {minutes(failing.for_s)}" if lasts else "at once",
+            }
+            yield Sight(label, values, since_s=failing.for_s)
+        elif label not in models.answered and not (failing and _is_refused(failing)):
+            # An answer shows that it is over, or another verdict on key and credit; a passing
+            # failure or a restart does not.
+            yield Unsure(label)
+
+
+@Finding(
+    "model-window",
+    "Each model's window is known and holds a conversation",
+    why="System prompt, tools and one long answer fill a small one: each turn compacts. Too high a"
+    " guess gets requests refused.",
+    remedy="Set `context_length` to what the provider says, or remove it; lower"
+    " `max_output_tokens`; else choose a model with a larger window, or fewer tools.",
+)
+def _window(facts: Evidence) -> Iterator[Sight]:
+    for block in facts.line:
+        model, wanted = block.models[0], block.settings.context_length
+        tokens, could = model.context_length, model.facts.context_length or 0
+        table = find_facts(model.name)
+        is_known = table is not None and table.context_length is not None
+        if not (is_known or wanted or facts.asked or model.provider == OFFLINE):
+            yield Sight(f"{model.name}: {tokens:,} tokens are taken, which nobody has said")
+        if tokens < max(SMALL_TOKENS, could * SMALL_SHARE):
+            more = f", as {block.place}.context_length says; without it {could:,}"
+            is_set = wanted is not None and could > tokens
+            yield Sight(f"{model.name} holds {tokens:,} tokens{more if is_set else ''}")
+        if (output := block.settings.max_output_tokens) > tokens * LARGEST_OUTPUT_SHARE:
+            yield Sight(f"{block.place}.max_output_tokens is {output:,} of a window of {tokens:,}")
+
+
+@Finding(
+    "server-modes",
+    "Model servers take requests as they are meant",
+    why="What a server refuses is left out: without tools the agent can do nothing, without a"
+    " system prompt its instructions count less. With a smaller window than believed it gets"
+    " shorter views, and summaries are written in parts.",
+    remedy="Update the server, its chat template or its tool parser; set `context_length` to what"
+    " it takes. What it takes again is found out within a day, or at once by a restart.",
+    needs="gateway",
+    live=True,
+)
+def _modes(facts: Evidence) -> Iterator[Sight]:
+    for mode in known_modes() if facts.live else ():
+        server, quirks = mode.server, mode.learned
+        if tokens := mode.window:
+            small: Level = "warning" if tokens < LEAST_WINDOW_TOKENS else "note"
+            text = f"{server}: holds {tokens:,} tokens, as a refused request has shown"
+            yield Sight(text, level=small)
+        if PARSER_OFF in quirks:
+            yield Sight(f"{server}: calls of tools come as text; its tool parser is off")
+        if kept := sorted(quirks - {PARSER_OFF}):
+            level: Level = "warning" if "no_tools" in quirks else "note"
+            yield Sight(f"{server}: requests keep to {', '.join(kept)}", level=level)
+
+
+@Finding(
+    "budget-low",
+    "No budget of today is nearly spent",
+    why="Once it is used up nobody is answered until midnight.",
+    remedy="`parley usage --by sender` shows who spends it; raise `budget.*` if that is as it"
+    " should be.",
+    text="{subject} has used {share} of today's budget ({used} of {limit}; {whose})",
+    needs="gateway",
+    live=True,
+    page="budgets",
+    told=Told(),
+)
+def _low(facts: Evidence) -> Iterator[Sight]:
+    yield from _of_budgets(facts, is_used_up=False)
+
+
+@Finding(
+    "budget-used-up",
+    "There is money left for today",
+    why="Nobody is answered until midnight.",
+    remedy="Wait, or raise `budget.*`; `parley usage --by sender` shows who spent it.",
+    level="error",
+    text="{subject} has used up today's budget ({used} of {limit}; {whose}); it resets at {until}",
+    needs="gateway",
+    live=True,
+    page="budgets",
+    told=Told(over="there is room in the budget of {subject} again"),
+)
+def _used_up(facts: Evidence) -> Iterator[Sight]:
+    yield from _of_budgets(facts, is_used_up=True)
+
+
+def _of_budgets(facts: Evidence, *, is_used_up: bool) -> Iterator[Sight]:
+    for each in facts.live.budgets if facts.live else ():
+        if each.refuses == is_used_up:
+            values = {
+                "share": f"{each.share:.0%}",
+                "used": format_usd(each.used_usd),
+                "limit": format_usd(each.limit.usd),
+                "until": f"{each.until:%H:%M} {each.until.tzinfo}",
+                "whose": _whose(each),
+            }
+            sender = each.limit.sender
+            yield Sight(called(sender) if sender else "everybody together", values)
+
+
+def _whose(budget: BudgetUse) -> str:
+    if budget.limit.sender:
+        return "the limit of each person"
+    if budget.top is None:
+        return "most by work in the background"
+    who, usd = budget.top
+    return f"most by {called(who)}: {format_usd(usd)}"

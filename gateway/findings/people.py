@@ -1,0 +1,171 @@
+"""Whether people reach the bot and it reaches them, and whether an owner hears of it."""
+
+from collections.abc import Iterator
+
+from agent.messages import count
+from gateway.access.policy import Access, Owners
+from gateway.findings.database import minutes
+from gateway.findings.finding import Evidence, Finding, Sight, Told, Unsure
+from gateway.storage.people.members import newest_direct_chat
+from gateway.storage.queue import outbox
+from gateway.storage.reports import health
+from gateway.supervision.accounts import WORKING
+
+OF_ACCOUNTS = ("adapter-stopped", "adapter-unreachable", "adapter-silent")
+"""Findings whose subject is an account."""
+UNREACHABLE_S = 120.0
+"""So long an account may be connecting: a connection that comes back at once is no trouble."""
+
+
+@Finding(
+    "gateway-answers",
+    "The running gateway answers",
+    why="While it hangs, nobody is answered, and none of its own figures can be looked at.",
+    remedy="`parley logs` ends with what it did last. If it does not recover, end it with `kill -9`"
+    " and start it again: nothing is lost, and unfinished turns go on.",
+    level="error",
+    needs="nothing",
+)
+def _hangs(facts: Evidence) -> Iterator[Sight]:
+    if facts.hangs:
+        yield Sight(facts.hangs)
+
+
+@Finding(
+    "adapter-stopped",
+    "Each platform accepts its token",
+    why="Messages wait there, or are lost if the platform does not keep them.",
+    remedy="Do what the reason says. An intent, a scope or a mode is switched on at the platform:"
+    " then run `parley adapter restart NAME`. A refused token is replaced where it is kept: in"
+    " parley.yaml, which is read again when it is saved, or where its reference points, then run"
+    " `parley config reload --secrets`.",
+    level="error",
+    text="{subject} does not work: {reason}",
+    needs="answers",
+    live=True,
+    blocks=True,
+    page="log?level=warning",
+    told=Told(over="{subject} works again", quiet_s=120.0),
+)
+def _stopped(facts: Evidence) -> Iterator[Sight | Unsure]:
+    for name, report in facts.accounts.items():
+        if report.outcome == "refused":
+            yield Sight(name, {"reason": report.text})
+    for name, state in facts.live.adapters.items() if facts.live else ():
+        kind, _, reason = state.partition(": ")
+        if kind in {"refused", "stopped"}:
+            ends = "; it has stopped" if kind == "stopped" else ""
+            yield Sight(name, {"reason": f"{reason}{ends}"})
+        elif kind not in WORKING:
+            yield Unsure(name)
+
+
+@Finding(
+    "adapter-unreachable",
+    "Each platform is connected",
+    why="Messages wait there, or are lost if the platform does not keep them.",
+    remedy="Where the reason names another program, stop that one; if you cannot find it, revoke"
+    " the token and enter the new one. Else look whether this machine reaches the platform, and at"
+    " its status page. Parley tries again by itself.",
+    level="error",
+    text="{subject} has had no connection for {minutes}: {reason}",
+    needs="answers",
+    live=True,
+    blocks=True,
+    page="log?level=warning",
+    told=Told(over="{subject} is connected again", after_s=UNREACHABLE_S, quiet_s=120.0),
+)
+def _unreachable(facts: Evidence) -> Iterator[Sight]:
+    for name, report in facts.accounts.items():
+        if report.outcome == "unreachable":
+            yield Sight(name, level="warning", text=f"{name}: {report.text}")
+    for name, state in facts.live.adapters.items() if facts.live else ():
+        kind, _, reason = state.partition(": ")
+        if kind == "connecting" and facts.live:
+            for_s = facts.live.lasting_s.get(name, 0.0)
+            reason = reason or "the platform does not answer"
+            yield Sight(name, {"minutes": minutes(for_s), "reason": reason}, since_s=for_s)
+
+
+@Finding(
+    "adapter-silent",
+    "Each platform takes what is sent",
+    why="Answers are made and paid for, and nobody sees them.",
+    remedy="A status of 500 and above is the platform's trouble, or that of a proxy in front of it:"
+    " look at its status page. Else look whether this machine reaches the platform. What waits is"
+    " sent once it does.",
+    level="error",
+    text="{subject} takes no messages: {waiting} waiting, none taken for {minutes}; last error:"
+    " {reason}",
+    needs="gateway",
+    live=True,
+    blocks=True,
+    page="conversations?state=unsent",
+    told=Told(over="{subject} takes messages again", quiet_s=120.0),
+)
+def _silent(facts: Evidence) -> Iterator[Sight | Unsure]:
+    unsent = health.unsent_by_account(facts.database, outbox.NOTICES) if facts.opened else None
+    for account, found in facts.live.accounts.items() if facts.live else ():
+        name = ":".join(account)
+        if found.silent_s is None:
+            if found.waiting and found.last_sent_s is None:
+                # After a start: it may be as silent as before.
+                yield Unsure(name)
+        # A notice of trouble that cannot be shown is not a trouble of its own.
+        elif unsent is None or account in unsent:
+            waiting = found.waiting if unsent is None else unsent[account].count
+            values = {"waiting": count(waiting, "answer"), "minutes": minutes(found.silent_s)}
+            values["reason"] = found.last_error or "none yet"
+            yield Sight(name, values, since_s=found.silent_s)
+
+
+@Finding(
+    "platform-lacks",
+    "Each platform lets the bot do its work",
+    why="With a missing switch or scope, only part of what is written comes in.",
+    remedy="The line names the page where it is switched on.",
+)
+def _lacks(facts: Evidence) -> Iterator[Sight | Unsure]:
+    if not facts.asked:
+        yield Unsure("no platform was asked")
+    for name, report in facts.accounts.items():
+        yield from (Sight(f"{name}: {lack}") for lack in report.lacks)
+
+
+@Finding(
+    "stranger-asks",
+    "Whoever asks to be let in gets an answer",
+    why="They are waiting without a word.",
+    remedy="`/pair` in a chat with the bot, or `parley pair list`, then `approve` or `deny`.",
+    level="note",
+    text="somebody asks to be let in: {count} waiting",
+    needs="database",
+    page="people",
+    told=Told(announced=True),
+)
+def _strangers(facts: Evidence) -> Iterator[Sight]:
+    if found := health.waiting(facts.database, "strangers").count:
+        yield Sight("access", {"count": f"{found:,}"})
+
+
+@Finding(
+    "alerts-heard",
+    "An owner is there and hears of trouble",
+    why="Only an owner can let others in, approves dangerous calls, and hears of trouble.",
+    remedy="Send the bot the code that the start prints, or set `access.owners`; then write to it"
+    " directly once. Or name a chat in `alerts.to`; `parley alerts test` tries it.",
+    needs="database",
+)
+def _heard(facts: Evidence) -> Iterator[Sight]:
+    settings = facts.settings
+    is_named = bool(settings.alerts.to) or not settings.alerts.enabled
+    on = {(name, each.name) for name, each in settings.platforms.on()}
+    owners = Owners(Access(settings.access, settings.web), dict.fromkeys(on, list))
+    everybody = owners.everybody(facts.database)
+    if on and not everybody:
+        yield Sight("nobody is an owner yet")
+    for platform, sender in everybody:
+        if platform not in {name for name, _ in on}:
+            yield Sight(f"{platform}:{sender} is an owner, and {platform} is off")
+        elif not (is_named or newest_direct_chat(facts.database, platform, sender, on)):
+            yield Sight(f"{platform}:{sender} has no direct chat with the bot")

@@ -1,0 +1,190 @@
+"""What is found, as doctor, status, console, start and `/readyz` show it.
+
+A look says what is seen here and now. Beside it a report has what the gateway that runs here tells
+of itself, and alerts that are open: the same finding of the same subject is one row.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Connection
+
+from agent.network import in_words
+from gateway.findings import database, machine, models, people, settings
+from gateway.findings.finding import Configured, Evidence, Finding, Fix, Sight
+from gateway.findings.vitals import LiveFacts, Vitals
+from gateway.settings.loading import Loaded
+from gateway.storage.queue import alerts
+from gateway.storage.queue.alerts import Alert
+from gateway.storage.schema import iso_time
+
+ROOMS = (settings, machine, database, models, people)
+"""Files of findings, in their order."""
+FINDINGS: dict[str, Finding] = {
+    each.id: each for room in ROOMS for each in vars(room).values() if isinstance(each, Finding)
+}
+"""By id; docs/doctor.md and the table of docs/alerts.md are written from it."""
+
+Shown = Literal["fine", "note", "unknown", "warning", "error"]
+"""How bad a row is, in this order; unknown: it could not be looked at."""
+WORSE: Sequence[Shown] = ("fine", "note", "unknown", "warning", "error")
+
+
+class Row(NamedTuple):
+    """A line of a report: of each finding at least one, which may say that all is well.
+
+    Attributes:
+        text: A sentence without secrets.
+        subject: Empty for a finding that is not there.
+        fix: See `Sight.fix`.
+    """
+
+    id: str
+    level: Shown
+    text: str
+    why: str
+    remedy: str
+    subject: str = ""
+    since_s: float = 0.0
+    fix: Fix | None = None
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether an operator should do something."""
+        return self.level in {"warning", "error"}
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> "Row":
+        """Return the row that `as_data` wrote."""
+        return cls(**{name: data[name] for name in cls._fields if name != "fix"})
+
+    def as_data(self) -> dict[str, object]:
+        """Return it for JSON."""
+        data = self._asdict()
+        return data | {"fixable": data.pop("fix") is not None}
+
+
+def report(wanted: Iterable[Finding], facts: Evidence, opened: Sequence[Alert] = ()) -> list[Row]:
+    """Look for findings; return the rows of each, the worst first.
+
+    Args:
+        opened: The open alerts; one that is not seen here has a row as well.
+    """
+    rows = [row for each in wanted for row in _rows(each, facts, opened)]
+    return sorted(rows, key=lambda each: -WORSE.index(each.level))
+
+
+def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[Row]:
+    here = _looked(what, facts)
+    rows = [*here, *(Row.of_data(each) for each in facts.told if each["id"] == what.id)]
+    for alert in opened:
+        if alert.kind == what.id:
+            text = f"{alert.text}, since {iso_time(alert.since)}"
+            rows.append(_row(what, Sight(alert.subject, text=text)))
+    seen: dict[str, Row] = {}
+    for row in rows:
+        if row.subject:
+            seen.setdefault(row.subject, row)
+    # That it is not known here is no news where another one has seen it.
+    return list(seen.values()) or here or [_fine(what)]
+
+
+def _looked(what: Finding, facts: Evidence) -> list[Row]:
+    """Make a look. One that breaks says so: the others go on, and it is not a good sign."""
+    if reason := facts.lacks(what.needs):
+        return [_unknown(what, f"skipped: {reason}")]
+    if what.live and facts.running is not None and "findings" not in facts.running:
+        return [_unknown(what, "skipped: the gateway that runs here is of an older version")]
+    try:
+        found = list(what.look(facts))
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it is told
+        return [_unknown(what, f"the check itself failed: {in_words(exc, quoted=True)}")]
+    if rows := [_row(what, each) for each in found if isinstance(each, Sight)]:
+        return rows
+    unsure = ", ".join(each.subject for each in found)
+    return [_unknown(what, f"not known now: {unsure}")] if unsure else []
+
+
+def _row(what: Finding, seen: Sight) -> Row:
+    words = (what.text_of(seen), seen.why or what.why, seen.remedy or what.remedy)
+    return Row(what.id, seen.level or what.level, *words, seen.subject, seen.since_s, seen.fix)
+
+
+def _fine(what: Finding) -> Row:
+    return Row(what.id, "fine", what.title, what.why, what.remedy)
+
+
+def _unknown(what: Finding, text: str) -> Row:
+    return _fine(what)._replace(level="unknown", text=text)
+
+
+def pressing(rows: Iterable[Row]) -> list[Row]:
+    """Return what is as bad as its finding says, or worse; a lesser sight is advice."""
+    return [
+        row
+        for row in rows
+        if row.subject and WORSE.index(row.level) >= WORSE.index(FINDINGS[row.id].level)
+    ]
+
+
+def is_ready(rows: Iterable[Row]) -> bool:
+    """Return whether a gateway can do its work (`/readyz`)."""
+    return not any(row.level == "error" and FINDINGS[row.id].blocks for row in rows)
+
+
+def exit_code(rows: Sequence[Row]) -> int:
+    """Return 2 if something is wrong, 1 for warnings, 3 if nothing could be looked at.
+
+    Source: the codes of monitoring plugins (monitoring-plugins.org, Plugin Return Codes).
+    """
+    levels = {each.level for each in rows}
+    if "error" in levels:
+        return 2
+    if "warning" in levels:
+        return 1
+    return 0 if levels - {"unknown"} else 3
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Looks inside a running gateway, for console, alerts and the start; no provider is asked.
+
+    Attributes:
+        loaded: Returns the settings that it uses, with their origins.
+        line: Returns its models.
+    """
+
+    vitals: Vitals
+    loaded: Callable[[], Loaded]
+    line: Callable[[], Sequence[Configured]]
+
+    async def facts(self, *, whole: bool = True) -> Evidence:
+        """Return what there is to look at but for the database; see `Vitals.live`."""
+        found, live = self.loaded(), await self.vitals.live(whole=whole)
+        return Evidence(found.settings.home, found, line=self.line(), live=live)
+
+    async def of_live(self, *, whole: bool = True) -> tuple[LiveFacts, list[Row]]:
+        """Return what the gateway knows of itself, and what is wrong with that."""
+        facts = await self.facts(whole=whole)
+        rows = report((each for each in FINDINGS.values() if each.live or each.blocks), facts)
+        return facts.gateway, [row for row in rows if row.subject]
+
+    async def report(
+        self, wanted: Callable[[Finding], object], facts: Evidence | None = None
+    ) -> list[Row]:
+        """Look for those findings that are wanted, and for their open alerts.
+
+        Args:
+            facts: Those of now, where they are known already.
+
+        Raises:
+            StorageUnavailable: The database cannot be read.
+        """
+        facts = facts or await self.facts()
+        named = [each for each in FINDINGS.values() if wanted(each)]
+        return await self.vitals.database.search(_in_database, named, facts)
+
+
+def _in_database(conn: Connection, wanted: Sequence[Finding], facts: Evidence) -> list[Row]:
+    return report(wanted, replace(facts, opened=conn), alerts.found(conn))
