@@ -43,12 +43,12 @@ UNUSABLE = {
     "no such tool": ("tools: {enabled: [nonsense]}", "unknown tools: nonsense"),
     "own records": ("tools: {policy: {own_records: [todo]}}", "tools.policy.own_records"),
     "no server for vectors": (
-        f"{CLAUDE}\nsearch: {{embeddings: provider, model: small}}",
-        "search.base_url",
+        f"{CLAUDE}\nauxiliary: {{embeddings: {{model: small}}}}",
+        "auxiliary.embeddings.base_url",
     ),
     "no key for vectors": (
-        f"search: {{embeddings: provider, model: small, base_url: {NOBODY}, api_key: 'kéy'}}",
-        "search.api_key",
+        f"auxiliary: {{embeddings: {{model: small, base_url: {NOBODY}, api_key: 'kéy'}}}}",
+        "auxiliary.embeddings.api_key",
     ),
     "nobody's workspace": ("tools: {workspace: {root: ~nobody-here/x}}", "tools.workspace.root"),
     "a log in no folder": ("logging: {file: /dev/null/parley.jsonl}", "logging.file"),
