@@ -15,6 +15,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import BaseHandler, HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
+MAX_BYTES = 8_000_000
+"""Of one event, or of a body that is no stream of events: eight times the longest known list of
+models (OpenRouter's). No answer that comes as one event is near it."""
 _PORTS = {"http": 80, "https": 443}
 _SCHEMES = {"ws": "http", "wss": "https"}
 _CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")

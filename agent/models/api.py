@@ -65,10 +65,6 @@ hundred. What goes beyond comes from a server that does not keep to the limit of
 LEAST_ANSWER_CHARS = 100_000
 """What an answer may have in any case: some servers do not count what a model thinks."""
 
-MAX_BYTES = 8_000_000
-"""Of one event, or of a body that is no stream of events: eight times the longest known list of
-models (OpenRouter's). Whoever sends an answer as one event does not come near either.
-"""
 HEADERS = {"Accept-Encoding": "identity"}
 """Of every request: compressed bodies could be of any size."""
 

@@ -5,15 +5,15 @@ What the SDK raises becomes a ModelError (agent/models/refusals.py).
 
 import functools
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 import anthropic
 import httpx2
 from typing_extensions import override
 
+from agent.bounded import bound
 from agent.errors import (
     ContextOverflow,
     ModelUnreachable,
@@ -23,7 +23,6 @@ from agent.models.anthropic.wire import Block, Place, opaque_fields, request_bod
 from agent.models.api import (
     CONNECT_TIMEOUT_S,
     HEADERS,
-    MAX_BYTES,
     UNREADABLE,
     ApiModel,
     StreamClock,
@@ -310,38 +309,3 @@ def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None
         # The system's words name the trouble (a name, a port); other texts may hold a header.
         told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
         raise ModelUnreachable(f"Anthropic: {in_words(exc)}{told}") from exc
-
-
-async def bound(response: httpx2.Response) -> None:
-    """Bound a response whose body was not read yet; a hook of httpx2's client.
-
-    The SDK reads every body as a whole that is no stream of events.
-
-    Raises:
-        RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
-    """
-    # A few compressed bytes can be gigabytes once they are read.
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        response.stream = _Bounded(response.stream)
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of a response, as far as it may go."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        seen = 0
-        async for chunk in self._inner:
-            seen += len(chunk)
-            if seen > MAX_BYTES:
-                raise httpx2.RemoteProtocolError(f"the answer has more than {MAX_BYTES:,} bytes")
-            yield chunk
-
-    @override
-    async def aclose(self) -> None:
-        await self._inner.aclose()

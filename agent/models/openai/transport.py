@@ -14,9 +14,9 @@ import aiohttp
 import orjson
 
 from agent.models import refusals
-from agent.models.api import CONNECT_TIMEOUT_S, DONE, HEADERS, MAX_BYTES
+from agent.models.api import CONNECT_TIMEOUT_S, DONE, HEADERS
 from agent.models.refusals import Refusal
-from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
+from agent.network import MAX_BYTES, UnusableEnvironment, in_words, proxy_for, tls_for
 
 _DRAIN_S = 1.0
 """How long the end of a body may take behind the last event; then the connection is given up."""

@@ -28,9 +28,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
-from typing_extensions import override
 
-from agent.network import proxy_for, tls_for
+from agent.bounded import bound
+from agent.network import MAX_BYTES, proxy_for, tls_for
 from agent.processes import keeper
 from agent.processes.helpers import KeptProgram
 from agent.processes.installations import leads_through, of_program, of_this_python
@@ -41,8 +41,6 @@ from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
 
 log = structlog.get_logger()
 
-MAX_MESSAGE_BYTES = 8_000_000
-"""Longest message of a server; a longer one ends the connection, or fails the call."""
 MAX_PARTS = 1_000
 """Of a result: the SDK takes seconds for those of a message that is nothing but parts."""
 ENDS_WITHIN_S = 2.0
@@ -218,7 +216,7 @@ async def over_pipes(
         ends_within_s=ENDS_WITHIN_S,
     )
     with incoming, received, sent, outgoing:
-        program = await KeptProgram.behind_keeper(MAX_MESSAGE_BYTES)
+        program = await KeptProgram.behind_keeper(MAX_BYTES)
         async with anyio.create_task_group() as tasks:
             # Its pipes are read until it has ended: a program whose output nobody takes would wait
             # for that, and not see that its stdin has ended.
@@ -258,7 +256,7 @@ async def _read(
             while line := await lines.readline():
                 await into.send(_parsed(line))
         except ValueError:
-            log.warning("mcp_message_too_long", server=name, most_bytes=MAX_MESSAGE_BYTES)
+            log.warning("mcp_message_too_long", server=name, most_bytes=MAX_BYTES)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
             return
 
@@ -302,52 +300,12 @@ async def over_http(server: McpServerSettings) -> AsyncIterator[Any]:
     # Beyond the limit of the tool, whose cancellation is passed on to the server.
     timeout = httpx2.Timeout(CONNECT_WITHIN_S, read=server.timeout_s + CONNECT_WITHIN_S)
     url = server.url or ""
-    transport = Bounded(httpx2.AsyncHTTPTransport(verify=tls_for(url), proxy=proxy_for(url)))
+    transport = httpx2.AsyncHTTPTransport(verify=tls_for(url), proxy=proxy_for(url))
+    hooks: dict[str, Any] = {"response": [bound]}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout, transport=transport) as client,
-        streamable_http_client(
-            url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
-        ) as streams,
+        httpx2.AsyncClient(
+            headers=headers, timeout=timeout, transport=transport, event_hooks=hooks
+        ) as client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=MAX_BYTES) as streams,
     ):
         yield streams
-
-
-class Bounded(httpx2.AsyncBaseTransport):
-    """Ends answers that are too long; streams of events are bounded one by one by the SDK."""
-
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
-        self._inner = inner
-
-    @override
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await self._inner.handle_async_request(request)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            await response.aclose()
-            raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            response.stream = _Measured(response.stream)
-        return response
-
-    @override
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _Measured(httpx2.AsyncByteStream):
-    """The body of an answer, as far as it may go."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_MESSAGE_BYTES
-        async for chunk in self._inner:
-            left -= len(chunk)
-            if left < 0:
-                raise httpx2.StreamError(f"the answer has more than {MAX_MESSAGE_BYTES:,} bytes")
-            yield chunk
-
-    @override
-    async def aclose(self) -> None:
-        await self._inner.aclose()

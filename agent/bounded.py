@@ -1,0 +1,42 @@
+"""Answers over HTTP that may not fill the memory, for clients of httpx2."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+from typing_extensions import override
+
+from agent.network import MAX_BYTES
+
+
+async def bound(response: httpx2.Response) -> None:
+    """Bound a response whose body was not read yet; a hook of httpx2's client.
+
+    Streams of events are bounded event by event where they are read.
+
+    Raises:
+        RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
+    """
+    # A few compressed bytes can be gigabytes once they are read.
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        response.stream = _Bounded(response.stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        seen = 0
+        async for chunk in self._inner:
+            seen += len(chunk)
+            if seen > MAX_BYTES:
+                raise httpx2.RemoteProtocolError(f"the answer has more than {MAX_BYTES:,} bytes")
+            yield chunk
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()
