@@ -29,6 +29,8 @@ from agent.models.base import ChatModel, Renewable
 
 log = structlog.get_logger()
 
+Clock = Callable[[], float]
+"""Seconds that never go back."""
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -68,7 +70,7 @@ class RetryPolicy:
 class RetryTiming:
     """Clock (seconds), sleep and dice of the policy; tests bring their own."""
 
-    now: Callable[[], float] = time.monotonic
+    now: Clock = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     draw: Callable[[float, float], float] = random.uniform  # noqa: S311
 
@@ -125,7 +127,7 @@ class Rests:
         accepted: The labels of those whose key was taken last, answered or not.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Clock = time.monotonic) -> None:
         self._now = now
         self.newest: dict[str, ModelError] = {}
         self._until: dict[int, float] = {}

@@ -299,3 +299,7 @@ def _told_of(kind: str) -> Told:
     """Return how a kind is told; that of an earlier version is over at the next look."""
     found = FINDINGS.get(kind)
     return found.told if found and found.told else Told(quiet_s=0.0)
+
+
+CurrentTelling = Callable[[], Telling]
+"""Returns how troubles are told by the settings as they are now."""

@@ -6,7 +6,7 @@ nothing can be entered: then the webhook is told at once, and chats as soon as r
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -14,7 +14,14 @@ import structlog
 from aiohttp import web
 from sqlalchemy import Connection
 
-from gateway.alerts.telling import AlertsTold, Judgement, Key, Telling, log_told, with_an_end
+from gateway.alerts.telling import (
+    AlertsTold,
+    CurrentTelling,
+    Judgement,
+    Key,
+    log_told,
+    with_an_end,
+)
 from gateway.alerts.webhook import AlertWebhook, tell_of_failed_look
 from gateway.errors import StorageError
 from gateway.findings.finding import Evidence, Finding, Sight, Unsure
@@ -47,7 +54,7 @@ class AlertWatch:
     """
 
     examination: Examination
-    telling: Callable[[], Telling]
+    telling: CurrentTelling
     wakeups: Wakeups
     webhook: AlertWebhook | None = None
     outage: tuple[str, float] | None = None

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -22,7 +22,7 @@ import tenacity
 from pydantic import SecretStr
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for
-from gateway.alerts.telling import Key, Telling, prefix_of_begin
+from gateway.alerts.telling import CurrentTelling, Key, prefix_of_begin
 from gateway.errors import StorageError
 from gateway.findings.finding import Sight
 from gateway.findings.report import FINDINGS
@@ -60,7 +60,7 @@ class AlertWebhook:
     """
 
     database: Database
-    telling: Callable[[], Telling]
+    telling: CurrentTelling
     pause_s: float = 1.0
     unstored: set[Key] = field(default_factory=set)
 

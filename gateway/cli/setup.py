@@ -222,7 +222,7 @@ class _Wizard:
     def _is_kept(self, section: str, before: Mapping[str, Any]) -> bool:
         """Try the answers and show what came of it; those that are not kept are forgotten."""
         say("  asking …", "dim")
-        checked = asyncio.run(questions.tried(self._target, self._draft, section))
+        checked = asyncio.run(questions.try_answers(self._target, self._draft, section))
         _show([checked])
         if not checked.is_wrong and (checked.outcome == "accepted" or _keep_anyway()):
             self._greetings.append(checked)

@@ -89,7 +89,9 @@ def usage(
         lines = _lines(conn, by, (first, today), zone, _rates(settings))
         spent = sum((line.spent for line in lines), Spent())
         if by in PAGED:
-            found = spending.page({line.name: line.spent for line in lines}, limit + 1, after)
+            found = spending.page_of_spent(
+                {line.name: line.spent for line in lines}, limit + 1, after
+            )
             shown, following = page_of(list(found), limit, lambda name: name)
             numbers = map(int, shown) if by == By.CONVERSATION else ()
             titles = conversations.titles(conn, list(numbers))

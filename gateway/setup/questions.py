@@ -134,7 +134,7 @@ def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: L
             answers.values[key] = text or None
 
 
-async def tried(target: Target, answers: Answers, section: str) -> Checked:
+async def try_answers(target: Target, answers: Answers, section: str) -> Checked:
     """Have the model or the account of a platform show whether the answers are right.
 
     Args:

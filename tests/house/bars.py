@@ -33,18 +33,18 @@ class Bar:
 
 
 ROOMS = {
-    "gateway/storage": Bar(15_500, now=17_206),
-    "agent/models": Bar(4_900, now=6_334),
-    "agent/tools": Bar(4_400, now=5_680),
-    "gateway/cli": Bar(4_400, now=5_468),
-    "gateway/console": Bar(None, now=4_775),
-    "adapters/web": Bar(None, now=4_592),
-    "gateway/pipeline": Bar(3_500, now=3_942),
-    "gateway/backup": Bar(None, now=1_414),
-    "gateway/supervision": Bar(None, now=2_493),
-    "adapters/slack": Bar(3_200, now=3_538),
-    "adapters/discord": Bar(3_000, now=3_406),
-    "agent/context": Bar(3_000, now=3_152),
+    "gateway/storage": Bar(15_500, now=16_079),
+    "agent/models": Bar(4_900, now=5_449),
+    "agent/tools": Bar(4_400, now=4_692),
+    "gateway/cli": Bar(4_400, now=4_766),
+    "gateway/console": Bar(None, now=4_594),
+    "adapters/web": Bar(None, now=4_590),
+    "gateway/pipeline": Bar(3_500, now=3_722),
+    "gateway/backup": Bar(None, now=1_404),
+    "gateway/supervision": Bar(None, now=2_514),
+    "adapters/slack": Bar(3_200, now=3_198),
+    "adapters/discord": Bar(3_000, now=3_095),
+    "agent/context": Bar(3_000, now=2_857),
 }
 """The largest rooms, in lines of all kinds: a ceiling falls with each gain, and never rises."""
 
@@ -52,14 +52,14 @@ HELLO = "files entered by a warm hello on Telegram"
 
 BARS = {
     "files side by side in gateway/": Bar(8),
-    "product files": Bar(300, now=434),
+    "product files": Bar(300, now=416),
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=97_329),
-    "lines of all kinds": Bar(90_000, now=103_564),
+    "product lines": Bar(83_000, now=91_749),
+    "lines of all kinds": Bar(90_000, now=97_976),
     **{f"lines of {room}": bar for room, bar in ROOMS.items()},
-    "files that one other file alone imports": Bar(50, now=80),
+    "files that one other file alone imports": Bar(50, now=72),
     "share of import lines": Bar(None, unit=" %"),
     "import cycles of files": Bar(0),
     "import cycles of rooms": Bar(0),
@@ -84,7 +84,7 @@ BARS = {
     "pages cited that are not in this repository": Bar(0),
     "files outside of storage that import SQLAlchemy": Bar(None, now=33),
     "… that import more of it than `Connection`": Bar(0),
-    "`Row[` annotations": Bar(None, now=35),
+    "`Row[` annotations": Bar(None, now=33),
     "… outside of storage, or that leave it": Bar(0),
     "commands of the CLI": Bar(45, now=47),
     # On a busy machine one or two files that work beside it are entered by each hello, too.

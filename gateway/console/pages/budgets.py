@@ -22,7 +22,7 @@ def _read(
     """Return what was spent since then, by whom, and their names."""
     found = spending.spent(conn, "sender", Where(since))
     used = sum(found.values(), Spent()).usd
-    people = spending.page(found, register.PAGE + 1, after)
+    people = spending.page_of_spent(found, register.PAGE + 1, after)
     return used, people, members.names(conn, list(people))
 
 

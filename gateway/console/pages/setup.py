@@ -27,7 +27,7 @@ from gateway.setup.questions import (
     platforms_asked_about,
     take,
     take_model,
-    tried,
+    try_answers,
     wrong,
 )
 from gateway.setup.writing import WrittenSettings, refuse_unwritable, write
@@ -124,7 +124,7 @@ async def _model(ask: Ask) -> Result:
         raise GatewayError("Please choose a provider.")
     draft = Answers()
     take_model(draft, provider, _answers(ask, asked), now)
-    return await _written(ask, target, draft, await tried(target, draft, MODEL))
+    return await _written(ask, target, draft, await try_answers(target, draft, MODEL))
 
 
 async def _account(ask: Ask) -> Result:
@@ -136,7 +136,7 @@ async def _account(ask: Ask) -> Result:
         raise GatewayError(f"{platform.title} is set up already; `parley setup` changes it.")
     draft, asked = Answers(), of_platform(platform)
     take(draft, asked, _answers(ask, asked))
-    return await _written(ask, target, draft, await tried(target, draft, platform.name))
+    return await _written(ask, target, draft, await try_answers(target, draft, platform.name))
 
 
 def _answers(ask: Ask, asked: Sequence[SetupQuestion]) -> dict[str, str]:

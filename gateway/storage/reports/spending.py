@@ -152,7 +152,7 @@ def total(conn: Connection, where: Where, rates: Rates | None = None) -> Spent:
     return sum(spent(conn, "model", where, rates).values(), Spent())
 
 
-def page(found: Mapping[str, Spent], limit: int, after: str | None) -> dict[str, Spent]:
+def page_of_spent(found: Mapping[str, Spent], limit: int, after: str | None) -> dict[str, Spent]:
     """Return the next names behind one; raises `NotFound` if it does not exist."""
     names = list(found)
     if after is not None and after not in found:
