@@ -15,7 +15,8 @@ async def bound(response: httpx2.Response) -> None:
     Streams of events are bounded event by event where they are read.
 
     Raises:
-        RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
+        RemoteProtocolError: The body is compressed.
+        StreamError: Later, from the body: it is too large. MCP's SDK fails the call by it.
     """
     # A few compressed bytes can be gigabytes once they are read.
     if response.headers.get("content-encoding", "identity") != "identity":
@@ -34,7 +35,7 @@ class _Bounded(httpx2.AsyncByteStream):
         async for chunk in self._inner:
             seen += len(chunk)
             if seen > MAX_BYTES:
-                raise httpx2.RemoteProtocolError(f"the answer has more than {MAX_BYTES:,} bytes")
+                raise httpx2.StreamError(f"the answer has more than {MAX_BYTES:,} bytes")
             yield chunk
 
     @override

@@ -305,7 +305,7 @@ def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None
         else:
             refusal = read(exc.status_code, exc.response.headers, exc.body)
         raise refusal.error(key, window, asked) from exc
-    except (anthropic.APIError, httpx2.HTTPError, *UNREADABLE) as exc:
+    except (anthropic.APIError, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as exc:
         # The system's words name the trouble (a name, a port); other texts may hold a header.
         told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
         raise ModelUnreachable(f"Anthropic: {in_words(exc)}{told}") from exc
