@@ -20,7 +20,6 @@ from adapters.base import Adapter, Share
 from adapters.registry import BUILT_IN
 from adapters.web.guard import Guard
 from agent.models.base import ChatModel
-from agent.network import troubles
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement, descriptors
 from agent.tokens.estimate import load_beside
@@ -94,8 +93,6 @@ from gateway.wiring import (
     models_of,
     open_tools,
     registered,
-    toolless_warnings,
-    unconfined_warning,
     with_told_windows,
 )
 
@@ -120,7 +117,7 @@ class Platforms:
 
     adapters: Mapping[Account, Adapter]
     supervised: Sequence[Supervised]
-    vitals: Vitals
+    examination: Examination
     reactions: ReactionQueue
     others: OtherReplicas | None = None
     alerts: AlertWatch | None = None
@@ -278,13 +275,18 @@ async def _welcome(
         await gateway.intake.show_tools(origin.held)
     code = await owner_code(database, settings, gateway.replica.id)
     link = await database.write(web_door.new_link) if settings.web.enabled else None
-    warnings = start_warnings(origin.plugins.missing_guards, model)
-    warnings += (*unconfined_warning(origin.foreign), *troubles())
+    found = await gateway.platforms.examination.report(lambda finding: finding.at_start)
+    seen = [row for row in found if row.subject]
+    for row in seen:
+        log.warning("found_at_start", finding=row.id, text=row.text)
     return Welcome(
         port=0,
         caching=caching_text(agent.models[0], agent.caching),
         owner_code=code,
-        warnings=warnings + toolless_warnings(origin.line),
+        warnings=(
+            *start_warnings(origin.plugins.missing_guards, model),
+            *(row.text for row in seen),
+        ),
         sign_in=None if link is None else link.secret,
         summaries=model.summaries,
     )
@@ -358,7 +360,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
         "inquiries": beside.inquiries.run(),
         "prepare summaries": beside.preparations.run(),
         "search index": beside.indexer.run(),
-        "watch": platforms.vitals.watch.run(),
+        "watch": platforms.examination.vitals.watch.run(),
         "modes": keep_modes(lambda: gateway.settings),
         "prune": gateway.reloading.parts.pruner.run(),
         "backups": Backups(gateway.database, gateway.replica, gateway.settings).run(),
@@ -471,7 +473,7 @@ async def assembled(
     )
     alerts = build_alerts(lambda: reloading.settings, examination, wakeups, owners)
     others = _others(database, replica, wakeups, stops, reloading, accounts)
-    platforms = Platforms(adapters, supervised, vitals, reactions, others, alerts)
+    platforms = Platforms(adapters, supervised, examination, reactions, others, alerts)
     inside = Inside(*(database, health, intake.facts, intake.money, operator), origin.plugins)
     routes = [health.control_route(), *alert_routes(alerts), *control.routes(operator)]
     instruments = Instruments(LookedAt(reloading, database, supervised, vitals.watch, worker))

@@ -23,7 +23,6 @@ from adapters.registry import BUILT_IN, Host, PlatformSection, account_of, build
 from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError
-from agent.models.api import ApiModel
 from agent.models.base import ChatModel, can_be_key
 from agent.models.factory import build_models, resolve_provider
 from agent.models.recovery import Recovery, RetryPolicy
@@ -195,26 +194,6 @@ def caching_text(model: ChatModel, caching: CachingSettings) -> str:
     if model.provider == "offline":
         return "💾 Prompt caching: off (the offline model reads for free)"
     return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
-
-
-def toolless_warnings(line: Sequence[Configured]) -> tuple[str, ...]:
-    """Return what is said at the start of models whose server takes no tools, as was learned."""
-    first = [block.models[0] for block in line]
-    return tuple(
-        f"{model.name}: its server takes no tools (docs/models.md, What a server does not take)"
-        for model in first
-        if isinstance(model, ApiModel) and "no_tools" in model.mode.quirks
-    )
-
-
-def unconfined_warning(foreign: ServedTools) -> tuple[str, ...]:
-    """Return the start's lines about MCP programs without walls, if any."""
-    names = [each.name for each in foreign.states() if each.is_confined is False]
-    if not names:
-        return ()
-    log.warning("mcp_unconfined", servers=names)
-    named = ", ".join(names)
-    return (f"MCP programs that run unconfined, as Parley itself does: {named} (docs/mcp.md)",)
 
 
 def build_agent(

@@ -139,9 +139,6 @@ def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[s
         " that touch the world are refused until it is, or is taken out of plugins.enabled"
         for name in missing_guards
     ]
-    if model.tools_off:
-        log.warning("tools_off", reason=model.tools_off)
-        found.append(model.tools_off)
     if crowded := crowding_text(model):
         log.warning(
             "prompt_leaves_little_room",

@@ -24,7 +24,6 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.api import ApiModel
 from agent.models.base import ChatModel
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
@@ -46,7 +45,6 @@ from gateway.wiring import (
     build_writers,
     caching_text,
     learn_windows,
-    toolless_warnings,
 )
 from tests.support.door import AUTHORIZED, MemoryDoor
 from tests.support.gateway import Running, running, settings_of
@@ -128,22 +126,6 @@ def test_further_fields_go_to_the_same_provider_only(
     model = LOCAL | {"extra_body": OWN_FIELDS}
     build_writers(settings_of(tmp_path, model=model, auxiliary={"compression": block}))
     assert [settings.extra_body for settings in built] == [sent]
-
-
-def test_a_server_without_tools_is_told_of_at_the_start(tmp_path: Path) -> None:
-    """Each model of the line, once it is known; all keys of a model know it."""
-    line = build_line(settings_of(tmp_path, model=LOCAL | {"api_keys": ["abcd1234", "efgh5678"]}))
-    assert toolless_warnings(line) == ()
-    [block] = line
-    first, second = block.models
-    assert isinstance(first, ApiModel)
-    assert isinstance(second, ApiModel)
-    first.mode.keep_to(["no_tools"])
-    [warning] = toolless_warnings(line)
-    assert warning.startswith(f"{first.name}: its server takes no tools")
-    assert second.mode.quirks == first.mode.quirks
-    again = build_line(settings_of(tmp_path, model=LOCAL))
-    assert toolless_warnings(again) == (warning,)
 
 
 def test_the_summary_model_has_keys_and_a_window_of_its_own(tmp_path: Path) -> None:

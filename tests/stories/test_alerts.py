@@ -195,7 +195,9 @@ async def test_a_database_that_is_taken_away(
     async with scene(driver, tmp_path, HeldModel(echo), **sections) as on:
         await on.ann.say("hello")
         await on.answered(on.ann)
-        on.gateway.platforms.vitals.clock = itertools.count(0.0, DATABASE_AFTER_S).__next__
+        on.gateway.platforms.examination.vitals.clock = itertools.count(
+            0.0, DATABASE_AFTER_S
+        ).__next__
         take_away()
         await on.until(lambda: on.logged("alert_posted"))
         assert [each["kind"] for each in posted] == ["database-down"]
@@ -285,10 +287,10 @@ async def _unreachable(on: Scene, ways: Ways) -> AsyncIterator[None]:
     for route in (ways.receive, "getMe"):
         ways.fail(route, *[ways.lost] * LONG)
     await on.driver.disconnect()
-    on.gateway.platforms.vitals.clock = itertools.count(0.0, UNREACHABLE_S).__next__
+    on.gateway.platforms.examination.vitals.clock = itertools.count(0.0, UNREACHABLE_S).__next__
     yield
     # A connection that comes about may take a moment.
-    on.gateway.platforms.vitals.clock = lambda: 0.0
+    on.gateway.platforms.examination.vitals.clock = lambda: 0.0
     ways.recover()
 
 

@@ -110,7 +110,7 @@ async def test_a_connection_may_be_lost_for_a_while(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         await chat.ask("hello")
         now = [0.0]
-        chat.gateway.platforms.vitals.clock = lambda: now[0]
+        chat.gateway.platforms.examination.vitals.clock = lambda: now[0]
         [supervised] = chat.gateway.platforms.supervised
         supervised.stopped = "refused"
         await look(chat)
@@ -360,7 +360,7 @@ async def test_a_database_that_was_away_is_told_of_afterwards(
     async with running(tmp_path) as chat:
         await chat.ask("hello")
         now, states = [0.0], ["not writable: full", "not writable: full"]
-        chat.gateway.platforms.vitals.clock = lambda: now[0]
+        chat.gateway.platforms.examination.vitals.clock = lambda: now[0]
         real = Vitals.database_state
 
         async def state(vitals: Vitals) -> str:
@@ -402,7 +402,7 @@ async def test_more_than_there_is_room_for_is_one_line(
         await chat.ask("hello")
         rests = chat.agent.recovery.rests
         named = [ScriptedModel([], name=f"m{n}") for n in range(4)]
-        chat.gateway.platforms.vitals.models = lambda: (named, named, rests)
+        chat.gateway.platforms.examination.vitals.models = lambda: (named, named, rests)
         for each in named:
             rests.note_failure(each.label, CredentialsRefused("401"))
         assert len((await look(chat)).begun) == 4
@@ -413,7 +413,7 @@ async def test_more_than_there_is_room_for_is_one_line(
         await chat.execute(update(schema.alert).where(schema.alert.c.id == 4).values(told_at=None))
         await look(chat)
         assert "m3" in (await chat.answers(5))[4]
-        chat.gateway.platforms.vitals.models = lambda: ([], [], rests)
+        chat.gateway.platforms.examination.vitals.models = lambda: ([], [], rests)
         assert len((await look(chat)).ended) == 4
         assert len(await chat.answers(6)) == 6
 
@@ -459,7 +459,7 @@ async def test_lesser_messages_leave_room_for_an_error(tmp_path: Path, kind: str
         fail(chat, CredentialsRefused("401"))
         assert kinds((await look(chat)).begun) == ["key-refused"]
         assert "refuses" in (await chat.answers(2))[1]
-        chat.gateway.platforms.vitals.refused = lambda: ("file", "line 1")
+        chat.gateway.platforms.examination.vitals.refused = lambda: ("file", "line 1")
         assert (await look(chat)).begun
         assert (await chat.answers(3))[2] == FLOOD
 

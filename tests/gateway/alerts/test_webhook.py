@@ -171,7 +171,7 @@ async def test_without_a_database_it_is_told_at_once(
     """Each trouble once; the row that is made later knows that its begin was told."""
     async with posting(tmp_path, receiver) as (chat, watch, webhook):
         now = [0.0]
-        chat.gateway.platforms.vitals.clock = lambda: now[0]
+        chat.gateway.platforms.examination.vitals.clock = lambda: now[0]
 
         async def down(_: Vitals) -> str:
             return "not writable: disk full"

@@ -1,6 +1,5 @@
 """What is said at the start about what does not work as it may have been meant."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,14 +35,6 @@ def test_a_small_window_with_many_tools_is_said() -> None:
         [told] = start_warnings((), crowded)
     assert told.startswith("Prompt and tools: 5,000 of 8,000 tokens")
     assert [line["event"] for line in lines] == ["prompt_leaves_little_room"]
-
-
-def test_tools_that_are_off_are_said() -> None:
-    """If no wall works; `/status` says the same."""
-    off = replace(MODEL, tools_off="terminal and the file tools are off: no wall works here")
-    with capture_logs() as lines:
-        assert start_warnings((), off) == (off.tools_off,)
-    assert [line["event"] for line in lines] == ["tools_off"]
 
 
 LISTS = """

@@ -12,7 +12,7 @@ from tests.support.gateway import running
 async def test_how_long_a_state_lasts_is_counted_from_its_first_look(tmp_path: Path) -> None:
     """By the looks of this process; a connection that is back begins again at none."""
     async with running(tmp_path) as chat:
-        here, now = chat.gateway.platforms.vitals, [5.0]
+        here, now = chat.gateway.platforms.examination.vitals, [5.0]
         here.clock = lambda: now[0]
         chat.adapter.connected = False
         assert (await here.live()).lasting_s["telegram:default"] == 0.0
@@ -31,7 +31,7 @@ async def test_of_a_database_that_is_away_nothing_is_told(
 ) -> None:
     """Neither how accounts stand, nor whose the backups are."""
     async with running(tmp_path) as chat:
-        here = chat.gateway.platforms.vitals
+        here = chat.gateway.platforms.examination.vitals
         assert (await here.live()).makes_backups
 
         async def unreadable(_: vitals.Watch) -> None:

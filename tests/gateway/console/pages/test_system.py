@@ -108,7 +108,7 @@ async def test_a_further_shard_has_no_button(
     async with console(tmp_path) as running, running.browser() as browser:
         names = ("discord:default", "discord:default#1")
         shards = [SimpleNamespace(name=name, state="connected") for name in names]
-        vitals = running.serving.chat.gateway.platforms.vitals
+        vitals = running.serving.chat.gateway.platforms.examination.vitals
         monkeypatch.setattr(vitals, "adapters", shards)
         page = (await browser.get("/admin/settings")).text
     assert 'accounts/discord%3Adefault/restart"' in page
@@ -169,7 +169,7 @@ async def test_mcp_servers_are_shown_as_they_stand(
         add(kept, "mcp_lost", "warning", server="notes", reason=reason, tool="<write>", said="")
     async with console(tmp_path) as running, running.browser() as browser:
         assert "No MCP server is enabled" in (await browser.get("/admin/mcp")).text
-        running.serving.chat.gateway.platforms.vitals.servers = lambda: states
+        running.serving.chat.gateway.platforms.examination.vitals.servers = lambda: states
         page = (await browser.get("/admin/mcp")).text
         for words in ("mcp_files_read", "no schema", "the program has ended", "those that it had"):
             assert words in page
@@ -188,7 +188,7 @@ async def test_an_owner_decides_about_a_text_on_the_page(
     tool = ServedTool("mcp_files_read", "read", "Reads.", {}, held=HELD)
     state = ServerState("files", tools=[tool])
     async with console(tmp_path) as running, running.browser() as browser:
-        running.serving.chat.gateway.platforms.vitals.servers = lambda: [state]
+        running.serving.chat.gateway.platforms.examination.vitals.servers = lambda: [state]
         await running.database.write(mcp.note, [HELD])
         await running.invite("ann", "guest")
         page = (await browser.get("/admin/mcp")).text
