@@ -37,7 +37,7 @@ PER_HOUR = 10
 PAGE = "docs/operations.md"
 REASON_CHARS = 300
 FLOOD = (
-    "**Trouble:** there is more than I tell one by one within an hour. `parley alerts` lists all of"
+    "**Trouble:** there is more than I tell one by one within an hour. `parley status` lists all of"
     " it; I go on telling when it is calmer."
 )
 NOT_SET_UP = "{subject} is not set up any more"

@@ -1,6 +1,6 @@
 """`parley doctor`: what is not as it should be, why that matters, and how it is fixed.
 
-`parley upgrade --check` looks for those of its findings that are about a new version.
+With `--upgrade` it looks for those findings alone that are about a new version.
 """
 
 import asyncio
@@ -54,11 +54,10 @@ OF_AN_UPGRADE = (
 """Findings that say what a start of this version would change, or what would keep it from one."""
 
 doctor_app = typer.Typer(add_completion=False)
-upgrade_app = typer.Typer(add_completion=False)
 
 
 @doctor_app.command("doctor")
-def doctor(
+def doctor(  # noqa: PLR0913 - an option each
     context: typer.Context,
     *,
     json: AsJson = False,
@@ -66,40 +65,24 @@ def doctor(
     everything: Annotated[bool, typer.Option("--all", help="Show what is fine, too.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no provider.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Read the whole database.")] = False,
+    upgrade: Annotated[
+        bool,
+        typer.Option("--upgrade", help="Only what starting this version would change; offline."),
+    ] = False,
 ) -> None:
     """Find what is wrong, why that matters, and how to fix it.
 
     Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be checked.
     """
-    with _facts(context, offline=offline, deep=deep) as facts:
-        open_alerts = alerts.found(facts.opened) if facts.opened else ()
-        rows = report(FINDINGS.values(), facts, open_alerts)
+    with _facts(context, offline=offline or upgrade, deep=deep) as facts:
+        open_alerts = alerts.found(facts.opened) if facts.opened and not upgrade else ()
+        wanted = [each for each in FINDINGS.values() if not upgrade or each.id in OF_AN_UPGRADE]
+        rows = report(wanted, facts, open_alerts)
     fixed = [each.fix() for each in rows if fix and each.fix]
-    _show(rows, json=json, everything=everything)
+    _show(rows, json=json, everything=everything or upgrade)
     for line in fixed if not json else ():
         say(f"fixed: {line}", "green")
     raise typer.Exit(exit_code(rows))
-
-
-@upgrade_app.command("upgrade")
-def upgrade(
-    context: typer.Context,
-    check: Annotated[bool, typer.Option("--check", help="Compare; nothing is changed.")] = False,
-    json: AsJson = False,
-) -> None:
-    """Say what starting this version would change here, and what to do first; offline.
-
-    These are findings of `parley doctor`. Exit code 1 where something is wrong.
-    """
-    if not check:
-        raise typer.BadParameter(
-            "Parley does not replace itself: install the new version as you installed this one"
-            " (docs/upgrade.md), then `parley upgrade --check`"
-        )
-    with _facts(context, offline=True, deep=False) as facts:
-        rows = report((FINDINGS[name] for name in OF_AN_UPGRADE), facts)
-    _show(rows, json=json, everything=True)
-    raise typer.Exit(1 if any(each.level == "error" for each in rows) else 0)
 
 
 @contextmanager

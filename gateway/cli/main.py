@@ -24,7 +24,7 @@ COMMANDS = {
     "ask": "Ask one question and print the answer; piped input is its context.",
     "status": "Show whether the gateway runs, what waits, what it costs, and what is wrong.",
     "logs": "Print the log in readable form.",
-    "alerts": "Troubles that owners were alerted to.",
+    "alerts": "Alerts to owners.",
     "doctor": "Find what is wrong, why that matters, and how to fix it.",
     "web": "Let people use the web chat, and sign them out.",
     "pair": "Decide who may write to the bot.",
@@ -44,7 +44,6 @@ COMMANDS = {
         "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
     ),
     "db": "Look after the database's schema.",
-    "upgrade": "Say what starting this version would change here, and what to do first; offline.",
     "import": "Take over the data of another agent.",
     "replay": (
         "Play recorded conversations through the real path; exit code 1 if an answer is missing."
@@ -96,7 +95,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "setup":
             from gateway.cli.setup import setup_app as found
         case "alerts":
-            from gateway.cli.upkeep.status import alerts_app as found
+            from gateway.cli.status import alerts_app as found
         case "doctor":
             from gateway.cli.doctor import doctor_app as found
         case "open":
@@ -108,23 +107,23 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "ask":
             from gateway.cli.ask import ask_app as found
         case "status":
-            from gateway.cli.upkeep.status import status_app as found
+            from gateway.cli.status import status_app as found
         case "logs":
             from gateway.cli.logs import logs_app as found
         case "replay":
             from gateway.cli.replay import replay_app as found
         case "backup":
-            from gateway.cli.upkeep.db import backup_app as found
+            from gateway.cli.db import backup_app as found
         case "restore":
-            from gateway.cli.upkeep.db import restore_app as found
+            from gateway.cli.db import restore_app as found
         case "forget":
-            from gateway.cli.upkeep.db import forget_app as found
+            from gateway.cli.db import forget_app as found
         case "config":
             from gateway.cli.config import config_app as found
         case "db":
-            from gateway.cli.upkeep.db import db_app as found
+            from gateway.cli.db import db_app as found
         case "dead-letters":
-            from gateway.cli.upkeep.db import letters_app as found
+            from gateway.cli.db import letters_app as found
         case "sessions":
             from gateway.cli.sessions import sessions_app as found
         case "engines":
@@ -138,11 +137,9 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "policy":
             from gateway.cli.audit import policy_app as found
         case "search":
-            from gateway.cli.upkeep.db import search_app as found
+            from gateway.cli.db import search_app as found
         case "adapter":
             from gateway.cli.config import adapter_app as found
-        case "upgrade":
-            from gateway.cli.doctor import upgrade_app as found
         case "import":
             from gateway.cli.setup import import_app as found
         case _:

@@ -86,7 +86,7 @@ BARS = {
     "… that import more of it than `Connection`": Bar(0),
     "`Row[` annotations": Bar(None, now=33),
     "… outside of storage, or that leave it": Bar(0),
-    "commands of the CLI": Bar(45, now=47),
+    "commands of the CLI": Bar(45),
     # On a busy machine one or two files that work beside it are entered by each hello, too.
     HELLO: Bar(75, now=94),
     "statements: a plain message": Bar(27),

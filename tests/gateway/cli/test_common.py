@@ -29,7 +29,6 @@ MISTAKES = {
 READS = (
     "status",
     "logs",
-    "alerts",
     "dead-letters list",
     "usage",
     "sessions list",

@@ -235,7 +235,7 @@ def test_no_secret_is_in_what_it_says(parley: Parley, open_home: Path) -> None:
 class TestUpgrade:
     def checked(self, parley: Parley) -> dict[str, tuple[str, str]]:
         """Return level and text of each finding, of several the worst."""
-        rows = orjson.loads(parley("upgrade", "--check", "--json").out)
+        rows = orjson.loads(parley("doctor", "--upgrade", "--json").out)
         worst: dict[str, tuple[str, str]] = {}
         for row in rows:
             worst.setdefault(row["id"], (row["level"], row["text"]))
@@ -247,15 +247,9 @@ class TestUpgrade:
         found = self.checked(parley)
         assert found.pop("restart-due")[0] == "unknown"
         assert {level for level, _ in found.values()} == {"fine"}
-        result = parley("upgrade", "--check")
+        result = parley("doctor", "--upgrade")
         assert result.code == 0
         assert "database-migrated: The database has this version's schema" in result.out
-
-    def test_without_check_nothing_is_done(self, parley: Parley) -> None:
-        """Parley does not replace itself."""
-        result = parley("upgrade")
-        assert result.code == 2
-        assert "does not replace itself" in result.err
 
     def test_migrations_that_wait_are_listed(
         self, parley: Parley, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -266,20 +260,20 @@ class TestUpgrade:
         level, text = self.checked(parley)["database-migrated"]
         assert level == "warning"
         assert text.startswith(f"1 migration to go: {REVISION} ")
-        told = parley("upgrade", "--check")
-        assert told.code == 0
+        told = parley("doctor", "--upgrade")
+        assert told.code == 1
         assert "`parley backup --to FOLDER` first: it is the only way back" in told.out
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
         assert self.checked(parley)["database-migrated"][0] == "error"
-        assert parley("upgrade", "--check").code == 1
+        assert parley("doctor", "--upgrade").code == 2
 
     def test_a_newer_database_blocks(self, parley: Parley, store: Store) -> None:
         """An older version must not start on it."""
         store.run(made_newer)
         store.connection.engine.dispose()
         assert self.checked(parley)["database-down"][0] == "error"
-        assert parley("upgrade", "--check").code == 1
+        assert parley("doctor", "--upgrade").code == 2
 
     def test_a_setting_that_is_not_known_blocks(self, parley: Parley, tmp_path: Path) -> None:
         """With its place; nothing else can be said then."""
@@ -293,7 +287,7 @@ class TestUpgrade:
         (tmp_path / "parley.yaml").write_text("tools: {enabled: [gone]}\n")
         level, text = self.checked(parley)["settings-readable"]
         assert (level, "gone" in text) == ("error", True)
-        assert parley("upgrade", "--check").code == 1
+        assert parley("doctor", "--upgrade").code == 2
 
     def test_an_older_process_is_named(
         self, parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

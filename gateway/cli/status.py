@@ -1,4 +1,4 @@
-"""`parley status`: one screen about the gateway of this home; `parley alerts`: its troubles.
+"""`parley status`: one screen about the gateway of this home; `parley alerts test`.
 
 What the process knows comes through its socket, what is stored from the database; where no gateway
 runs the database alone is asked, and that is said. Exit codes of the screen: 0 it runs and is
@@ -7,10 +7,10 @@ ready, 1 it runs and is not, 3 it does not run. `parley alerts test` needs one t
 
 import asyncio
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import typer
@@ -21,8 +21,9 @@ from agent.models.factory import resolve_provider
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
 from gateway.backup import backups
-from gateway.cli.common import LISTED, AsJson, AsLines, Limit, opened, readable, settings_of
-from gateway.cli.output import say, show_json, show_lines, show_table, warn
+from gateway.cli.common import AsJson, opened, readable, settings_of
+from gateway.cli.output import say, show_json, warn
+from gateway.console.wording import stretch
 from gateway.errors import GatewayError
 from gateway.findings.finding import Evidence
 from gateway.findings.report import FINDINGS, pressing, report
@@ -34,11 +35,9 @@ from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import health, spending
 from gateway.storage.reports.spending import Where
-from gateway.storage.schema import iso_time
 from gateway.supervision.accounts import WORKING
 
 NOT_READY, NOT_RUNNING = 1, 3
-_SHOWN_FINDINGS = 5
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 status_app = typer.Typer(add_completion=False)
@@ -169,7 +168,7 @@ def _first(found: dict[str, Any]) -> Line:
     if process is None:
         source = "" if "trouble" in found["database"] else "; this is from the database"
         return f"no gateway runs in {found['home']}{source}", "bold yellow"
-    since = span(time.time() - process["started_at"])
+    since = stretch(time.time() - process["started_at"])
     head = f"parley {process['version']} runs in {found['home']} since {since}"
     if found["ready"]:
         return f"{head}, and is ready", "bold green"
@@ -198,7 +197,7 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
         told.append((f"  {'replicas':<10} {replicas['living']} alive{silent}", style))
     if found["questions"]:
         told.append((
-            f"  {'questions':<10} {_count(found['questions'])} for a person",
+            f"  {'questions':<10} {count(found['questions'], 'question')} to a person",
             "yellow",
         ))
     return told
@@ -207,11 +206,9 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
 def _waiting(rows: dict[str, Any], what: str) -> str:
     if not rows["messages"]:
         return f"nothing waits {what}"
-    return f"{_count(rows['messages'])} {what}, the oldest for {span(rows['oldest_s'])}"
-
-
-def _count(waiting: int) -> str:
-    return f"{waiting:,} {'waits' if waiting == 1 else 'wait'}"
+    return (
+        f"{count(rows['messages'], 'message')} {what}, the oldest for {stretch(rows['oldest_s'])}"
+    )
 
 
 def _of_backup(backup: dict[str, Any] | None) -> Line:
@@ -220,73 +217,22 @@ def _of_backup(backup: dict[str, Any] | None) -> Line:
         return f"{name} none (backup.to)", "dim"
     if backup["path"] is None:
         return f"{name} none yet in {backup['to']}", "yellow"
-    return f"{name} {span(backup['age_s'])} old: {backup['path']}", ""
+    return f"{name} {stretch(backup['age_s'])} old: {backup['path']}", ""
 
 
 def _of_findings(found: list[dict[str, Any]]) -> list[Line]:
     """Return what needs somebody, the worst first."""
     told = [
-        (f"  {each['id']}: {each['text']}{_since(each)}", _COLOURS[each["level"]])
-        for each in found[:_SHOWN_FINDINGS]
+        (f"  {each['id']}: {each['text']}{_since(each)}", _COLOURS[each["level"]]) for each in found
     ]
-    if (more := len(found) - _SHOWN_FINDINGS) > 0:
-        told.append((f"  and {more} more: parley doctor", "yellow"))
     return told or [(f"  {'findings':<10} none", "")]
 
 
 def _since(row: dict[str, Any]) -> str:
-    return f" (for {span(row['since_s'])})" if row["since_s"] else ""
+    return f" (for {stretch(row['since_s'])})" if row["since_s"] else ""
 
 
-def span(seconds: float) -> str:
-    """Return a time in the two largest of days, hours, minutes, seconds."""
-    left = max(round(seconds), 0)
-    parts = []
-    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2]) or "0 s"
-
-
-alerts_app = typer.Typer(help="Troubles that owners were alerted to.", invoke_without_command=True)
-
-
-@alerts_app.callback()
-def list_alerts(
-    context: typer.Context,
-    limit: Limit = LISTED,
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="Show what is over, too.")] = False,
-    json: AsLines = False,
-) -> None:
-    """List the troubles that are there, the newest first; docs/alerts.md says what to do."""
-    if context.invoked_subcommand is not None:
-        return
-    with opened(settings_of(context)) as conn:
-        found = alerts.found(conn, with_past=everything, limit=limit)
-    if json:
-        show_lines(_as_data(each) for each in found)
-        return
-    headings = ("id", "kind", "since", "over", "told", "what")
-    show_table(
-        headings, [_row(each) for each in found], "nothing is wrong, as far as Parley has seen"
-    )
-
-
-def _row(alert: Alert) -> list[object]:
-    over = "-" if alert.over_at is None else iso_time(alert.over_at)
-    told = "yes" if alert.told_at is not None else "not yet"
-    return [alert.id, alert.kind, iso_time(alert.since), over, told, alert.text]
-
-
-def _as_data(alert: Alert) -> dict[str, object]:
-    times = {
-        name: None if at is None else iso_time(at)
-        for name, at in asdict(alert).items()
-        if name in {"since", "told_at", "over_at"}
-    }
-    return asdict(alert) | times
+alerts_app = typer.Typer(help="Alerts to owners.", no_args_is_help=True)
 
 
 @alerts_app.command("test")

@@ -1,4 +1,4 @@
-"""`parley status` and `parley alerts`: one screen, its exit codes, and what owners are told."""
+"""`parley status` and `parley alerts test`: one screen, exit codes, and what owners are told."""
 
 import asyncio
 import json
@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from agent.errors import CreditUsedUp
-from gateway.cli.upkeep import status
-from gateway.cli.upkeep.status import lines, span
+from gateway.cli import status
+from gateway.cli.status import lines
 from gateway.commands.status import troubles_text
 from gateway.findings.report import Row
 from gateway.http import control
@@ -161,48 +160,10 @@ def test_the_screen_names_what_is_wrong() -> None:
     assert any("none yet in /b" in line for line in shown(backup=late | {"path": None}))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0 s"), (-5, "0 s"), (59.6, "1 min"), (3_661, "1 h 1 min"), (90_000, "1 d 1 h")],
-)
-def test_a_span_has_two_parts(seconds: float, words: str) -> None:
-    """The largest ones."""
-    assert span(seconds) == words
-
-
-@pytest.fixture
-def troubled(store: Store) -> Store:
-    """One that is open, and one that is over."""
-    over = store.run(alerts.note, "disk-full", "/data", "only 1 MB is free", 1_700_000_000.0)
-    assert over is not None
-    store.run(alerts.end, over, 0.0)
-    store.run(alerts.note, "money-gone", "claude", "no [b]credit[/b] left", 1_700_000_000.0)
-    return store
-
-
-@pytest.mark.usefixtures("troubled")
-def test_what_is_open_is_listed(parley: Run) -> None:
-    """With `--all` what is over as well."""
-    ended = parley("alerts")
-    assert "no [b]credit[/b] left" in ended.out
-    assert "disk-full" not in ended.out
-    found = [orjson.loads(line) for line in parley("alerts", "--all", "--json").out.splitlines()]
-    assert [(each["kind"], each["over_at"] is None) for each in found] == [
-        ("money-gone", True),
-        ("disk-full", False),
-    ]
-    assert found[0]["since"] == "2023-11-14T22:13:20Z"
-
-
-@pytest.mark.usefixtures("store")
-def test_of_nothing_it_says_so(parley: Run) -> None:
-    """An empty table would look like a failure."""
-    assert "nothing is wrong" in parley("alerts").out
-
-
-def test_owners_read_of_troubles_in_their_status(troubled: Store) -> None:
+def test_owners_read_of_troubles_in_their_status(store: Store) -> None:
     """As code: what a platform says is no markup."""
-    text = troubles_text(troubled.run(alerts.found))
+    store.run(alerts.note, "money-gone", "claude", "no [b]credit[/b] left", 1_700_000_000.0)
+    text = troubles_text(store.run(alerts.found))
     assert text.endswith("- `no [b]credit[/b] left`, since 2023-11-14T22:13:20Z")
     assert troubles_text([]) == ""
 
