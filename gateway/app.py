@@ -33,7 +33,6 @@ from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
-from gateway.alerts.watch import AlertWatch, alert_routes
 from gateway.backup.backups import Backups
 from gateway.backup.pruning import Pruner
 from gateway.commands.status_figures import start_warnings
@@ -45,6 +44,7 @@ from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
 from gateway.findings.report import Examination
 from gateway.findings.vitals import Vitals
+from gateway.findings.watch import AlertWatch
 from gateway.http import control
 from gateway.http.connections import Connections
 from gateway.http.control import Operator
@@ -475,7 +475,7 @@ async def assembled(
     others = _others(database, replica, wakeups, stops, reloading, accounts)
     platforms = Platforms(adapters, supervised, examination, reactions, others, alerts)
     inside = Inside(*(database, health, intake.facts, intake.money, operator), origin.plugins)
-    routes = [health.control_route(), *alert_routes(alerts), *control.routes(operator)]
+    routes = [health.control_route(), *control.alert_routes(alerts), *control.routes(operator)]
     instruments = Instruments(LookedAt(reloading, database, supervised, vitals.watch, worker))
     server = _server(instruments, inside, routes, door)
     async with (

@@ -50,9 +50,6 @@ from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.embeddings import SPEAK_OPENAI, Embedder
 from gateway.agent_ports.files import with_pictures_of
 from gateway.agent_ports.tools import Workspaces, with_walls
-from gateway.alerts.telling import Telling
-from gateway.alerts.watch import AlertWatch
-from gateway.alerts.webhook import AlertWebhook
 from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules, status_facts
 from gateway.context.memory_reading import MemoryReader
@@ -62,6 +59,9 @@ from gateway.context.window import ContextParts, with_engine_tools
 from gateway.errors import SettingsError
 from gateway.findings.finding import Configured
 from gateway.findings.report import Examination
+from gateway.findings.telling import Telling
+from gateway.findings.watch import AlertWatch
+from gateway.findings.webhook import AlertWebhook
 from gateway.http.server import ChatHistory
 from gateway.logging.setup import log_path, refuse_unwritable
 from gateway.pipeline.intake import IntakeRules

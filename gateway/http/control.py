@@ -27,7 +27,8 @@ from gateway.access.web_door import NewLink, SignedOut
 from gateway.agent_ports.search import Indexer
 from gateway.backup.pruning import Pruner
 from gateway.commands.approvals import ReplyOutcome
-from gateway.errors import GatewayError, GatewayNotRunning, NotFound
+from gateway.errors import GatewayError, GatewayNotRunning, NotFound, StorageError
+from gateway.findings.watch import AlertWatch
 from gateway.settings.changes import SettingChange, SettingsQuestion
 from gateway.settings.tree import RetentionSettings, Settings
 from gateway.signals import Wakeups
@@ -43,7 +44,6 @@ from gateway.supervision.rotation import Reloaded, SettingsReloaded
 
 SOCKET = "parley.sock"
 TEST_ALERTS = "test-alerts"
-"""Answered by gateway/alerts/watch.py."""
 READY_WITHIN_S = 15.0
 """So long a gateway has to say how it is; its own looks at the database take a few seconds."""
 S = TypeVar("S", bound=Section)
@@ -247,6 +247,21 @@ def routes(operator: Operator) -> list[web.RouteDef]:
         web.post("/control/settings/{what}", partial(_of_settings, operator)),
         web.post("/control/{action}", act),
     ]
+
+
+def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
+    """Return the control route of `parley alerts test`; for the Unix socket only."""
+
+    async def test(_: web.Request) -> web.Response:
+        if watch is None:
+            return web.json_response({"error": "alerts.enabled is false"}, status=409)
+        try:
+            chats, is_posted = await watch.test()
+        except StorageError as exc:
+            return web.json_response({"error": str(exc)}, status=409)
+        return web.json_response({"result": {"chats": chats, "webhook": is_posted}})
+
+    return [web.post(f"/control/{TEST_ALERTS}", test)]
 
 
 async def _of_settings(operator: Operator, request: web.Request) -> web.Response:

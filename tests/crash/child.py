@@ -84,12 +84,11 @@ from agent.turn.state import Agent, CallRules
 from agent.usage import FREE, Usage
 from gateway import app
 from gateway.access.policy import Access
-from gateway.alerts import telling, watch
-from gateway.alerts.telling import AlertsTold
-from gateway.alerts.watch import AlertWatch
 from gateway.errors import GatewayError, StorageUnavailable
-from gateway.findings import models
+from gateway.findings import models, telling, watch
 from gateway.findings.report import FINDINGS
+from gateway.findings.telling import AlertsTold
+from gateway.findings.watch import AlertWatch
 from gateway.http.server import ChatHistory
 from gateway.pipeline import delegation, next_turn, worker
 from gateway.pipeline.next_turn import burst

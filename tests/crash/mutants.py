@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
-from gateway.alerts.telling import Telling
 from gateway.context.parts import TurnParts
+from gateway.findings.telling import Telling
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.preview import TurnChat
 from gateway.storage.conversation import turn_journal, turns

@@ -70,7 +70,7 @@ NOT_A_STEP = {
     # Parts of a summary, which spare money: tests/stories/test_small_summary_models.py.
     "put_part",
     "forget_parts",
-    # What owners are told of, off the path: tests/gateway/alerts, tests/stories/test_alerts.py;
+    # What owners are told of, off the path: tests/gateway/findings, tests/stories/test_alerts.py;
     # `apply` also here.
     "apply",
     "test",

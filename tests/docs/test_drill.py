@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.telling import PAGE as TOLD_PAGE
 from gateway.findings.report import FINDINGS
+from gateway.findings.telling import PAGE as TOLD_PAGE
 from tests.gateway.findings.pages import alerts
 
 TOLD = {name for name, each in FINDINGS.items() if each.told}

@@ -22,7 +22,7 @@ NAMES_CLASSES = {
     *("agent/plugins/supervision.py", "gateway/context/memory.py"),  # to whoever wrote the plugin
     *("agent/prompt/skills.py", "agent/tools/registry.py"),  # to the model, or the skill's author
     *("agent/context/summary_model.py", "agent/processes/threads.py", "gateway/wiring.py"),  # logs
-    *("gateway/alerts/webhook.py", "gateway/supervision/crash_journal.py"),
+    *("gateway/findings/webhook.py", "gateway/supervision/crash_journal.py"),
     *("gateway/supervision/start_checks.py", "agent/spans.py"),
     "gateway/pipeline/delegation.py",
 }

@@ -1,6 +1,6 @@
 """Each fault leads to the right alert, once: real clients against the strict doubles.
 
-What every kind sees and says by itself: tests/gateway/alerts. Faults of models:
+What every kind sees and says by itself: tests/gateway/findings. Faults of models:
 test_model_fails_in_every_way. Broken networks: test_broken_networks.
 """
 
@@ -20,11 +20,11 @@ from aiohttp import web
 from sqlalchemy import select, update
 
 from agent.errors import CreditUsedUp
-from gateway.alerts import watch, webhook
-from gateway.alerts.watch import AlertWatch
+from gateway.findings import watch, webhook
 from gateway.findings.database import DATABASE_AFTER_S, LATE_S
 from gateway.findings.people import UNREACHABLE_S
 from gateway.findings.report import FINDINGS
+from gateway.findings.watch import AlertWatch
 from gateway.storage import schema
 from gateway.storage.database import Database
 from tests.e2e.platforms.conftest import DRIVERS

@@ -20,7 +20,7 @@ from psycopg.rows import dict_row
 
 from agent.messages import ChatMessage, decode, open_calls, text_of
 from agent.turn.loop import OUTCOME_UNKNOWN
-from gateway.alerts.telling import with_an_end
+from gateway.findings.telling import with_an_end
 from gateway.pipeline import notices
 from tests.support.crash_script import (
     PAYLOADS,

@@ -30,11 +30,11 @@ from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from agent.network import certificates
 from gateway.access.policy import Access, Owners
-from gateway.alerts.telling import AlertsTold, Telling
-from gateway.alerts.watch import LOOK_EVERY_S, judged
 from gateway.findings.finding import Evidence
 from gateway.findings.report import FINDINGS
+from gateway.findings.telling import AlertsTold, Telling
 from gateway.findings.vitals import LiveFacts
+from gateway.findings.watch import LOOK_EVERY_S, judged
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.settings.tree import AccessSettings, AlertSettings
 from gateway.storage import schema

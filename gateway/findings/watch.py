@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import structlog
-from aiohttp import web
 from sqlalchemy import Connection
 
-from gateway.alerts.telling import (
+from gateway.findings.finding import Evidence, Finding, Sight, Unsure
+from gateway.findings.machine import OF_DISKS
+from gateway.findings.report import FINDINGS, Examination
+from gateway.findings.telling import (
     AlertsTold,
     CurrentTelling,
     Judgement,
@@ -22,13 +24,8 @@ from gateway.alerts.telling import (
     log_told,
     with_an_end,
 )
-from gateway.alerts.webhook import AlertWebhook, tell_of_failed_look
-from gateway.errors import StorageError
-from gateway.findings.finding import Evidence, Finding, Sight, Unsure
-from gateway.findings.machine import OF_DISKS
-from gateway.findings.report import FINDINGS, Examination
 from gateway.findings.vitals import DATABASE
-from gateway.http.control import TEST_ALERTS
+from gateway.findings.webhook import AlertWebhook, tell_of_failed_look
 from gateway.signals import Wakeups
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
@@ -134,21 +131,6 @@ class AlertWatch:
         for conversation_id in chats:
             self.wakeups.outbox(conversation_id)
         return len(chats), None if self.webhook is None else await self.webhook.test()
-
-
-def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
-    """Return the control route of `parley alerts test`; for the Unix socket only."""
-
-    async def test(_: web.Request) -> web.Response:
-        if watch is None:
-            return web.json_response({"error": "alerts.enabled is false"}, status=409)
-        try:
-            chats, is_posted = await watch.test()
-        except StorageError as exc:
-            return web.json_response({"error": str(exc)}, status=409)
-        return web.json_response({"result": {"chats": chats, "webhook": is_posted}})
-
-    return [web.post(f"/control/{TEST_ALERTS}", test)]
 
 
 def _read(

@@ -16,10 +16,10 @@ from sqlalchemy import update
 
 from adapters.errors import SendDelayed
 from agent.errors import CreditUsedUp
-from gateway.alerts import webhook as module
-from gateway.alerts.watch import AlertWatch
-from gateway.alerts.webhook import AlertWebhook, signature
+from gateway.findings import webhook as module
 from gateway.findings.vitals import Vitals
+from gateway.findings.watch import AlertWatch
+from gateway.findings.webhook import AlertWebhook, signature
 from gateway.storage import schema
 from tests.support.gateway import Running, running
 

@@ -20,16 +20,15 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from gateway.alerts import telling, watch, webhook
-from gateway.alerts.telling import FLOOD, REASON_CHARS, AlertsTold
-from gateway.alerts.watch import AlertWatch
-from gateway.alerts.webhook import AlertWebhook
 from gateway.backup import backups
-from gateway.findings import machine
+from gateway.findings import machine, telling, watch, webhook
 from gateway.findings.models import FAILING_S
 from gateway.findings.people import UNREACHABLE_S
 from gateway.findings.report import FINDINGS
+from gateway.findings.telling import FLOOD, REASON_CHARS, AlertsTold
 from gateway.findings.vitals import Vitals
+from gateway.findings.watch import AlertWatch
+from gateway.findings.webhook import AlertWebhook
 from gateway.storage import schema
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert

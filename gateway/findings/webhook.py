@@ -22,10 +22,10 @@ import tenacity
 from pydantic import SecretStr
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for
-from gateway.alerts.telling import CurrentTelling, Key, prefix_of_begin
 from gateway.errors import StorageError
 from gateway.findings.finding import Sight
 from gateway.findings.report import FINDINGS
+from gateway.findings.telling import CurrentTelling, Key, prefix_of_begin
 from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import BEGIN, END, Alert

@@ -1,1 +1,0 @@
-"""Owners are told of troubles, once when they begin and once when they are over."""
