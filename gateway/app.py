@@ -56,6 +56,8 @@ from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source, turn_kit_of
+from gateway.replicas.other_replicas import OtherReplicas, SharedChats
+from gateway.replicas.replica import AccountLeases, Beginning, Replica
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.loading import Loaded, keep_last_used
 from gateway.settings.tree import Settings
@@ -71,8 +73,6 @@ from gateway.supervision import start_checks
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
 from gateway.supervision.crash_journal import CrashJournal
 from gateway.supervision.home import keep_modes, restore_modes
-from gateway.supervision.other_replicas import OtherReplicas, SharedChats
-from gateway.supervision.replica import AccountLeases, Beginning, Replica
 from gateway.supervision.rotation import Rotation
 from gateway.supervision.service_manager import Pulse, ServiceManager, service_manager
 from gateway.supervision.silence import Traffic, Watch

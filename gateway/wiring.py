@@ -65,6 +65,8 @@ from gateway.findings.webhook import AlertWebhook
 from gateway.http.server import ChatHistory
 from gateway.logging.setup import log_path, refuse_unwritable
 from gateway.pipeline.intake import IntakeRules
+from gateway.replicas.other_replicas import SharedChats
+from gateway.replicas.replica import Beginning, Replica, tell_of
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
@@ -73,8 +75,6 @@ from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
 from gateway.supervision import start_checks
 from gateway.supervision.accounts import UnbuiltAdapter
-from gateway.supervision.other_replicas import SharedChats
-from gateway.supervision.replica import Beginning, Replica, tell_of
 from gateway.supervision.start_checks import Checked
 
 log = structlog.get_logger()
@@ -648,7 +648,7 @@ async def registered(database: Database, beginning: Beginning) -> Replica:
     """
     if database.server is not None:
         # Its driver takes memory and time that SQLite needs none of.
-        from gateway.supervision.shared_replica import SharedReplica  # noqa: PLC0415
+        from gateway.replicas.shared_replica import SharedReplica  # noqa: PLC0415
 
         return await SharedReplica.join(database, database.server, beginning)
     replica_id = await database.write(leases.register, f"pid {os.getpid()}")

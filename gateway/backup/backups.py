@@ -39,13 +39,13 @@ from gateway.backup.copying import (
 )
 from gateway.errors import StorageError, StorageUnavailable
 from gateway.logging.setup import log_path, predecessors
+from gateway.replicas.replica import Replica
 from gateway.settings.loading import LAST_USED
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance
 from gateway.storage.database import Database, Location, location_of
 from gateway.storage.reports import health
 from gateway.supervision.home import RESTORING
-from gateway.supervision.replica import Replica
 
 log = structlog.get_logger()
 

@@ -30,6 +30,7 @@ from agent import spans
 from gateway.access.policy import Owners
 from gateway.errors import StorageError
 from gateway.pipeline import notices
+from gateway.replicas.replica import Replica
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
@@ -38,7 +39,6 @@ from gateway.storage.queue import arrivals, outbox, sending
 from gateway.storage.queue.outbox import DEAD_NOTICE
 from gateway.storage.queue.sending import Due
 from gateway.storage.schema import now
-from gateway.supervision.replica import Replica
 from gateway.supervision.silence import Traffic
 
 log = structlog.get_logger()

@@ -30,13 +30,13 @@ from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.errors import StorageError
 from gateway.pipeline import notices
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
+from gateway.replicas.replica import AccountLeases
 from gateway.session_keys import address_key
 from gateway.signals import Hint, Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.database import Database
 from gateway.storage.queue import arrivals, leases
 from gateway.storage.queue.leases import ReceivingFence
-from gateway.supervision.replica import AccountLeases
 from gateway.supervision.silence import Traffic
 
 __all__ = ["GatewayIntake", "IntakeRules"]

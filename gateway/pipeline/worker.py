@@ -20,6 +20,7 @@ from agent.spans import trace_of
 from gateway.errors import CommitUnknown, LeaseLost, StorageError, StorageUnavailable
 from gateway.pipeline.next_turn import NextStep, Take, TurnStarter
 from gateway.pipeline.turn import TurnRunner
+from gateway.replicas.replica import Replica
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.turns import Turn
@@ -27,7 +28,6 @@ from gateway.storage.database import Database
 from gateway.storage.queue import leases
 from gateway.storage.queue.leases import Held, Lease
 from gateway.supervision.crash_journal import as_turn
-from gateway.supervision.replica import Replica
 
 log = structlog.get_logger()
 

@@ -1,7 +1,7 @@
 """What replicas tell each other by rows: who looks at a chat where, what grows in it, what is over.
 
 Tables `news`, `chat_watch` and `chat_preview`; with one process nobody writes to them. Each replica
-looks at them again and again (gateway/supervision/other_replicas.py).
+looks at them again and again (gateway/replicas/other_replicas.py).
 """
 
 from collections.abc import Collection, Mapping, Sequence

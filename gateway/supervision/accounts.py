@@ -37,8 +37,8 @@ from adapters.messages import (
 )
 from agent.network import in_words
 from gateway.errors import LeaseLost
+from gateway.replicas.replica import AccountLease, AccountLeases
 from gateway.storage.queue.leases import Receiving
-from gateway.supervision.replica import AccountLease, AccountLeases
 
 log = structlog.get_logger()
 

@@ -18,9 +18,9 @@ import structlog
 
 from gateway.errors import StorageError
 from gateway.logging.taps import TAPS
+from gateway.replicas.replica import Replica
 from gateway.storage.database import Database
 from gateway.storage.queue import leases
-from gateway.supervision.replica import Replica
 
 log = structlog.get_logger()
 

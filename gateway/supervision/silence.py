@@ -23,10 +23,10 @@ import structlog
 
 from adapters.base import Adapter, Clock
 from gateway.errors import StorageError
+from gateway.replicas.replica import Replica
 from gateway.storage.database import Database
 from gateway.storage.queue import sending
 from gateway.storage.queue.sending import Backlog
-from gateway.supervision.replica import Replica
 
 log = structlog.get_logger()
 

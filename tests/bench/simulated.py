@@ -27,13 +27,13 @@ from gateway.errors import LeaseLost
 from gateway.pipeline.next_turn import NextStep, TurnStarter
 from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import TurnKit, Worker
+from gateway.replicas.replica import Replica
+from gateway.replicas.shared_replica import LOOK_S
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.queue import leases
 from gateway.storage.queue.leases import Lease
-from gateway.supervision.replica import Replica
-from gateway.supervision.shared_replica import LOOK_S
 
 T = TypeVar("T")
 

@@ -13,13 +13,13 @@ from gateway.context.parts import TurnParts
 from gateway.findings.telling import Telling
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.preview import TurnChat
+from gateway.replicas.replica import AccountLease, AccountLeases
 from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import SqliteDatabase
 from gateway.storage.queue import alerts, blame, leases, replicas
 from gateway.storage.queue.blame import Inheritance
 from gateway.storage.queue.sending import nonce_of
 from gateway.storage.schema import conversation, replica
-from gateway.supervision.replica import AccountLease, AccountLeases
 
 
 def replace_in(target: object, **replacements: object) -> None:

@@ -95,7 +95,7 @@ def rooms(product: Product) -> Iterator[Figure]:
     places = [f"{room}: {lines:,}" for room, lines in count.most_common()]
     yield Figure("lines of all kinds", count.total(), places)
     for room in ROOMS:
-        yield Figure(f"lines of {room}", count[room])
+        yield Figure(f"lines of {room}", sum(count[each] for each in room.split(" + ")))
 
 
 def _per_folder(modules: Iterable[Module]) -> str:

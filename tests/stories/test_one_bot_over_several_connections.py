@@ -22,8 +22,8 @@ from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.client import LIMITS
 from adapters.discord.platform import DiscordSettings
 from adapters.discord.render import render
+from gateway.replicas import replica
 from gateway.storage.queue.leases import Receiving
-from gateway.supervision import replica
 from gateway.wiring import Accounts
 from tests.support.bot_replicas import WITHIN_S, BotReplica, bot_replica, until
 from tests.support.discord.server import TOKEN, DiscordServer

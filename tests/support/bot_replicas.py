@@ -9,10 +9,10 @@ from typing import Any
 
 from agent.models.base import ChatModel
 from gateway.app import Gateway, assembled, serve
+from gateway.replicas.shared_replica import SharedReplica
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.queue.leases import Receiving
-from gateway.supervision.shared_replica import SharedReplica
 from gateway.wiring import Accounts
 from tests.support.gateway import RecordingModel, agent_of, echo, settings_of
 

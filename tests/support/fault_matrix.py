@@ -36,6 +36,7 @@ from gateway.findings.telling import AlertsTold, Telling
 from gateway.findings.vitals import LiveFacts
 from gateway.findings.watch import LOOK_EVERY_S, judged
 from gateway.pipeline.delivery import Burials, Delivery
+from gateway.replicas.replica import Replica
 from gateway.settings.tree import AccessSettings, AlertSettings
 from gateway.storage import schema
 from gateway.storage.conversation import attachments
@@ -44,7 +45,6 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
-from gateway.supervision.replica import Replica
 from gateway.supervision.silence import AccountHealth, Traffic, Watch
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi

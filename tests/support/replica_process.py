@@ -14,12 +14,12 @@ from pydantic import SecretStr
 
 from adapters.base import Share
 from gateway.errors import StorageError
+from gateway.replicas.replica import AccountLeases, Beginning, Replica
 from gateway.storage.database import DatabaseServer
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.queue import leases
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import Receiving
-from gateway.supervision.replica import AccountLeases, Beginning, Replica
 from gateway.wiring import registered
 
 ACCOUNTS = [("telegram", "default")]

@@ -28,13 +28,13 @@ from gateway.pipeline.delivery import (
     least_failures,
 )
 from gateway.pipeline.notices import EXPIRED, UNSHOWN
+from gateway.replicas.shared_replica import SharedReplica
 from gateway.settings.tree import AccessSettings
 from gateway.storage import schema
 from gateway.storage.people import members
 from gateway.storage.queue import dead_letters, outbox, sending
 from gateway.storage.queue.outbox import OutboxPart
 from gateway.storage.queue.sending import Due
-from gateway.supervision.shared_replica import SharedReplica
 from tests.support.engines import disk_is_full
 from tests.support.gateway import Running, running
 from tests.support.recording_adapter import RecordingAdapter

@@ -13,12 +13,12 @@ from adapters.messages import Address, Admission, Attachment, Cursor, Move, Pois
 from agent.errors import CredentialsRefused
 from gateway.errors import LeaseLost, StorageUnavailable
 from gateway.pipeline.notices import CONTEXT, SET_ASIDE
+from gateway.replicas.replica import AccountLeases
 from gateway.storage import schema
 from gateway.storage.queue import adapter_leases, arrivals
 from gateway.storage.queue.leases import Receiving
 from gateway.storage.reports import health
 from gateway.storage.reports.health import DAY_S, GivenUp
-from gateway.supervision.replica import AccountLeases
 from tests.support.door import AUTHORIZED
 from tests.support.gateway import (
     HeldModel,

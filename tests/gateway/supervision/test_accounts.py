@@ -20,10 +20,10 @@ from adapters.errors import (
 )
 from adapters.messages import Address, MessageRef, Outgoing
 from gateway.errors import LeaseLost
+from gateway.replicas.replica import AccountLease, AccountLeases
 from gateway.storage.queue.leases import Receiving
 from gateway.supervision import accounts
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
-from gateway.supervision.replica import AccountLease, AccountLeases
 from tests.support.gateway import (
     log_lines,
     serving,

@@ -1,7 +1,7 @@
 """The replica: what this process is among all that work on the database.
 
 On SQLite it is the only one: whatever an earlier process left unfinished is its own from the start.
-On PostgreSQL there are others (gateway/supervision/shared_replica.py), and it may be taken for dead
+On PostgreSQL there are others (gateway/replicas/shared_replica.py), and it may be taken for dead
 while it lives; then it goes on under a new id. So an id is asked for each time that it is needed.
 
 There one replica receives for an account of a platform, where only one may: `AccountLeases` decides

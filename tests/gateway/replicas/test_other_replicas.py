@@ -13,6 +13,9 @@ from typing_extensions import override
 
 from adapters.messages import Address
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
+from gateway.replicas import other_replicas
+from gateway.replicas.other_replicas import OtherReplicas, SharedChats, key_of
+from gateway.replicas.replica import Replica
 from gateway.signals import Stops
 from gateway.storage import sharing
 from gateway.storage.conversation import conversations, turn_journal
@@ -22,9 +25,6 @@ from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import leases
 from gateway.storage.sharing import SharedChat
-from gateway.supervision import other_replicas
-from gateway.supervision.other_replicas import OtherReplicas, SharedChats, key_of
-from gateway.supervision.replica import Replica
 from tests.support.gateway import log_lines
 from tests.support.postgres import server_at
 from tests.support.recording_adapter import Watch

@@ -23,12 +23,12 @@ from adapters.base import Elsewhere, Viewers
 from adapters.messages import Address
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
 from gateway.errors import StorageError
+from gateway.replicas.replica import Replica
 from gateway.session_keys import address_key
 from gateway.signals import Hint, Stops
 from gateway.storage import sharing
 from gateway.storage.database import Database
 from gateway.storage.sharing import STALE_S, WATCH_S, NewsKind, SharedChat
-from gateway.supervision.replica import Replica
 
 log = structlog.get_logger()
 

@@ -9,19 +9,19 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import OperationalError
 
 from adapters.base import Share
-from gateway.storage import schema
-from gateway.storage.database import Database
-from gateway.storage.migrations import open_database
-from gateway.storage.queue import leases
-from gateway.storage.queue.blame import Death
-from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
-from gateway.supervision.replica import (
+from gateway.replicas.replica import (
     PATIENCE_S,
     STEADY_S,
     AccountLease,
     AccountLeases,
     Beginning,
 )
+from gateway.storage import schema
+from gateway.storage.database import Database
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import leases
+from gateway.storage.queue.blame import Death
+from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
 from gateway.wiring import registered
 from tests.support.gateway import running
 from tests.support.storage import ACCOUNTS, admit, inbound

@@ -18,15 +18,15 @@ import pytest_asyncio
 from sqlalchemy import Connection, select, update
 
 from adapters.base import Share
+from gateway.replicas import shared_replica
+from gateway.replicas.replica import AccountLeases, Beginning
+from gateway.replicas.shared_replica import SharedReplica
 from gateway.storage import schema
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import leases, replicas
 from gateway.storage.queue.blame import Death, Inheritance
 from gateway.storage.queue.leases import Receiving
-from gateway.supervision import shared_replica
-from gateway.supervision.replica import AccountLeases, Beginning
-from gateway.supervision.shared_replica import SharedReplica
 from gateway.wiring import registered
 from tests.support.gateway import log_lines
 from tests.support.postgres import server_at

@@ -26,12 +26,12 @@ import structlog
 from typing_extensions import override
 
 from gateway.errors import StorageError
+from gateway.replicas.replica import BEATS, AccountLeases, Beginning, Drop, Replica, tell_of
 from gateway.storage.database import Database, DatabaseServer
 from gateway.storage.presence import Presence
 from gateway.storage.queue import adapter_leases, leases, replicas
 from gateway.storage.queue.leases import Receiving
 from gateway.storage.queue.replicas import Surroundings
-from gateway.supervision.replica import BEATS, AccountLeases, Beginning, Drop, Replica, tell_of
 
 log = structlog.get_logger()
 

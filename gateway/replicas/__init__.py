@@ -1,0 +1,1 @@
+"""What this process is among others: its place, its leases, what the others do."""
