@@ -154,10 +154,10 @@ def test_shares(tmp_path: Path) -> None:
 
 def test_rooms_are_measured_by_files_of_all_kinds(tmp_path: Path) -> None:
     """Libraries of others do not count."""
-    files = {"adapters/web/a.py": "X = 1\n", "adapters/web/page/a.css": "a {\n}\n"}
-    others = {"adapters/web/vendor/b.js": "x\n", "adapters/web/notes.txt": "x\n"}
+    files = {"adapters/slack/a.py": "X = 1\n", "adapters/slack/page/a.css": "a {\n}\n"}
+    others = {"adapters/slack/vendor/b.js": "x\n", "adapters/slack/notes.txt": "x\n"}
     found = figures_of(tmp_path, files | others)
-    assert found["lines of adapters/web"].value == 3
+    assert found["lines of adapters/slack"].value == 3
     assert found["lines of all kinds"].value == 9
 
 
