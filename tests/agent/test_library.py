@@ -439,7 +439,7 @@ def test_an_engine_that_breaks_is_replaced_by_the_compressor() -> None:
     [
         ({"engine": "nobody"}, "there is no engine 'nobody'"),
         ({"options": {"x": 1}}, "has no options: x"),
-        ({"engine": "lcm", "options": {"x": 1}}, "Extra inputs"),
+        ({"engine": "lcm", "options": {"x": 1}}, "the engine lcm has no options: x"),
     ],
 )
 def test_an_unknown_engine_or_option_is_refused(chosen: dict[str, Any], complaint: str) -> None:

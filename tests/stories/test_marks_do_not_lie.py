@@ -225,6 +225,7 @@ def parts_of(gateway: Gateway) -> dict[str, str]:
         "delivery": gateway.delivery,
         "beside": gateway.beside,
         "platforms": gateway.platforms,
+        "pruner": gateway.reloading.parts.pruner,
     }
     found: dict[str, str] = {}
     seen: set[int] = set()

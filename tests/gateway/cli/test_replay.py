@@ -230,14 +230,6 @@ async def test_a_budget_ends_no_replay(tmp_path: Path) -> None:
     assert good, printed
 
 
-async def test_caching_may_be_off(tmp_path: Path) -> None:
-    """Then nothing is read."""
-    settings = settings_of(tmp_path, prompt_caching={"enabled": False})
-    good, printed = await play_with(settings, recording(tmp_path, TALK))
-    assert good
-    assert bill(printed)[2] == "0"
-
-
 def test_a_model_is_called_as_it_is_configured(tmp_path: Path) -> None:
     """Not as the table spells it."""
     assert facts_in(settings_of(tmp_path, model={"name": "gpt-6.1-terra"})).name == "gpt-6.1-terra"

@@ -106,7 +106,7 @@ async def test_trouble_of_the_database_is_a_page(
         async def broken(*_: object) -> None:
             raise StorageUnavailable("the disk is full")
 
-        monkeypatch.setattr("gateway.http.server.Health.look", broken)
+        monkeypatch.setattr("gateway.findings.report.Examination.report", broken)
         found = await browser.get("/admin")
         assert (found.status, "the disk is full" in found.text) == (503, True)
 

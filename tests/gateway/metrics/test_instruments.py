@@ -56,7 +56,7 @@ async def test_labels_follow_a_reload(tmp_path: Path) -> None:
     """A model that was configured meanwhile has its own name, and no `other`."""
     async with running(tmp_path, agent_of(ScriptedModel(["one"], name="old"))) as chat:
         gateway = chat.gateway
-        watch, supervised = gateway.platforms.watch, gateway.platforms.supervised
+        watch, supervised = gateway.platforms.examination.vitals.watch, gateway.platforms.supervised
         parts = LookedAt(gateway.reloading, gateway.database, supervised, watch, gateway.worker)
         vocabulary = Vocabulary(partial(known_labels, parts))
         assert vocabulary.folded("model", "old") == "old"

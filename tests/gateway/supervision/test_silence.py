@@ -68,7 +68,7 @@ class Watched:
 
     def __init__(self, chat: Running, clock: Clock) -> None:
         self.chat, self.clock = chat, clock
-        self.watch: Watch = chat.gateway.platforms.watch
+        self.watch: Watch = chat.gateway.platforms.examination.vitals.watch
         self.watch.traffic.clock = clock
         self._failing = 0
 
