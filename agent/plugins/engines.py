@@ -44,7 +44,6 @@ TIME_LIMIT_S = 90.0
 """Longest `compress` of a plugin, its summary model included."""
 TOOL_TIME_LIMIT_S = 60.0
 """Of one call of an engine's tool."""
-WITHOUT_OPTIONS = {"compressor", "lcm"}
 
 
 class EngineFactory:
@@ -124,11 +123,10 @@ def engine_for(
         engine = known[engine]
     if takes_lists(engine):
         engine = adapted(engine, engine.__name__.lower())
-    built_in = {each: name for name, each in BUILT_IN.items()}
-    if options and built_in.get(engine) in WITHOUT_OPTIONS:
-        raise ValueError(f"the engine {built_in[engine]} has no options: {', '.join(options)}")
-    source = "built-in" if engine in built_in else "registered"
-    return EngineFactory(source, engine, options)(limits)
+    name = next((name for name, each in BUILT_IN.items() if each is engine), "")
+    if options and name in {"compressor", "lcm"}:
+        raise ValueError(f"the engine {name} has no options: {', '.join(options)}")
+    return EngineFactory("built-in" if name else "registered", engine, options)(limits)
 
 
 def available(home: Path) -> list[Found]:
