@@ -14,7 +14,7 @@ from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrDumperUnknown
 from pydantic import SecretStr
 from sqlalchemy import Connection, Engine, ExceptionContext, NullPool, create_engine, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from typing_extensions import override
 
 from gateway.errors import CommitUnknown, StorageUnavailable
@@ -346,7 +346,10 @@ class PostgresDatabase(Database):
                 if tries_left and (exc.connection_invalidated or isinstance(exc.orig, _AGAIN)):
                     continue
                 raise _storage_error(exc, is_read=is_read) from None
-        raise AssertionError("the last try returns or raises")
+            except PendingRollbackError:
+                # The function has gone on behind a lost connection: nothing was committed.
+                continue
+        raise StorageUnavailable("the connection to the database was lost")
 
     @override
     async def scrub(self) -> None:

@@ -49,7 +49,7 @@ async def test_undecodable_updates_are_kept_and_passed(
     ]
     numbers = [api.push_raw(update) for update in bad]
     api.push_text(CHAT, "what is 12*7?")
-    await api.wait_for(lambda: any("= 84" in text for text in api.shown(CHAT)))
+    await api.wait_for(lambda: any("84" in text for text in api.shown(CHAT)))
     kept = telegram.rows("SELECT dedupe_key, raw, reason FROM quarantine ORDER BY id")
     assert [key for key, _, _ in kept] == [f"u{number}" for number in numbers]
     assert all(

@@ -33,10 +33,10 @@ class Bar:
 
 
 ROOMS = {
-    "gateway/storage": Bar(15_500, now=16_079),
+    "gateway/storage": Bar(15_500, now=16_049),
     "agent/models": Bar(4_900, now=5_449),
     "agent/tools": Bar(4_400, now=4_692),
-    "gateway/cli": Bar(4_400, now=4_691),
+    "gateway/cli": Bar(4_400, now=4_685),
     "gateway/pipeline": Bar(3_500, now=3_722),
     "gateway/settings": Bar(2_000, now=2_970),
     "gateway/findings + gateway/metrics": Bar(2_800, now=3_791),
@@ -54,8 +54,8 @@ BARS = {
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=91_650),
-    "lines of all kinds": Bar(90_000, now=97_877),
+    "product lines": Bar(83_000, now=91_614),
+    "lines of all kinds": Bar(90_000, now=97_841),
     **{f"lines of {room}": bar for room, bar in ROOMS.items()},
     "files that one other file alone imports": Bar(50, now=72),
     "share of import lines": Bar(None, unit=" %"),

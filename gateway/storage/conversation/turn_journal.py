@@ -21,13 +21,7 @@ from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import attachments, conversations, questions, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.conversation.turns import (
-    PREVIEW_INTENT,
-    Turn,
-    forgive_attempt,
-    load,
-    proceed,
-)
+from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.leases import Lease, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part

@@ -19,14 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    and_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, and_, select, update
 
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.turns import MOST_BLAMED, progress_of

@@ -22,17 +22,7 @@ from importlib import import_module
 from typing import Any
 
 import orjson
-from sqlalchemy import (
-    Connection,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    select,
-    text,
-    tuple_,
-)
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, text, tuple_
 
 from agent.messages import decode
 from agent.ports import PastMessage

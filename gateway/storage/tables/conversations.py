@@ -1,16 +1,6 @@
 """Conversations: their segments, what these begin with and were cut to, messages and files."""
 
-from sqlalchemy import (
-    DDL,
-    Column,
-    Double,
-    ForeignKey,
-    Index,
-    LargeBinary,
-    Table,
-    Text,
-    event,
-)
+from sqlalchemy import DDL, Column, Double, ForeignKey, Index, LargeBinary, Table, Text, event
 
 from gateway.storage.tables.columns import (
     Whole,

@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 from sqlalchemy import Connection, QueuePool, false, insert, null, select, text, true
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from structlog.testing import capture_logs
 
 from gateway.errors import CommitUnknown, StorageUnavailable
@@ -232,6 +232,25 @@ async def test_a_lost_connection_is_replaced(database: PostgresDatabase, postgre
         await database.write(enter_once_cut)
     assert len(set(seen)) == 2
     assert await database.read(names) == ["Ada"]
+
+
+async def test_a_connection_that_was_lost_unseen_is_replaced(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    """A function may pass over the error: it reads again on another connection."""
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        seen: list[int] = []
+
+        def look_once_cut(conn: Connection) -> int:
+            seen.append(conn.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+            if len(seen) == 1:
+                admin.execute("SELECT pg_terminate_backend(%s, 30000)", (seen[0],))
+                with suppress(DBAPIError):
+                    names(conn)
+            return seen[-1]
+
+        assert await database.search(look_once_cut) == seen[1]
+    assert len(set(seen)) == 2
 
 
 async def test_a_lost_answer_to_a_commit_is_told(
