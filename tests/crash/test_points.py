@@ -65,6 +65,7 @@ NOT_A_STEP = {
     # Vectors, and what is taken over of another agent; killed by tests of their own
     # (tests/gateway/agent_ports/test_embeddings.py, tests/gateway/setup/test_hermes.py).
     "enter",
+    "enter_vectors",
     "give_back",
     "take_note",
     # Parts of a summary, which spare money: tests/stories/test_small_summary_models.py.

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,7 +19,7 @@ ONE_SIDE = "It shows 1."
 class WithToy(ParleyProcess):
     """`parley` with `tests/support/toy_command/commands/roll.py` in `gateway/commands/`."""
 
-    program: ClassVar = ("-m", "tests.support.toy_command")
+    program = ("-m", "tests.support.toy_command")
 
 
 async def test_it_is_a_command_like_others(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,7 +19,7 @@ FRIEND = "toy-1"
 class WithToy(ParleyProcess):
     """`parley` with the folder `tests/support/toy_platform/toy` among those in `adapters/`."""
 
-    program: ClassVar = ("-m", "tests.support.toy_platform")
+    program = ("-m", "tests.support.toy_platform")
 
     async def say(self, text: str, sender: str = FRIEND, number: int = 1) -> None:
         """Write to the toy."""

@@ -4,6 +4,7 @@ That version is taken from git, as it was before the newest migration came.
 """
 
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.support.process import ParleyProcess
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("gateway", "agent", "adapters", "migrations")
+PACKAGES = ("gateway", "agent", "adapters", "migrations", "pyproject.toml")
 
 
 def git(*arguments: str) -> bytes:
@@ -40,6 +41,9 @@ class Older(ParleyProcess):
     def __init__(self, tree: Path, *arguments: Any) -> None:
         super().__init__(*arguments, fresh=True)
         self.tree = tree
+        metadata = tomllib.loads((tree / "pyproject.toml").read_text())
+        module, function = metadata["project"]["scripts"]["parley"].split(":")
+        self.program = ("-c", f"from {module} import {function}; {function}()")
 
 
 @pytest.fixture(scope="module")

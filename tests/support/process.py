@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import aiohttp
 import psycopg
@@ -74,7 +74,7 @@ class ParleyProcess:
         tree: Where its code is; this checkout, or another one's.
     """
 
-    program: ClassVar = ("-m", "gateway.cli.main")
+    program: tuple[str, ...] = ("-m", "gateway.cli.main")
     tree: Path = _ROOT
 
     def __init__(
