@@ -1,8 +1,8 @@
 """Runs a gateway, from the settings to its end: the only file that connects concrete classes.
 
 `run` is the whole story; its caller holds the home (`own_home` in gateway/supervision/home.py).
-`assembled` is the list of parts, `serve` is what runs side by side and in which order it stops.
-Parts that the settings name are built in gateway/wiring.py.
+`assembled` connects the objects, `parts_of` lists what runs side by side, `serving` runs it and
+stops it in order. What the settings name is built in gateway/wiring.py.
 """
 
 import asyncio
@@ -11,12 +11,13 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
 from aiohttp import web
 
-from adapters.base import Adapter, Share
+from adapters.base import Adapter
 from adapters.registry import BUILT_IN
 from adapters.web.guard import Guard
 from agent.models.base import ChatModel
@@ -29,10 +30,12 @@ from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
+from gateway.agent_ports import embeddings, questions, search
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
+from gateway.backup import pruning
 from gateway.backup.backups import Backups
 from gateway.backup.pruning import Pruner
 from gateway.commands.status_figures import start_warnings
@@ -42,6 +45,9 @@ from gateway.context.memory import Recall
 from gateway.context.parts import Beside, Shared, TurnParts
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
+from gateway.errors import StorageError
+from gateway.findings import watch as alerts_watch
+from gateway.findings import webhook
 from gateway.findings.report import Examination
 from gateway.findings.vitals import Vitals
 from gateway.findings.watch import AlertWatch
@@ -50,29 +56,25 @@ from gateway.http.connections import Connections
 from gateway.http.control import Operator
 from gateway.http.server import ChatHistory, Health, HttpServer, Port
 from gateway.metrics.instruments import Instruments
-from gateway.metrics.state import LookedAt
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source, turn_kit_of
 from gateway.replicas.other_replicas import OtherReplicas, SharedChats
-from gateway.replicas.replica import AccountLeases, Beginning, Replica
-from gateway.settings.fingerprints import fingerprints_of
-from gateway.settings.loading import Loaded, keep_last_used
+from gateway.replicas.replica import AccountLeases, Replica
+from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
-from gateway.storage import audit_log
 from gateway.storage.database import Database, location_of
 from gateway.storage.migrations import open_locked
 from gateway.storage.people import mcp
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
-from gateway.supervision import start_checks
+from gateway.supervision import home, silence, start_checks
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
 from gateway.supervision.crash_journal import CrashJournal
-from gateway.supervision.home import keep_modes, restore_modes
 from gateway.supervision.rotation import Rotation
 from gateway.supervision.service_manager import Pulse, ServiceManager, service_manager
 from gateway.supervision.silence import Traffic, Watch
@@ -99,8 +101,6 @@ from gateway.wiring import (
 log = structlog.get_logger()
 
 Account = tuple[str, str]
-Work = dict[str, Coroutine[Any, Any, Any]]
-"""What runs side by side, by name."""
 
 DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
@@ -190,7 +190,8 @@ async def run(
     stop, force = _stops_at_signals(journal)
     line = build_line(settings)
     refuse_unpriced(settings.budget, models_of(line))
-    async with _closed_if_it_fails(models_of(line)):
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(_closed_if_it_fails(models_of(line)))
         checked, (told, others), _, _ = await asyncio.gather(
             learn_windows(line),
             with_told_windows(settings),
@@ -198,33 +199,26 @@ async def run(
             asyncio.to_thread(load_adapters, settings),
             load_beside(models_of(line)[0].name),
         )
-        restore_modes(settings)
+        home.restore_modes(settings)
         plugins = load_plugins(settings.plugins, settings.home)
         journal.tell_of_the_one_before()
         opened = open_locked(location_of(settings), settings.home)
-        named = (whole or settings).tools.mcp
-        async with (
-            opened as database,
-            open_tools(settings, await database.write(mcp.at_start, named)) as foreign,
-        ):
-            agent = build_agent(settings, line, plugins, foreign)
-            start_checks.note(agent.recovery.rests, checked)
-            accounts = build_accounts(settings)
-            origin = AgentOrigin(plugins, foreign, line, source)
-            async with assembled(
-                told, database, agent, accounts, origin, death=journal.owed
-            ) as gateway:
-                # The turns that the last death interrupted are charged with it by now, once.
-                journal.settled()
-                await _note_settings(database, whole or settings)
-                welcome = await _welcome(settings, gateway, agent, origin)
-                await serve(
-                    *(gateway, stop, force),
-                    lambda port, found: on_ready(
-                        replace(welcome, port=port, checks=(*checked, *others, *found))
-                    ),
-                    lambda: _until_the_process_ends(gateway, journal),
-                )
+        database = await held.enter_async_context(opened)
+        record = await database.write(mcp.at_start, (whole or settings).tools.mcp)
+        foreign = await held.enter_async_context(open_tools(settings, record))
+        agent = build_agent(settings, line, plugins, foreign)
+        start_checks.note(agent.recovery.rests, checked)
+        accounts, origin = build_accounts(settings), AgentOrigin(plugins, foreign, line, source)
+        gateway = await held.enter_async_context(
+            assembled(told, database, agent, accounts, origin, death=journal.owed)
+        )
+        # The turns that the last death interrupted are charged with it by now, once.
+        journal.settled()
+        await gateway.reloading.note(whole or settings)
+        welcome = await _welcome(settings, gateway, agent, origin)
+        running = serving(gateway, stop, force, of_process(gateway, journal))
+        port, found = await held.enter_async_context(running)
+        on_ready(replace(welcome, port=port, checks=(*checked, *others, *found)))
 
 
 @asynccontextmanager
@@ -259,13 +253,6 @@ def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Eve
     return stop, force
 
 
-async def _note_settings(database: Database, settings: Settings) -> None:
-    """Enter in the audit log what the gateway goes by."""
-    written = fingerprints_of(settings.home).of_settings(settings)
-    keep_last_used(settings)
-    await database.write(audit_log.note_settings, written)
-
-
 async def _welcome(
     settings: Settings, gateway: Gateway, agent: Agent, origin: AgentOrigin
 ) -> Welcome:
@@ -292,110 +279,143 @@ async def _welcome(
     )
 
 
-def _until_the_process_ends(gateway: Gateway, journal: CrashJournal) -> Work:
-    """Return what runs beside the parts: the journal, reloads, what the service manager is told."""
-    work: Work = {"crash journal": journal.run(), "reload": gateway.reloading.run()}
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that runs beside others.
+
+    Attributes:
+        work: Goes on until it is cancelled; with `every_s` one check, which is repeated.
+        every_s: Seconds between two checks; an exception is logged, and the next check follows.
+        at_once: Whether the first check does not wait.
+        to_the_end: Whether it runs until the last answers are delivered; else until the stop.
+    """
+
+    name: str
+    work: Callable[[], Coroutine[Any, Any, Any]]
+    every_s: float | None = None
+    at_once: bool = False
+    to_the_end: bool = False
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        if self.every_s is None:
+            await self.work()
+            return
+        if not self.at_once:
+            await asyncio.sleep(self.every_s)
+        while True:
+            try:
+                await self.work()
+            except StorageError as exc:
+                log.warning("work_failed", work=self.name, error=str(exc))
+            except Exception as exc:
+                # Whatever it is, people go on being answered.
+                log.exception("work_failed", work=self.name, error=repr(exc))
+            await asyncio.sleep(self.every_s)
+
+
+def parts_of(gateway: Gateway) -> list[Part]:
+    """Return all that runs side by side, but for the worker, which ends with its last turn."""
+    platforms, beside, replica = gateway.platforms, gateway.beside, gateway.replica
+    meanings, reader, alerts = beside.indexer.meanings, beside.recall.reader, platforms.alerts
+    backups = Backups(gateway.database, replica, gateway.settings)
+    pruner, watch = gateway.reloading.parts.pruner, platforms.examination.vitals.watch
+    parts = [
+        Part("replica", replica.run, to_the_end=True),
+        Part("delivery", gateway.delivery.run, to_the_end=True),
+        Part("reactions", platforms.reactions.run, to_the_end=True),
+        Part("plugins", beside.recall.run, to_the_end=True),
+        *(Part(each.name, each.keep) for each in platforms.supervised),
+        Part("files", beside.files.run),
+        Part("inquiries", beside.inquiries.sweep, questions.SWEEP_S),
+        Part("prepare summaries", beside.preparations.run),
+        Part("search index", beside.indexer.feed_all, search.FEED_EVERY_S),
+        Part("watch", watch.look, silence.LOOK_EVERY_S),
+        Part("modes", partial(home.keep_modes, lambda: gateway.settings), home.LOOK_EVERY_S),
+        Part("prune", pruner.prune, pruning.PRUNE_EVERY_S, at_once=True),
+        Part("backups", backups.run),
+    ]
+    if platforms.others is not None:
+        parts.append(Part("other replicas", platforms.others.run, to_the_end=True))
+    if meanings is not None:
+        work = partial(meanings.make_all_if_oldest, lambda: replica.id)
+        parts.append(Part("embeddings", work, embeddings.POLL_S, at_once=True))
+    if reader is not None:
+        parts.append(Part("memory", reader.run))
+    if alerts is not None:
+        parts.append(Part("alerts", alerts.look, alerts_watch.LOOK_EVERY_S))
+    if alerts is not None and alerts.webhook is not None:
+        parts.append(Part("webhook of alerts", alerts.webhook.post_due, webhook.LOOK_EVERY_S))
+    return parts
+
+
+def of_process(gateway: Gateway, journal: CrashJournal) -> list[Part]:
+    """Return what a process needs as well: its journal, reloads, what its service manager hears."""
+    parts = [
+        Part("crash journal", journal.run, to_the_end=True),
+        Part("reload", gateway.reloading.run, to_the_end=True),
+    ]
     if (manager := service_manager()) is not None:
         still_s = gateway.worker.still_s
         pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
-        work["service manager"] = pulse.run()
-    return work
+        parts.append(Part("service manager", pulse.run, to_the_end=True))
+    return parts
 
 
-async def serve(
-    gateway: Gateway,
-    stop: asyncio.Event,
-    force: asyncio.Event,
-    on_ready: Callable[[int, Sequence[Checked]], None],
-    beside: Callable[[], Work] = dict,
-) -> None:
-    """Run all parts; after `stop`: intake off, turns finish, then deliver, then close.
+@asynccontextmanager
+async def serving(
+    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, more: Sequence[Part] = ()
+) -> AsyncIterator[tuple[int, Sequence[Checked]]]:
+    """Run all parts; the body begins once messages are accepted, and its end waits for `stop`.
+
+    Then: intake off, turns finish, what is committed is delivered.
 
     Args:
         force: Ends it without waiting for turns.
-        on_ready: Called with the HTTP server's port, and what the platforms say of their tokens,
-            once messages are accepted.
-        beside: Returns what else runs to the end.
+        more: What else runs.
+
+    Yields:
+        The HTTP server's port, and what the platforms say of their tokens.
     """
     supervised = gateway.platforms.supervised
     port = await gateway.server.start()
     async with asyncio.TaskGroup() as tasks:
-        to_the_end = _started(tasks, _until_the_end(gateway) | beside())
         working = tasks.create_task(gateway.worker.run(), name="worker")
-        to_the_stop = _started(tasks, _until_a_stop(gateway))
-        accounts = gateway.settings.platforms.on()
-        found = await start_checks.of_platforms(supervised, stop, accounts)
+        to_the_end, to_the_stop = list[asyncio.Task[Any]](), list[asyncio.Task[Any]]()
+        for each in (*parts_of(gateway), *more):
+            started = tasks.create_task(each.run(), name=each.name)
+            (to_the_end if each.to_the_end else to_the_stop).append(started)
+        found = await start_checks.of_platforms(supervised, stop, gateway.settings.platforms.on())
         log.info("gateway_ready", port=port, adapters=[each.name for each in supervised])
-        on_ready(port, found)
+        yield port, found
         await stop.wait()
-        log.info("gateway_stopping", grace_s=gateway.settings.queue.grace_s)
-        for each in to_the_stop:
-            each.cancel()
+        grace_s = gateway.settings.queue.grace_s
+        log.info("gateway_stopping", grace_s=grace_s)
+        for task in to_the_stop:
+            task.cancel()
         forced = tasks.create_task(force.wait(), name="second signal")
-        await _finish_turns(gateway, working, forced)
+        gateway.worker.stop()
+        await _either(working, forced, grace_s)
+        working.cancel()
+        await asyncio.wait({working})
         delivered = tasks.create_task(_wait_idle(gateway), name="last deliveries")
-        await asyncio.wait(
-            {delivered, forced}, timeout=DELIVER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
-        )
+        await _either(delivered, forced, DELIVER_WITHIN_S)
         if not delivered.done():
             log.warning("delivery_unfinished", after_s=DELIVER_WITHIN_S)
-        for each in (delivered, forced, *to_the_end):
-            each.cancel()
+        for task in (delivered, forced, *to_the_end):
+            task.cancel()
     await gateway.replica.leave()
     log.info("gateway_stopped")
 
 
-def _until_a_stop(gateway: Gateway) -> Work:
-    """Return what brings messages in, and what is done beside their path."""
-    platforms, beside = gateway.platforms, gateway.beside
-    receiving: Work = {supervised.name: supervised.keep() for supervised in platforms.supervised}
-    if platforms.alerts is not None:
-        receiving["alerts"] = platforms.alerts.run()
-    if beside.indexer.meanings is not None:
-        receiving["embeddings"] = beside.indexer.meanings.run(lambda: gateway.replica.id)
-    if beside.recall.reader is not None:
-        receiving["memory"] = beside.recall.reader.run()
-    return receiving | {
-        "files": beside.files.run(),
-        "inquiries": beside.inquiries.run(),
-        "prepare summaries": beside.preparations.run(),
-        "search index": beside.indexer.run(),
-        "watch": platforms.examination.vitals.watch.run(),
-        "modes": keep_modes(lambda: gateway.settings),
-        "prune": gateway.reloading.parts.pruner.run(),
-        "backups": Backups(gateway.database, gateway.replica, gateway.settings).run(),
-    }
-
-
-def _until_the_end(gateway: Gateway) -> Work:
-    """Return what tells of turns that have ended: of the last ones, too."""
-    others = gateway.platforms.others
-    return ({} if others is None else {"other replicas": others.run()}) | {
-        "replica": gateway.replica.run(),
-        "delivery": gateway.delivery.run(),
-        "reactions": gateway.platforms.reactions.run(),
-        "plugins": gateway.beside.recall.run(),
-    }
-
-
-def _started(tasks: asyncio.TaskGroup, work: Work) -> list[asyncio.Task[Any]]:
-    return [tasks.create_task(each, name=name) for name, each in work.items()]
+async def _either(one: asyncio.Task[None], other: asyncio.Task[Any], within_s: float) -> None:
+    await asyncio.wait({one, other}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _wait_idle(gateway: Gateway) -> None:
     """Return when all that was committed is delivered, and plugins were told of it."""
     await gateway.delivery.wait_idle()
     await gateway.beside.recall.wait_idle()
-
-
-async def _finish_turns(
-    gateway: Gateway, working: asyncio.Task[None], forced: asyncio.Task[bool]
-) -> None:
-    gateway.worker.stop()
-    grace_s = gateway.settings.queue.grace_s
-    await asyncio.wait({working, forced}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-    working.cancel()
-    await asyncio.wait({working})
 
 
 @asynccontextmanager
@@ -418,66 +438,56 @@ async def assembled(
         death: How that process ended; None where nothing is known of it.
     """
     origin = origin or AgentOrigin()
-    access, wakeups, traffic = (
-        Access(settings.access, settings.web),
-        Wakeups(),
-        Traffic(),
-    )
+    access, wakeups, traffic = Access(settings.access, settings.web), Wakeups(), Traffic()
     mind = build_mind(settings, agent, database, origin.plugins)
-    links = ChatLinks(settings.web.token)
-    rules = build_rules(settings, access, mind)
     receiving = AccountLeases(is_alone=database.server is None)
+    rules = build_rules(settings, access, mind)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
+    links = ChatLinks(settings.web.token)
     door = WebDoor(database, access, links.token, provider=provider_of(access.web))
     chats = ChatHistory(database, intake.facts, links)
     adapters = _replaceable(accounts.connect(intake, chats, door))
-    owners = Owners(access, accounts.renderers)
     await _tell_at_the_start(database, adapters, intake)
 
+    owners, plugins = Owners(access, accounts.renderers), origin.plugins
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
-    embedder = build_embedder(settings, database)
     reader = build_memory_reader(settings, mind.agent, mind.readers, budgets, owners, wakeups)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
         Inquiries(database, adapters, settings.tools.approval_valid_s, wakeups, access),
-        Indexer(database, embedder),
-        Recall(database, origin.plugins, access, reader),
+        Indexer(database, build_embedder(settings, database)),
+        Recall(database, plugins, access, reader),
     )
-    stops, reactions = Stops(), ReactionQueue(adapters)
-    shared = Shared(database, owners, wakeups, stops, budgets, adapters, origin.plugins, beside)
-    kit = turn_kit_of(TurnParts(settings, mind, shared))
+    shared = Shared(database, owners, wakeups, Stops(), budgets, adapters, plugins, beside)
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
-    replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
-    worker = Worker(database, replica, kit, list(adapters))
-    burials = Burials(owners)
-    delivery = Delivery(database, replica, adapters, traffic, burials, links)
+    place = f"{socket.gethostname()} {settings.home}"
+    replica = await registered(database, place, death or Death(), receiving, accounts.share)
+    worker = Worker(database, replica, turn_kit_of(TurnParts(settings, mind, shared)), [*adapters])
+    delivery = Delivery(database, replica, adapters, traffic, Burials(owners), links)
+    reactions = ReactionQueue(adapters)
     _listen(shared, worker, delivery, reactions, mind.context)
-    supervised, make = supervised_of(adapters.values(), receiving), accounts.make
+
+    can_restart = accounts.make is not None
+    supervised = supervised_of(adapters.values(), receiving)
     parts = LiveParts(
-        *(shared, intake, worker, delivery),
+        shared,
+        intake,
+        worker,
+        delivery,
         Pruner(database, settings.retention, settings.storage.raw_days),
-        Rotation(settings, mind.models, mind.agent.recovery.rests, accounts.make is not None),
+        Rotation(settings, mind.models, mind.agent.recovery.rests, can_restart),
         supervised,
-        make and (lambda name, block: make(name, block, intake, chats, door)),
+        partial(accounts.make, intake, chats, door) if accounts.make else None,
     )
     reloading = Reloading(settings, mind, parts, origin)
-    vitals = Vitals(
-        *(supervised, Watch(database, adapters, traffic, replica), budgets),
-        *(origin.foreign.states, lambda: reloading.mind.standing, lambda: reloading.refused),
-    )
-    examination = _examination(vitals, origin, reloading)
-    health, operator = (
-        Health(examination),
-        Operator(*(database, wakeups, intake.tell_approved, reloading), intake.answer_as_owner),
-    )
+    watch = Watch(database, adapters, traffic, replica)
+    examination = _examination(reloading, watch, origin)
     alerts = build_alerts(lambda: reloading.settings, examination, wakeups, owners)
-    others = _others(database, replica, wakeups, stops, reloading, accounts)
+    others = _others(reloading, accounts)
     platforms = Platforms(adapters, supervised, examination, reactions, others, alerts)
-    inside = Inside(*(database, health, intake.facts, intake.money, operator), origin.plugins)
-    routes = [health.control_route(), *control.alert_routes(alerts), *control.routes(operator)]
-    instruments = Instruments(LookedAt(reloading, database, supervised, vitals.watch, worker))
-    server = _server(instruments, inside, routes, door)
+    instruments = Instruments(reloading, watch)
+    server = _server(reloading, examination, alerts, instruments, door)
     async with (
         _closed_at_the_end(adapters.values(), replica.close, reloading.close, server.stop),
         instruments.recording(),
@@ -485,12 +495,20 @@ async def assembled(
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
 
 
-def _examination(vitals: Vitals, origin: AgentOrigin, reloading: Reloading) -> Examination:
-    """Return what looks at the gateway by the settings that it uses."""
+def _examination(reloading: Reloading, watch: Watch, origin: AgentOrigin) -> Examination:
+    """Return what checks the gateway by the settings that it uses."""
 
     def loaded() -> Loaded:
         return origin.source.loaded if origin.source else Loaded(reloading.settings, {}, {})
 
+    vitals = Vitals(
+        reloading.parts.supervised,
+        watch,
+        reloading.parts.shared.budgets,
+        origin.foreign.states,
+        lambda: reloading.mind.standing,
+        lambda: reloading.refused,
+    )
     return Examination(vitals, loaded, lambda: origin.line)
 
 
@@ -502,13 +520,6 @@ def _replaceable(connected: Iterable[Adapter]) -> dict[Account, Adapter]:
         else ReplaceableAdapter(each)
         for each in connected
     }
-
-
-def _beginning(
-    settings: Settings, death: Death | None, receiving: AccountLeases, share: Share
-) -> Beginning:
-    place = f"{socket.gethostname()} {settings.home}"
-    return Beginning(place, death or Death(), receiving, share)
 
 
 def _listen(
@@ -531,21 +542,15 @@ def _listen(
     worker.replica.on_news(worker.wake)
 
 
-def _others(
-    database: Database,
-    replica: Replica,
-    wakeups: Wakeups,
-    stops: Stops,
-    reloading: Reloading,
-    accounts: Accounts,
-) -> OtherReplicas | None:
+def _others(reloading: Reloading, accounts: Accounts) -> OtherReplicas | None:
     """Return what tells the other replicas, and hears them; None on SQLite, which has none."""
-    if database.server is None:
+    shared = reloading.parts.shared
+    if shared.database.server is None:
         return None
     here = accounts.elsewhere
-    shared = here if isinstance(here, SharedChats) else SharedChats()
-    others = OtherReplicas(database, replica, stops, shared)
-    others.news["forgotten"].listen(wakeups.forgotten)
+    chats = here if isinstance(here, SharedChats) else SharedChats()
+    others = OtherReplicas(shared.database, reloading.parts.worker.replica, shared.stops, chats)
+    others.news["forgotten"].listen(shared.wakeups.forgotten)
     others.news["secrets"].listen(reloading.notify)
     return others
 
@@ -574,32 +579,39 @@ async def _tell_at_the_start(
 
 
 def _server(
+    reloading: Reloading,
+    examination: Examination,
+    alerts: AlertWatch | None,
     instruments: Instruments,
-    inside: Inside,
-    private: Sequence[web.RouteDef],
     door: WebDoor,
 ) -> HttpServer:
     """Return the server of the public port and of the Unix socket, which is the command line's."""
-    settings, supervised = inside.settings, instruments.parts.supervised
+    parts, settings, health = reloading.parts, reloading.settings, Health(examination)
+    shared, intake = parts.shared, parts.intake
+    operator = Operator(
+        shared.database, shared.wakeups, intake.tell_approved, reloading, intake.answer_as_owner
+    )
+    inside = Inside(shared.database, health, intake.facts, intake.money, operator, shared.plugins)
     on = settings.web
     chat_page: list[web.RouteDef] = []
     webhooks: list[web.RouteDef] = []
     # An adapter that receives over several connections is there as often.
-    for adapter in {id(each.adapter): each.adapter for each in supervised}.values():
+    for adapter in {id(each.adapter): each.adapter for each in parts.supervised}.values():
         # Only adapters with a page or a webhook have routes.
         routes: list[web.RouteDef] = getattr(adapter, "routes", list)()
         (chat_page if adapter.platform == BUILT_IN else webhooks).extend(routes)
     apart = on.webhook_port is not None
-    guard, health = Guard(door, on), inside.health
+    guard = Guard(door, on)
     page = [*chat_page, *Console(inside, guard).routes()] if on.enabled else []
     own = [*health.routes(guard), *instruments.page.routes()]
     public = [*own, *([] if apart else webhooks), *page]
     # `parley chat` reaches the web chat through the socket also where the page is not served.
-    hidden = [] if on.enabled else chat_page
+    private = [] if on.enabled else chat_page
+    private = [*private, health.control_route(), *control.alert_routes(alerts)]
     return HttpServer(
         Port(on.host, on.port, public),
         settings.home / control.SOCKET,
-        private=[*private, *hidden],
+        private=[*private, *control.routes(operator)],
         webhooks=_webhook_port(settings, [*health.routes(None), *webhooks]),
         connections=Connections(on.max_connections, on.connections_per_address, on.trusted),
     )

@@ -66,13 +66,14 @@ from gateway.http.server import ChatHistory
 from gateway.logging.setup import log_path, refuse_unwritable
 from gateway.pipeline.intake import IntakeRules
 from gateway.replicas.other_replicas import SharedChats
-from gateway.replicas.replica import Beginning, Replica, tell_of
+from gateway.replicas.replica import AccountLeases, Replica, tell_of
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
 from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
+from gateway.storage.queue.blame import Death
 from gateway.supervision import start_checks
 from gateway.supervision.accounts import UnbuiltAdapter
 from gateway.supervision.start_checks import Checked
@@ -510,14 +511,14 @@ class Accounts:
         connect: Returns their adapters, which hand what they receive to the intake.
         share: What part of the platforms' limits is this process's.
         elsewhere: Other replicas that serve them, as they know them.
-        make: Returns the adapter of one account of a platform, for the same three.
+        make: Returns, for the same three, the adapter of one account of a platform.
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
     connect: Callable[[Intake, ChatHistory, Door], Sequence[Adapter]]
     share: Share = field(default_factory=Share)
     elsewhere: Elsewhere = ALONE
-    make: Callable[[str, PlatformSection, Intake, ChatHistory, Door], Adapter] | None = None
+    make: Callable[[Intake, ChatHistory, Door, str, PlatformSection], Adapter] | None = None
 
 
 def build_accounts(settings: Settings) -> Accounts:
@@ -531,18 +532,20 @@ def build_accounts(settings: Settings) -> Accounts:
     is_shared = isinstance(location_of(settings), DatabaseServer)
     share, elsewhere = Share(), SharedChats() if is_shared else ALONE
 
+    def host(intake: Intake, chats: ChatHistory, door: Door) -> Host:
+        max_bytes = settings.attachments.max_bytes
+        return Host(intake, chats, registry.menu(), max_bytes, door, share, elsewhere)
+
     def make(
-        platform: str, block: PlatformSection, intake: Intake, chats: ChatHistory, door: Door
+        intake: Intake, chats: ChatHistory, door: Door, platform: str, block: PlatformSection
     ) -> Adapter:
-        menu, max_bytes = registry.menu(), settings.attachments.max_bytes
-        host = Host(intake, chats, menu, max_bytes, door, share, elsewhere)
-        return build(platform, block, host)
+        return build(platform, block, host(intake, chats, door))
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
 
-    def made(platform: str, block: PlatformSection, *given: Any) -> Adapter:
+    def made(host: Host, platform: str, block: PlatformSection) -> Adapter:
         try:
-            return make(platform, block, *given)
+            return build(platform, block, host)
         except Exception as exc:
             if platform == BUILT_IN:
                 raise
@@ -555,7 +558,7 @@ def build_accounts(settings: Settings) -> Accounts:
             return UnbuiltAdapter(platform, account, renderers[platform, account], reason)
 
     def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
-        return [made(platform, block, intake, chats, door) for platform, block in blocks]
+        return [made(host(intake, chats, door), *each) for each in blocks]
 
     return Accounts(renderers, connect, share, elsewhere, make)
 
@@ -637,11 +640,17 @@ def open_tools(
     return mcp_tools(servers, settings.home, settings.tools.sandbox, record.agreed)
 
 
-async def registered(database: Database, beginning: Beginning) -> Replica:
+async def registered(
+    database: Database, place: str, death: Death, accounts: AccountLeases, share: Share
+) -> Replica:
     """Register this process; what the one before left unfinished becomes ready.
 
     Args:
         database: On SQLite nobody else's by now.
+        place: Where it runs: at most one process is there at a time.
+        death: How the process before it there ended.
+        accounts: What it is to receive for, if there may be others.
+        share: What it may send, if there may be others.
 
     Raises:
         StorageUnavailable: The database does not work now.
@@ -650,8 +659,8 @@ async def registered(database: Database, beginning: Beginning) -> Replica:
         # Its driver takes memory and time that SQLite needs none of.
         from gateway.replicas.shared_replica import SharedReplica  # noqa: PLC0415
 
-        return await SharedReplica.join(database, database.server, beginning)
+        return await SharedReplica.join(database, database.server, place, death, accounts, share)
     replica_id = await database.write(leases.register, f"pid {os.getpid()}")
-    inherited = await database.write(blame.take_over, replica_id, beginning.death)
+    inherited = await database.write(blame.take_over, replica_id, death)
     tell_of(inherited)
     return Replica(database, replica_id, inherited.trials)

@@ -58,21 +58,13 @@ class Embedder:
         self._dimensions = DIMENSIONS if is_short else None
         self._space = f"{self._base_url} {self._name} {self._dimensions or ''}".rstrip()
 
-    async def run(self, replica_id: Callable[[], int]) -> None:
-        """Make what is missing until cancelled, while this is the oldest replica.
-
-        Args:
-            replica_id: Tells which one this is now.
-        """
-        while True:
+    async def make_all_if_oldest(self, replica_id: Callable[[], int]) -> None:
+        """Make what is missing if this is the oldest replica; a provider that fails is logged."""
+        if await self._database.read(health.oldest_replica) == replica_id():
             try:
-                if await self._database.read(health.oldest_replica) == replica_id():
-                    await self.make_all()
-            except (StorageError, ModelError) as exc:
+                await self.make_all()
+            except ModelError as exc:
                 log.warning("embeddings_not_made", error=str(exc))
-            except Exception:
-                log.exception("embedding_failed")
-            await asyncio.sleep(POLL_S)
 
     async def make_all(self) -> int:
         """Make what is missing now; returns how many messages were embedded.

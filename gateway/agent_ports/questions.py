@@ -4,7 +4,6 @@ A question and its message are committed together, then the turn gives up its pl
 there is an answer (gateway/commands/approvals.py) or the time is over.
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,6 @@ from agent.messages import open_calls, quoted, text_of
 from agent.ports import Decision, Inquiry, InquiryKind, InquiryReply
 from gateway.access.pairing import shown_name
 from gateway.access.policy import Access, Answerer, Owners, answer_refusal
-from gateway.errors import StorageError
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, questions, turn_journal, turns
 from gateway.storage.conversation.conversations import Conversation
@@ -79,16 +77,8 @@ class Inquiries:
         """Return the time limit of one kind of inquiry, in seconds."""
         return APPROVAL_S if kind == "approval" else CLARIFY_S
 
-    async def run(self) -> None:
-        """Give up on what nobody has answered in time, until cancelled."""
-        while True:
-            try:
-                await self._sweep()
-            except StorageError as exc:
-                log.warning("inquiries_not_swept", error=str(exc))
-            await asyncio.sleep(SWEEP_S)
-
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
+        """Expire what nobody has answered in time."""
         # A read costs no commit, and mostly nothing is due.
         if not await self.database.read(self._due):
             return

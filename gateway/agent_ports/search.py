@@ -52,19 +52,11 @@ class Indexer:
         self._database = database
         self._broken: set[int] = set()
 
-    async def run(self) -> None:
-        """Feed until cancelled; an index of another version is built anew first."""
-        while True:
-            await asyncio.sleep(FEED_EVERY_S)
-            try:
-                await self.feed_all()
-            except StorageError as exc:
-                log.warning("search_index_not_fed", error=str(exc))
-            except Exception:
-                log.exception("search_index_feeding_failed")
-
     async def feed_all(self) -> int:
-        """Feed what is missing; returns how many messages were looked at."""
+        """Feed what is missing; returns the number of messages seen.
+
+        An index of another version is cleared first.
+        """
         if not await self._database.read(index.is_current) and await self._database.write(
             index.clear
         ):

@@ -13,7 +13,6 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
-from gateway.errors import StorageError
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import retention
 from gateway.storage.database import Database
@@ -87,17 +86,6 @@ class Pruner:
     def take(self, settings: RetentionSettings, raw_days: int) -> None:
         """Go by other limits from the next class on."""
         self._settings, self._raw_days = settings, raw_days
-
-    async def run(self) -> None:
-        """Erase once an hour until cancelled."""
-        while True:
-            try:
-                await self.prune()
-            except StorageError as exc:
-                log.warning("prune_failed", error=str(exc))
-            except Exception:
-                log.exception("pruning_failed")
-            await asyncio.sleep(PRUNE_EVERY_S)
 
     async def prune(self) -> dict[str, Pruned]:
         """Erase what is too old now; return how much was erased of each limited class.

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
 
 import structlog
 from sqlalchemy import Connection
@@ -25,7 +24,7 @@ from gateway.findings.telling import (
     with_an_end,
 )
 from gateway.findings.vitals import DATABASE
-from gateway.findings.webhook import AlertWebhook, tell_of_failed_look
+from gateway.findings.webhook import AlertWebhook
 from gateway.signals import Wakeups
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
@@ -56,18 +55,6 @@ class AlertWatch:
     webhook: AlertWebhook | None = None
     outage: tuple[str, float] | None = None
     open: frozenset[Key] = field(default=frozenset())
-
-    async def run(self) -> NoReturn:
-        """Look every few seconds, until cancelled; what a webhook is told keeps nobody waiting."""
-        async with asyncio.TaskGroup() as tasks:
-            if self.webhook is not None:
-                tasks.create_task(self.webhook.run(), name="alerts' webhook")
-            while True:
-                await asyncio.sleep(LOOK_EVERY_S)
-                try:
-                    await self.look()
-                except Exception as exc:  # noqa: BLE001 - whatever it is, people go on being answered
-                    tell_of_failed_look(exc)
 
     async def look(self) -> AlertsTold:
         """Look once, and tell what has changed.

@@ -7,13 +7,12 @@ hex, TIME as in `X-Parley-Timestamp`. The address is the operator's own setting,
 private one.
 """
 
-import asyncio
 import hashlib
 import hmac
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import aiohttp
 import orjson
@@ -22,7 +21,6 @@ import tenacity
 from pydantic import SecretStr
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for
-from gateway.errors import StorageError
 from gateway.findings.finding import Sight
 from gateway.findings.report import FINDINGS
 from gateway.findings.telling import CurrentTelling, Key, prefix_of_begin
@@ -63,15 +61,6 @@ class AlertWebhook:
     telling: CurrentTelling
     pause_s: float = 1.0
     unstored: set[Key] = field(default_factory=set)
-
-    async def run(self) -> NoReturn:
-        """Post what is due every few seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.post_due()
-            except Exception as exc:  # noqa: BLE001 - whatever it is, people go on being answered
-                tell_of_failed_look(exc)
 
     async def post_due(self) -> None:
         """Post what the webhook is to be told, and was not yet.
@@ -158,14 +147,6 @@ class AlertWebhook:
         ):
             if not response.ok or response.status >= 300:
                 raise PostRefused(f"HTTP {response.status}")
-
-
-def tell_of_failed_look(exc: Exception) -> None:
-    """Log that a look failed: for the database's sake, or since it raised what it should not."""
-    if isinstance(exc, StorageError):
-        log.warning("alerts_not_looked_for", error=str(exc))
-    else:
-        log.error("alerts_not_looked_for", error=repr(exc), exc_info=exc)
 
 
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:

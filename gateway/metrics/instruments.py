@@ -22,10 +22,12 @@ from agent.spans import Span
 from gateway.logging.taps import TAPS
 from gateway.metrics.counts import Counts, Vocabulary
 from gateway.metrics.page import MetricsPage
-from gateway.metrics.state import LookedAt, LoopLag, State
+from gateway.metrics.state import LoopLag, State
+from gateway.reload.reloading import Reloading
 from gateway.settings.tree import Settings
 from gateway.storage import identity
 from gateway.storage.database import location_of
+from gateway.supervision.silence import Watch
 
 if TYPE_CHECKING:
     from gateway.metrics.traces import Traces
@@ -36,18 +38,17 @@ log = structlog.get_logger()
 class Instruments:
     """Counts, the page that shows them, and traces where they are wanted."""
 
-    def __init__(self, parts: LookedAt) -> None:
-        self.parts = parts
+    def __init__(self, reloading: Reloading, watch: Watch) -> None:
+        self._settings = reloading.settings
         self._lag = LoopLag()
-        self.counts = Counts(Vocabulary(partial(known_labels, parts)))
-        self.page = MetricsPage(parts.settings, self.counts, State(parts, self.counts, self._lag))
+        self.counts = Counts(Vocabulary(partial(known_labels, reloading)))
+        state = State(reloading, watch, self.counts, self._lag)
+        self.page = MetricsPage(self._settings, self.counts, state)
 
     @asynccontextmanager
     async def recording(self) -> AsyncIterator[None]:
         """Hear all that happens in the context of the caller, until the body ends."""
-        settings = self.parts.settings
-        seed = seed_of(settings)
-        traces = _traces(settings)
+        seed, traces = seed_of(self._settings), _traces(self._settings)
         before = spans.RECORDER.get()
         ends = [TAPS.listen([name], partial(self.counts.event, name)) for name in self.counts.heard]
         spans.RECORDER.set(CountsAndTraces(seed, self.counts, traces))
@@ -108,14 +109,14 @@ def seed_of(settings: Settings) -> bytes:
     return blake2b(name.encode(), digest_size=16).digest()
 
 
-def known_labels(parts: LookedAt) -> Mapping[str, Collection[str]]:
+def known_labels(reloading: Reloading) -> Mapping[str, Collection[str]]:
     """Return all values of each label that has such a list: what is configured now."""
-    mind, settings = parts.mind, parts.settings
-    own = [each.adapter.platform for each in parts.supervised]
+    mind, settings, supervised = reloading.mind, reloading.settings, reloading.parts.supervised
+    own = [each.adapter.platform for each in supervised]
     return {
         "platform": [*own, *(each.name for each in platforms())],
-        "account": [each.adapter.account for each in parts.supervised],
-        "adapter": [each.name for each in parts.supervised],
+        "account": [each.adapter.account for each in supervised],
+        "adapter": [each.name for each in supervised],
         "model": [word for each in mind.models for word in (each.name, each.label)],
         "tool": [each.name for each in mind.agent.tools.schemas],
         "server": settings.tools.mcp,

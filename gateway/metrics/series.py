@@ -305,8 +305,9 @@ EVENTS: tuple[Mover, ...] = (
     Mover("plugin_failed", _counter("plugin_failures", "Failed calls of plugins.", "plugin")),
     Mover("mcp_lost", _counter("mcp_losses", "Times an MCP server was not to be had.", "server")),
     Mover(
-        "search_index_not_fed",
+        "work_failed",
         _counter("search_index_failures", "Times the search index could not be fed."),
+        only=("work", "search index"),
     ),
     Mover("backup_made", BACKUPS, {"outcome": "=made"}),
     Mover("backup_failed", BACKUPS, {"outcome": "=failed"}),

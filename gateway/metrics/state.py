@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -23,16 +22,14 @@ from sqlalchemy import Connection
 
 from gateway.agent_ports.budgets import today
 from gateway.backup import backups
-from gateway.context.parts import Mind
 from gateway.errors import StorageError
 from gateway.logging.setup import log_path, predecessors
 from gateway.metrics import series
 from gateway.metrics.counts import Counts, Labels
 from gateway.metrics.series import Series
-from gateway.pipeline.worker import Worker
 from gateway.reload.reloading import Reloading
 from gateway.settings.tree import Settings
-from gateway.storage.database import Database, location_of
+from gateway.storage.database import location_of
 from gateway.storage.reports import health, spending
 from gateway.storage.reports.health import Waiting
 from gateway.supervision.accounts import Supervised
@@ -81,55 +78,32 @@ class LoopLag:
         self.begin()
 
 
-@dataclass(frozen=True, slots=True)
-class LookedAt:
-    """The parts of a gateway that are looked at.
-
-    Attributes:
-        reloading: Has the settings, the models and the tools as they are now.
-    """
-
-    reloading: Reloading
-    database: Database
-    supervised: Sequence[Supervised]
-    watch: Watch
-    worker: Worker
-
-    @property
-    def settings(self) -> Settings:
-        """What the gateway goes by."""
-        return self.reloading.settings
-
-    @property
-    def mind(self) -> Mind:
-        """What answers."""
-        return self.reloading.mind
-
-
 class State:
     """What is read at a scrape."""
 
-    def __init__(self, parts: LookedAt, counts: Counts, lag: LoopLag) -> None:
-        self._parts = parts
+    def __init__(self, reloading: Reloading, watch: Watch, counts: Counts, lag: LoopLag) -> None:
+        self._reloading, self._watch = reloading, watch
         self._counts = counts
         self._lag = lag
 
     async def look(self) -> list[Sample]:
         """Return all samples."""
-        parts = self._parts
-        files = asyncio.to_thread(lambda: list(_files(parts.settings)))
+        reloading = self._reloading
+        files = asyncio.to_thread(lambda: list(_files(reloading.settings)))
+        database = "sqlite" if reloading.parts.shared.database.server is None else "postgresql"
+        versions = (version("parley"), platform.python_version(), database)
         return [
-            *_adapters(parts),
-            *_work(parts),
+            *_adapters(reloading.parts.supervised, self._watch),
+            *_work(reloading),
             *_cache(self._counts),
             Sample(series.LOOP_LAG, self._lag.longest_s),
-            _build(parts),
+            Sample(series.BUILD_INFO, 1, versions),
             *await files,
             *await self._database(),
         ]
 
     async def _database(self) -> list[Sample]:
-        settings, database = self._parts.settings, self._parts.database
+        settings, database = self._reloading.settings, self._reloading.parts.shared.database
         since = today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
         began = time.perf_counter()
         try:
@@ -144,13 +118,13 @@ class State:
         ]
 
 
-def _adapters(parts: LookedAt) -> Iterator[Sample]:
-    for each in parts.supervised:
+def _adapters(supervised: Sequence[Supervised], watch: Watch) -> Iterator[Sample]:
+    for each in supervised:
         # Behind it stands why it was stopped, in words.
         yield Sample(series.ADAPTER_STATE, 1, (each.name, each.state.partition(":")[0]))
-    for account, silent_s in parts.watch.silent_s.items():
+    for account, silent_s in watch.silent_s.items():
         yield Sample(series.ACCOUNT_SILENT, silent_s, account)
-    for adapter in {id(each.adapter): each.adapter for each in parts.supervised}.values():
+    for adapter in {id(each.adapter): each.adapter for each in supervised}.values():
         account, pool = (adapter.platform, adapter.account), adapter.pool
         if pool is not None:
             yield Sample(series.POOL_IN_USE, pool.in_use, account)
@@ -158,14 +132,14 @@ def _adapters(parts: LookedAt) -> Iterator[Sample]:
             yield Sample(series.POOL_LIMIT, pool.limit, account)
 
 
-def _work(parts: LookedAt) -> Iterator[Sample]:
-    yield Sample(series.TURNS_RUNNING, parts.worker.running)
-    yield Sample(series.SERVED, parts.worker.serving)
-    yield Sample(series.TURN_PLACES, parts.settings.queue.max_concurrent_turns)
-    rests = parts.mind.agent.recovery.rests
+def _work(reloading: Reloading) -> Iterator[Sample]:
+    worker, agent = reloading.parts.worker, reloading.mind.agent
+    yield Sample(series.TURNS_RUNNING, worker.running)
+    yield Sample(series.SERVED, worker.serving)
+    yield Sample(series.TURN_PLACES, reloading.settings.queue.max_concurrent_turns)
     # Keys of one model have the same name: it rests as long as all of them do.
-    for name in dict.fromkeys(model.name for model in parts.mind.agent.models):
-        left = [rests.left_s(model) for model in parts.mind.agent.models if model.name == name]
+    for name in dict.fromkeys(model.name for model in agent.models):
+        left = [agent.recovery.rests.left_s(each) for each in agent.models if each.name == name]
         yield Sample(series.MODEL_RESTS, min(left), (name,))
 
 
@@ -176,12 +150,6 @@ def _cache(counts: Counts) -> Iterator[Sample]:
             tokens[kind] += count
     if read := sum(tokens.values()):
         yield Sample(series.CACHE_HIT_RATIO, tokens["cache_read"] / read)
-
-
-def _build(parts: LookedAt) -> Sample:
-    database = "sqlite" if parts.database.server is None else "postgresql"
-    versions = (version("parley"), platform.python_version(), database)
-    return Sample(series.BUILD_INFO, 1, versions)
 
 
 def _files(settings: Settings) -> Iterator[Sample]:

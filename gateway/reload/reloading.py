@@ -314,7 +314,10 @@ class Reloading:
         source.loaded = replace(found, settings=new)
         if new != before.settings:
             adapters = await self._restart_changed(before.settings, new)
-            await self._note(new)
+            try:
+                await self.note(new)
+            except StorageError as exc:
+                log.warning("settings_not_noted", error=str(exc))
         secrets, renewed = await self._renew_secrets()
         adapters += renewed
         return SettingsReloaded(
@@ -407,15 +410,15 @@ class Reloading:
         for model in {id(model): model for model in (*self.mind.models, *self._former)}.values():
             await _close(model)
 
-    async def _note(self, settings: Settings) -> None:
-        try:
-            database = self.parts.shared.database
-            written = fingerprints_of(settings.home).of_settings(settings)
-            keep_last_used(settings)
-            await database.write(audit_log.note_settings, written)
-        except StorageError as exc:
-            # The next start notes it: it compares with what was noted last.
-            log.warning("settings_not_noted", error=str(exc))
+    async def note(self, settings: Settings) -> None:
+        """Enter in the audit log which settings are used.
+
+        Raises:
+            StorageError: They cannot be entered; the next start compares with what was noted last.
+        """
+        written = fingerprints_of(settings.home).of_settings(settings)
+        keep_last_used(settings)
+        await self.parts.shared.database.write(audit_log.note_settings, written)
 
     async def renew_secrets(self) -> Reloaded:
         """Read every secret that the settings refer to again, and have it be used."""

@@ -16,16 +16,15 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from adapters.base import Clock, Share
+from adapters.base import Clock
 from gateway.errors import StorageError
 from gateway.storage.database import Database
 from gateway.storage.queue import leases
-from gateway.storage.queue.blame import Death, Inheritance
+from gateway.storage.queue.blame import Inheritance
 from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
 
 log = structlog.get_logger()
@@ -224,23 +223,6 @@ class Replica:
 
     async def close(self) -> None:
         """Give back what it holds of the database."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """What a replica begins with.
-
-    Attributes:
-        name: Of the place where it runs: at most one process has it at a time.
-        death: How the process before ended that had it.
-        accounts: For which accounts it is to receive, where there may be others.
-        share: What it may send, where there may be others.
-    """
-
-    name: str
-    death: Death
-    accounts: AccountLeases
-    share: Share
 
 
 def tell_of(inherited: Inheritance) -> None:

@@ -25,11 +25,13 @@ from typing import Literal, NoReturn
 import structlog
 from typing_extensions import override
 
+from adapters.base import Share
 from gateway.errors import StorageError
-from gateway.replicas.replica import BEATS, AccountLeases, Beginning, Drop, Replica, tell_of
+from gateway.replicas.replica import BEATS, AccountLeases, Drop, Replica, tell_of
 from gateway.storage.database import Database, DatabaseServer
 from gateway.storage.presence import Presence
 from gateway.storage.queue import adapter_leases, leases, replicas
+from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import Receiving
 from gateway.storage.queue.replicas import Surroundings
 
@@ -62,14 +64,14 @@ class SharedReplica(Replica):
         self,
         database: Database,
         server: DatabaseServer,
+        place: str,
         presence: Presence,
-        beginning: Beginning,
+        accounts: AccountLeases,
+        share: Share,
     ) -> None:
         super().__init__(database, presence.replica_id)
-        self.accounts: AccountLeases = beginning.accounts
-        self._server = server
-        self._share = beginning.share
-        self._name = beginning.name
+        self.accounts = accounts
+        self._server, self._place, self._share = server, place, share
         self._troubled_at = float("-inf")
         self._living: deque[int] = deque(maxlen=SHARE_LOOKS)
         self._offered: set[Receiving] = set()
@@ -83,18 +85,20 @@ class SharedReplica(Replica):
         cls,
         database: Database,
         server: DatabaseServer,
-        beginning: Beginning,
+        place: str,
+        death: Death,
+        accounts: AccountLeases,
+        share: Share,
     ) -> "SharedReplica":
         """Register this process; nobody who lives is touched.
 
         Raises:
             StorageUnavailable: The server does not work now.
         """
-        name = beginning.name
-        presence, inherited = await Presence.enter(server, name, beginning.death)
+        presence, inherited = await Presence.enter(server, place, death)
         log.info("replica_joined", replica=presence.replica_id)
         tell_of(inherited)
-        joined = cls(database, server, presence, beginning)
+        joined = cls(database, server, place, presence, accounts, share)
         joined.trials = inherited.trials
         return joined
 
@@ -245,7 +249,7 @@ class SharedReplica(Replica):
         pause_s = TRY_AGAIN_S
         while True:
             try:
-                presence, _ = await Presence.enter(self._server, self._name, replicas.LEFT, former)
+                presence, _ = await Presence.enter(self._server, self._place, replicas.LEFT, former)
             except StorageError as exc:
                 log.warning("join_failed", former=former, error=str(exc))
             else:

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import structlog
 from pydantic import SecretStr
@@ -102,12 +101,10 @@ def with_web_token(settings: Settings) -> Settings:
     return settings.model_copy(update={"web": web})
 
 
-async def keep_modes(current: Callable[[], Settings]) -> NoReturn:
-    """Look at the modes now and again, while there is a command that could change them."""
-    while True:
-        if "terminal" in (settings := current()).tools.enabled:
-            await asyncio.to_thread(restore_modes, settings)
-        await asyncio.sleep(LOOK_EVERY_S)
+async def keep_modes(current: Callable[[], Settings]) -> None:
+    """Restore the modes if there is a tool that could change them."""
+    if "terminal" in (settings := current()).tools.enabled:
+        await asyncio.to_thread(restore_modes, settings)
 
 
 def restore_modes(settings: Settings) -> None:

@@ -13,16 +13,13 @@ Once silent, an account is so until it sends something, or until nothing of it w
 each silence is told twice, when it begins and when it is over, and never in between.
 """
 
-import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 import structlog
 
 from adapters.base import Adapter, Clock
-from gateway.errors import StorageError
 from gateway.replicas.replica import Replica
 from gateway.storage.database import Database
 from gateway.storage.queue import sending
@@ -167,17 +164,6 @@ class Watch:
         self.database = database
         self._adapters = adapters
         self._silent: dict[Account, float] = {}
-
-    async def run(self) -> NoReturn:
-        """Look every few seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.look()
-            except StorageError as exc:
-                log.warning("accounts_not_looked_at", error=str(exc))
-            except Exception as exc:
-                log.exception("accounts_not_looked_at", error=repr(exc))
 
     @property
     def silent_s(self) -> dict[Account, float]:

@@ -20,7 +20,7 @@ from agent.models.recovery import Recovery, RetryPolicy
 from agent.safety.redaction import Redactor
 from agent.tools.catalog import builtin_tools
 from agent.turn.state import Agent, CallRules
-from gateway.app import Gateway, assembled
+from gateway.app import Gateway, assembled, parts_of
 from gateway.logging.setup import configure_logging
 from gateway.replay.player import NullAdapter
 from gateway.settings.loading import load_settings
@@ -51,6 +51,9 @@ def agent_of(settings: Settings, model: ChatModel) -> Agent:
     )
 
 
+AT_WORK = {"delivery", "search index", "inquiries", "plugins", "replica", "other replicas"}
+
+
 @asynccontextmanager
 async def running(
     home: Path,
@@ -68,17 +71,11 @@ async def running(
         ) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
-        parts = [
-            tasks.create_task(part.run(), name=type(part).__name__)
-            for part in (
-                gateway.worker,
-                gateway.delivery,
-                gateway.beside.indexer,
-                gateway.beside.inquiries,
-                gateway.beside.recall,
-                gateway.replica,
-                *([] if gateway.platforms.others is None else [gateway.platforms.others]),
-            )
+        parts = [tasks.create_task(gateway.worker.run(), name="worker")]
+        parts += [
+            tasks.create_task(part.run(), name=part.name)
+            for part in parts_of(gateway)
+            if part.name in AT_WORK
         ]
         yield gateway
         for part in parts:

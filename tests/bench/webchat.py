@@ -9,11 +9,12 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from gateway.app import assembled, serve
+from gateway.app import assembled
 from gateway.wiring import build_accounts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, bench_settings, logged_database
 from tests.support.door import AUTHORIZED
+from tests.support.gateway import serve
 
 
 class WebChat:
@@ -56,7 +57,7 @@ async def open_web_chat(home: Path) -> AsyncIterator[WebChat]:
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(
-            serve(gateway, stop, asyncio.Event(), lambda port, _: ready.set_result(port)),
+            serve(gateway, stop, asyncio.Event(), ready.set_result),
             name="gateway",
         )
         url = f"http://127.0.0.1:{await ready}"

@@ -181,7 +181,7 @@ async def test_an_account_that_is_gone_is_waited_for(tmp_path: Path) -> None:
     elsewhere = RecordingAdapter("discord")
     async with running(tmp_path, acting(acts), adapter=elsewhere) as chat:
         assert chat.events("account_not_configured")[0]["conversations"] == 1
-        await chat.gateway.beside.inquiries._sweep()
+        await chat.gateway.beside.inquiries.sweep()
         assert [state for state, *_ in await inquiry_states(chat)] == ["pending"]
     async with running_quietly(tmp_path, acting(acts)) as chat:
         texts = await chat.answers(2)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from agent.models.base import ChatModel
-from gateway.app import Gateway, assembled, serve
+from gateway.app import Gateway, assembled
 from gateway.replicas.shared_replica import SharedReplica
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.queue.leases import Receiving
 from gateway.wiring import Accounts
-from tests.support.gateway import RecordingModel, agent_of, echo, settings_of
+from tests.support.gateway import RecordingModel, agent_of, echo, serve, settings_of
 
 FEW_TURNS = {"debounce_ms": 0, "grace_s": 10, "max_concurrent_turns": 4}
 WITHIN_S = 60.0
@@ -56,7 +56,7 @@ async def bot_replica(
         assembled(settings, database, agent_of(model or RecordingModel(echo)), accounts) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
-        task = tasks.create_task(serve(gateway, stop, force, lambda *_: ready.set()))
+        task = tasks.create_task(serve(gateway, stop, force, lambda _: ready.set()))
         await asyncio.wait_for(ready.wait(), WITHIN_S)
         yield BotReplica(gateway, task)
         stop.set()

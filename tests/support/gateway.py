@@ -28,7 +28,8 @@ from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Tool, ToolRegistry
 from agent.turn.state import Agent, CallRules
-from gateway.app import Gateway, assembled, serve
+from gateway import app
+from gateway.app import Gateway, assembled, parts_of
 from gateway.errors import StorageUnavailable
 from gateway.logging.taps import TAPS
 from gateway.reload.reloading import AgentOrigin
@@ -241,6 +242,9 @@ def fail_once(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     patch.setattr(owner, name, failing)
 
 
+AT_WORK = {"replica", "delivery", "prepare summaries", "files", "inquiries"}
+
+
 @asynccontextmanager
 async def running(
     home: Path,
@@ -268,16 +272,9 @@ async def running(
         asyncio.TaskGroup() as tasks,
     ):
         gateway = chat.gateway
-        always = (
-            gateway.replica.run,
-            gateway.delivery.run,
-            gateway.worker.run,
-            gateway.beside.preparations.run,
-            gateway.beside.files.run,
-            gateway.beside.inquiries.run,
-        )
-        parts = always if at_work else ()
-        work = [tasks.create_task(run(), name=run.__qualname__) for run in parts]
+        always = [part.run for part in parts_of(gateway) if part.name in AT_WORK]
+        runs = [gateway.worker.run, *always] if at_work else []
+        work = [tasks.create_task(run()) for run in runs]
         try:
             yield chat
         finally:
@@ -326,15 +323,21 @@ async def serving(
         yield gateway
 
 
+async def serve(
+    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, on_ready: Callable[[int], None]
+) -> None:
+    """Run all parts of a gateway until `stop`; `on_ready` is called with its port."""
+    async with app.serving(gateway, stop, force) as (port, _):
+        on_ready(port)
+
+
 @asynccontextmanager
 async def served(chat: Running) -> AsyncIterator[Serving]:
     """Run all parts of a gateway that was put together; leaving stops them."""
     stop, force = asyncio.Event(), asyncio.Event()
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(
-            serve(chat.gateway, stop, force, lambda port, _: ready.set_result(port)), name="serve"
-        )
+        task = tasks.create_task(serve(chat.gateway, stop, force, ready.set_result), name="serve")
         try:
             yield Serving(chat, await ready, stop, force, task)
         finally:

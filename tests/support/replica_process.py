@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from adapters.base import Share
 from gateway.errors import StorageError
-from gateway.replicas.replica import AccountLeases, Beginning, Replica
+from gateway.replicas.replica import AccountLeases, Replica
 from gateway.storage.database import DatabaseServer
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.queue import leases
@@ -43,8 +43,7 @@ async def main(url: str, name: str) -> None:
     database = PostgresDatabase(DatabaseServer(SecretStr(url), connections=2))
     accounts = AccountLeases()
     accounts.want(Receiving(*ACCOUNTS[0]))
-    beginning = Beginning(name, Death(), accounts, Share())
-    replica = await registered(database, beginning)
+    replica = await registered(database, name, Death(), accounts, Share())
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(replica.run())
         await claim(database, replica)

@@ -31,14 +31,14 @@ from adapters.telegram.adapter import TelegramAdapter
 from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.usage import Usage
-from gateway.app import Gateway, assembled, serve
+from gateway.app import Gateway, assembled
 from gateway.storage.database import Database
 from gateway.storage.engine import READERS
 from gateway.wiring import build_accounts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, logged_database
 from tests.support.cancelling import Slowed
-from tests.support.gateway import newest_question, settings_of
+from tests.support.gateway import newest_question, serve, settings_of
 from tests.support.recording_intake import FAST
 
 PREVIEW_INTERVAL_S = 0.05

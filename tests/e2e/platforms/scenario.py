@@ -14,13 +14,13 @@ from agent.tools.builtin.people import CLARIFY, SEND_FILE
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.turn.state import Agent, CallRules
-from gateway.app import Gateway, assembled, serve
+from gateway.app import Gateway, assembled
 from gateway.storage import schema
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.wiring import build_accounts
 from tests.e2e.platforms.driver import Driver, Room
-from tests.support.gateway import HeldModel, log_lines, settings_of
+from tests.support.gateway import HeldModel, log_lines, serve, settings_of
 from tests.support.recording_adapter import Watch
 
 
@@ -90,7 +90,7 @@ async def scene(
         asyncio.TaskGroup() as tasks,
     ):
         following = tasks.create_task(_follow(driver.changed, watch))
-        tasks.create_task(serve(gateway, stop, force, lambda found, _: port.set_result(found)))
+        tasks.create_task(serve(gateway, stop, force, port.set_result))
         try:
             await driver.connected(await port)
             yield Scene(driver, gateway, model, driver.direct(), lines, watch, errand)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from agent.tools.builtin.history import SESSION_SEARCH
 from gateway.agent_ports import embeddings
 from gateway.agent_ports.embeddings import TEXT_BYTES, Embedder, shortened
 from gateway.agent_ports.search import ConversationSearcher, Indexer
+from gateway.app import Part
 from gateway.errors import SettingsError
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
@@ -167,7 +169,14 @@ async def test_it_goes_on_with_what_is_indexed(
     talk(store, "a zebra")
     with capture_logs() as logs:
         replica = store.run(leases.register, "test")
-        task = asyncio.create_task(embedder.run(lambda: replica), name="embeddings")
+        task = asyncio.create_task(
+            Part(
+                "embeddings",
+                partial(embedder.make_all_if_oldest, lambda: replica),
+                embeddings.POLL_S,
+                at_once=True,
+            ).run()
+        )
         async with asyncio.timeout(WAIT_S):
             await server.asked.wait()
         server.asked.clear()

@@ -27,7 +27,9 @@ from agent.tools.registry import Arguments, Tool
 from agent.turn.state import Agent
 from agent.usage import Usage
 from gateway.access.policy import Access
+from gateway.agent_ports import questions as inquiries
 from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, TurnPeople
+from gateway.app import Part
 from gateway.commands import approvals
 from gateway.commands.new import NEW_TEXT
 from gateway.errors import StorageUnavailable
@@ -222,7 +224,7 @@ async def sweeping(chat: Running, *, is_due: bool = True) -> AsyncIterator[None]
     adapters = gateway.platforms.adapters
     waiting = Inquiries(gateway.database, adapters, 86_400.0, wakeups, access)
     async with asyncio.TaskGroup() as tasks:
-        sweep = tasks.create_task(waiting.run())
+        sweep = tasks.create_task(Part("inquiries", waiting.sweep, inquiries.SWEEP_S).run())
         yield
         sweep.cancel()
 
@@ -458,7 +460,7 @@ async def test_the_sweep_outlives_a_failing_database(
     due = questions.due
     monkeypatch.setattr(questions, "due", failing)
     async with asked(tmp_path, asking()) as chat, sweeping(chat):
-        await chat.logged("inquiries_not_swept")
+        assert (await chat.logged("work_failed"))["work"] == "inquiries"
         assert NOBODY_ANSWERED in await chat.answers(3)
 
 

@@ -21,6 +21,7 @@ from agent.models.base import ModelRequest
 from agent.ports import Findings, SearchQuery
 from agent.tools.builtin.history import SESSION_SEARCH
 from gateway.agent_ports.search import ConversationSearcher, Indexer
+from gateway.app import Part
 from gateway.errors import StorageUnavailable
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
@@ -209,7 +210,7 @@ def test_no_search_reaches_anybody_else(
 @asynccontextmanager
 async def feeding(indexer: Indexer) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(indexer.run())
+        task = tasks.create_task(Part("search index", indexer.feed_all, 0.01).run())
         yield
         task.cancel()
 
@@ -229,7 +230,6 @@ async def test_what_waits_is_fed_at_the_start_and_later(
     store: Store, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody tells the feeder of it."""
-    monkeypatch.setattr("gateway.agent_ports.search.FEED_EVERY_S", 0.01)
     here = chat(store)
     store.run(tell, here, [said("a zebra")])
     async with feeding(Indexer(database)):
@@ -298,21 +298,16 @@ async def test_a_message_that_breaks_the_feeder_holds_up_nobody_else(
 
 
 @pytest.mark.parametrize(
-    ("trouble", "event"),
-    [
-        (StorageUnavailable("full"), "search_index_not_fed"),
-        (ValueError("odd"), "search_index_feeding_failed"),
-    ],
+    ("trouble", "level"), [(StorageUnavailable("full"), "warning"), (ValueError("odd"), "error")]
 )
 async def test_trouble_is_logged_and_passes(
     store: Store,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     trouble: Exception,
-    event: str,
+    level: str,
 ) -> None:
     """The feeder lives on and tries again later."""
-    monkeypatch.setattr("gateway.agent_ports.search.FEED_EVERY_S", 0.01)
     store.run(tell, chat(store), [said("a zebra")])
     feed_all, failures = Indexer.feed_all, [trouble]
 
@@ -325,7 +320,8 @@ async def test_trouble_is_logged_and_passes(
     with capture_logs() as logs:
         async with feeding(Indexer(database)):
             await until_fed(database)
-    assert event in [line["event"] for line in logs]
+    failed = [(line["work"], line["log_level"]) for line in logs if line["event"] == "work_failed"]
+    assert failed == [("search index", level)]
 
 
 async def test_what_another_feeder_fed_counts_once(store: Store, database: Database) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, update
 from structlog.testing import capture_logs
 
-from gateway.backup import pruning
+from gateway.app import Part
 from gateway.backup.pruning import Pruner
 from gateway.errors import StorageUnavailable
 from gateway.settings.tree import RetentionSettings
@@ -119,11 +119,10 @@ async def test_a_gateway_prunes_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "event"),
-    [(StorageUnavailable("full"), "prune_failed"), (ValueError("odd"), "pruning_failed")],
+    ("trouble", "level"), [(StorageUnavailable("full"), "warning"), (ValueError("odd"), "error")]
 )
 async def test_trouble_is_logged_and_passes(
-    database: Database, monkeypatch: pytest.MonkeyPatch, trouble: Exception, event: str
+    database: Database, monkeypatch: pytest.MonkeyPatch, trouble: Exception, level: str
 ) -> None:
     """The gateway lives on, and it is tried again later."""
     failures, passed = [trouble], asyncio.Event()
@@ -134,13 +133,15 @@ async def test_trouble_is_logged_and_passes(
         passed.set()
         return retention.Pruned()
 
-    monkeypatch.setattr(pruning, "PRUNE_EVERY_S", 0.0)
     monkeypatch.setattr(retention, "count_raw", failing)
     with capture_logs() as logs:
-        running_ = asyncio.create_task(Pruner(database, RetentionSettings(), 30).run())
+        running_ = asyncio.create_task(
+            Part("prune", Pruner(database, RetentionSettings(), 30).prune, 0.0).run()
+        )
         await passed.wait()
         running_.cancel()
-    assert event in [line["event"] for line in logs]
+    failed = [(line["work"], line["log_level"]) for line in logs if line["event"] == "work_failed"]
+    assert failed == [("prune", level)]
 
 
 @pytest.mark.usefixtures("sqlite_alone")

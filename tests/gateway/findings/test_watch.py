@@ -99,7 +99,7 @@ async def test_what_a_look_meets_ends_no_gateway(
     for module in (watch, webhook):
         monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     async with serving(tmp_path, alerts={"webhook": "http://127.0.0.1:9/"}) as gateway:
-        line = await gateway.chat.logged("alerts_not_looked_for", 2)
+        line = await gateway.chat.logged("work_failed", 2)
         assert await gateway.chat.ask("one") == "re: one"
     assert line["level"] == "error"
 
@@ -663,7 +663,7 @@ async def test_a_look_that_fails_ends_no_gateway(
             return real(*found)
 
         monkeypatch.setattr(watch, "judged", judged)
-        line = await chat.logged("alerts_not_looked_for")
+        line = await chat.logged("work_failed")
         assert (line["level"], "nobody thought of" in line["error"]) == ("error", True)
         fail(chat, CreditUsedUp("402"))
         assert "no credit left" in (await chat.answers(2))[1]

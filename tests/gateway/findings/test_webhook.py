@@ -16,7 +16,7 @@ from sqlalchemy import update
 
 from adapters.errors import SendDelayed
 from agent.errors import CreditUsedUp
-from gateway.findings import webhook as module
+from gateway.app import Part
 from gateway.findings.vitals import Vitals
 from gateway.findings.watch import AlertWatch
 from gateway.findings.webhook import AlertWebhook, signature
@@ -225,7 +225,6 @@ async def test_a_post_that_fails_unforeseen_ends_no_gateway(
     tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next look goes on."""
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     async with posting(tmp_path, receiver, webhook_when="always") as (chat, watch, webhook):
         due, failures = AlertWebhook._due, [ValueError("what nobody thought of")]
 
@@ -235,8 +234,9 @@ async def test_a_post_that_fails_unforeseen_ends_no_gateway(
             return due(self, conn)
 
         monkeypatch.setattr(AlertWebhook, "_due", broken)
-        running_on = asyncio.create_task(webhook.run())
-        line = await chat.logged("alerts_not_looked_for")
+        posts = Part("webhook of alerts", webhook.post_due, 0.01)
+        running_on = asyncio.create_task(posts.run())
+        line = await chat.logged("work_failed")
         assert (line["level"], line["error"][:10]) == ("error", "ValueError")
         fail(chat)
         await watch.look()

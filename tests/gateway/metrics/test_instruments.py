@@ -11,7 +11,6 @@ from agent import spans
 from gateway.logging.taps import TAPS
 from gateway.metrics.counts import Vocabulary
 from gateway.metrics.instruments import known_labels, seed_of
-from gateway.metrics.state import LookedAt
 from gateway.settings.loading import load_settings
 from tests.support.gateway import agent_of, running
 from tests.support.scripted_model import ScriptedModel
@@ -56,9 +55,7 @@ async def test_labels_follow_a_reload(tmp_path: Path) -> None:
     """A model that was configured meanwhile has its own name, and no `other`."""
     async with running(tmp_path, agent_of(ScriptedModel(["one"], name="old"))) as chat:
         gateway = chat.gateway
-        watch, supervised = gateway.platforms.examination.vitals.watch, gateway.platforms.supervised
-        parts = LookedAt(gateway.reloading, gateway.database, supervised, watch, gateway.worker)
-        vocabulary = Vocabulary(partial(known_labels, parts))
+        vocabulary = Vocabulary(partial(known_labels, gateway.reloading))
         assert vocabulary.folded("model", "old") == "old"
         assert vocabulary.folded("model", "new") == "other"
         mind = gateway.reloading.mind

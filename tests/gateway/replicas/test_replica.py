@@ -14,7 +14,7 @@ from gateway.replicas.replica import (
     STEADY_S,
     AccountLease,
     AccountLeases,
-    Beginning,
+    Replica,
 )
 from gateway.storage import schema
 from gateway.storage.database import Database
@@ -27,18 +27,18 @@ from tests.support.gateway import running
 from tests.support.storage import ACCOUNTS, admit, inbound
 
 
-def beginning() -> Beginning:
-    return Beginning("here", Death(), AccountLeases(is_alone=True), Share())
+async def registered_in(database: Database) -> Replica:
+    return await registered(database, "here", Death(), AccountLeases(is_alone=True), Share())
 
 
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_what_an_earlier_process_left_is_ready(tmp_path: Path) -> None:
     """There can be no other one."""
     async with open_database(tmp_path / "parley.db") as database:
-        first = await registered(database, beginning())
+        first = await registered_in(database)
         await database.write(admit, inbound())
         assert await database.write(leases.claim, first.id, 1, ACCOUNTS)
-        second = await registered(database, beginning())
+        second = await registered_in(database)
         assert not second.is_shared
         assert await database.write(leases.claim, second.id, 1, ACCOUNTS)
         assert not await database.write(leases.heartbeat, first.id)
@@ -62,7 +62,7 @@ async def test_it_renews_four_times_in_a_lease(
     """And its end is neither a leave nor a close that anybody waits for."""
     monkeypatch.setattr(leases, "LEASE_S", 0.2)
     async with open_database(tmp_path / "parley.db") as database, asyncio.TaskGroup() as tasks:
-        replica = await registered(database, beginning())
+        replica = await registered_in(database)
         began = await database.read(_until, replica.id)
         running = tasks.create_task(replica.run())
         await until_renewed(database, replica.id, began)

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, select, update
 
 from adapters.base import Share
 from gateway.replicas import shared_replica
-from gateway.replicas.replica import AccountLeases, Beginning
+from gateway.replicas.replica import AccountLeases
 from gateway.replicas.shared_replica import SharedReplica
 from gateway.storage import schema
 from gateway.storage.postgres import PostgresDatabase
@@ -71,7 +71,7 @@ async def _living(
     if receives:
         accounts.want(HERE)
     async with asyncio.TaskGroup() as tasks:
-        replica = await registered(database, Beginning(name, Death(), accounts, share))
+        replica = await registered(database, name, Death(), accounts, share)
         assert isinstance(replica, SharedReplica)
         life = Life(replica, database, share, lines)
 

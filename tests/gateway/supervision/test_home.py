@@ -1,6 +1,5 @@
 """PARLEY_HOME: who may read it, and the modes of its files after commands that changed them."""
 
-import asyncio
 import os
 import stat
 from pathlib import Path
@@ -119,20 +118,9 @@ async def test_modes_are_looked_at_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only where commands run at all."""
-    looked: list[Path] = []
-    enough = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def look(settings: Settings) -> None:
-        looked.append(settings.home)
-        if len(looked) == 2:
-            loop.call_soon_threadsafe(enough.set)
-
-    monkeypatch.setattr(file_modes, "LOOK_EVERY_S", 0)
-    monkeypatch.setattr(file_modes, "restore_modes", look)
+    looked: list[Settings] = []
+    monkeypatch.setattr(file_modes, "restore_modes", looked.append)
     without = load_settings(environ={}, overrides={"home": tmp_path}).settings
-    current = iter([without, without])
-    keeping = asyncio.ensure_future(keep_modes(lambda: next(current, settings_of(tmp_path))))
-    await enough.wait()
-    keeping.cancel()
-    assert set(looked) == {tmp_path}
+    for each in (without, settings_of(tmp_path)):
+        await keep_modes(lambda each=each: each)
+    assert looked == [settings_of(tmp_path)]

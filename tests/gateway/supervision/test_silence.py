@@ -214,9 +214,10 @@ async def test_the_watch_goes_on_whatever_a_look_meets(
     monkeypatch.setattr("gateway.supervision.silence.LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(Watch, "look", look)
     async with serving(tmp_path) as gateway:
-        line = await gateway.chat.logged("accounts_not_looked_at", count=2)
+        line = await gateway.chat.logged("work_failed", count=2)
         assert await gateway.chat.ask("one") == "re: one"
-    assert (line["level"], line["error"]) == ("error", "RuntimeError('of a driver')")
+    assert (line["work"], line["level"]) == ("watch", "error")
+    assert line["error"] == "RuntimeError('of a driver')"
 
 
 async def test_the_watch_goes_on_when_the_database_fails(
@@ -229,7 +230,7 @@ async def test_the_watch_goes_on_when_the_database_fails(
         await gateway.chat.gateway.database.write(
             lambda conn: conn.exec_driver_sql("ALTER TABLE outbox RENAME TO gone")
         )
-        await gateway.chat.logged("accounts_not_looked_at", count=2)
+        await gateway.chat.logged("work_failed", count=2)
         status, body = await gateway.get("/readyz")
         assert status == 503
         # The words are the database's own.
