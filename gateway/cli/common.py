@@ -24,6 +24,7 @@ from gateway.metrics.instruments import seed_of
 from gateway.settings.changes import located
 from gateway.settings.loading import Loaded, file_of, home_of, last_used, load_settings
 from gateway.settings.tree import KeyPath, Settings
+from gateway.setup.hermes_settings import hint
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
 from gateway.storage.reports import history
@@ -120,6 +121,7 @@ def loaded(
         config=chosen.get("config"),
         overrides={**named, "home": chosen.get("home")},
         known=known,
+        hint=hint,
     )
 
 

@@ -27,7 +27,7 @@ from gateway.errors import GatewayNotRunning, SettingsError
 from gateway.http import control
 from gateway.settings.changes import SettingsQuestion, located, named
 from gateway.settings.editing import OWNER_ONLY, set_values
-from gateway.settings.former import former_key
+from gateway.settings.former import former
 from gateway.settings.loading import (
     PASSWORDS,
     Loaded,
@@ -40,6 +40,7 @@ from gateway.settings.references import refers
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
 from gateway.settings.tree import Settings, mark_of, plain
+from gateway.setup.hermes_settings import hint
 from gateway.wiring import refuse_unusable, tried
 
 _redactor = Redactor()
@@ -132,7 +133,7 @@ def config_check(
         _check_another(file, home_of(chosen["home"]))
         return
     try:
-        found = load_settings(config=chosen["config"], overrides={"home": chosen["home"]})
+        found = read(context)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, path))) from exc
     problems, logged = tried(found.settings)
@@ -184,7 +185,7 @@ def config_set(
     """
     chosen = context.find_root().params
     file, path = file_of(chosen["config"], chosen["home"]), path_of(key)
-    if instead := former_key(path):
+    if instead := former(path):
         raise SettingsError(f"{key} is no longer a setting: {instead}")
     spellings = list({repr(each): each for each in (_as_yaml(value), value)}.values())
     problems: list[SettingsError] = []
@@ -234,7 +235,7 @@ def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
     """Refuse a file that a gateway could not go by; its name in the messages is that of `file`."""
     home = context.find_root().params["home"]
     try:
-        found = load_settings(config=draft, overrides={"home": home})
+        found = load_settings(config=draft, overrides={"home": home}, hint=hint)
         refuse_unusable(found.settings)
     except SettingsError as exc:
         lines = located(exc, draft)

@@ -37,8 +37,14 @@ from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.next_turn import TurnStarter, next_turn_of
 from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import TurnKit, Worker
-from gateway.settings.changes import SettingChange, changes, effective, located, named
-from gateway.settings.fingerprints import fingerprints_of
+from gateway.settings.changes import (
+    SettingChange,
+    changes,
+    effective,
+    fingerprints_of,
+    located,
+    named,
+)
 from gateway.settings.loading import CONFIG_NAME, Loaded, keep_last_used, secret_values
 from gateway.settings.references import references_in
 from gateway.settings.tree import KeyPath, Settings, mark_of

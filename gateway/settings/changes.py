@@ -1,35 +1,40 @@
-"""What differs between the settings of a running gateway and those that stand in its file now.
+"""What differs between two trees of settings, with a keyed fingerprint in place of each secret.
 
-`effective` is the tree that the gateway goes by after a reload: the new values, but for what waits
-for a restart.
+A running gateway compares its settings with those in its file now. `effective` is the tree that it
+uses after a reload: the new values, but for what waits for a restart.
 """
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import orjson
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from adapters.registry import AccountSettings, account_types
 from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
-from gateway.settings.fingerprints import fingerprints_of
-from gateway.settings.loading import secret_values
-from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of
+from gateway.settings.loading import replace_closed, secret_values
+from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of, plain
 
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 """What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""
+KEY_FILE = "fingerprint.key"
+"""In PARLEY_HOME, readable by its owner only. An existing key is never replaced."""
+KEY_BYTES = 32
+SHOWN_CHARS = 8
+"""Hexadecimal digits of the hash: enough to tell two secrets apart, too few to find one."""
+KEY_CHARS = 4
+"""Digits of the key's own hash: fingerprints with two keys cannot be compared."""
 
 
 class SettingChange(NamedTuple):
-    """A key with another value; values are JSON, of secrets only their fingerprints.
-
-    Attributes:
-        key: As people write it.
-        mark: When the new value takes effect.
-    """
+    """A key with another value, as people write it; values are JSON, of secrets fingerprints."""
 
     key: str
     before: str
@@ -53,10 +58,56 @@ def changes(running: Settings, found: Settings) -> list[SettingChange]:
     ]
 
 
-def effective(running: Settings, found: Settings) -> Settings:
-    """Return the found settings, in which what waits for a restart is as it runs."""
-    merged: Settings = _merged(running, found, ())
-    return merged
+class Fingerprints:
+    """Writes settings as JSON, with a fingerprint `hmac-KEY:HASH` in place of each secret.
+
+    The key is random and belongs to the home, so that readers of the audit log cannot test guesses.
+    Rows of the unreleased 0.6 may have `sha256:HASH`.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode()
+        self._name = hashlib.sha256(self._key).hexdigest()[:KEY_CHARS]
+
+    def of_settings(self, settings: Settings) -> dict[str, str]:
+        """Return each setting by its name, as JSON."""
+        redactor = Redactor(secret_values(settings))
+        found = flatten(settings)
+        return {".".join(map(str, path)): self.of(value, redactor) for path, value in found}
+
+    def of(self, value: Any, redactor: Redactor) -> str:
+        """Return a value of the tree as JSON."""
+        # A value may contain a secret though its setting is not one: a password in an address.
+        return redactor.text(orjson.dumps(plain(value, self._written), default=str).decode())
+
+    def _written(self, secret: SecretStr) -> str:
+        text = secret.get_secret_value().encode()
+        digest = hmac.new(self._key, text, hashlib.sha256).hexdigest()
+        return f"hmac-{self._name}:{digest[:SHOWN_CHARS]}"
+
+
+def fingerprints_of(home: Path) -> Fingerprints:
+    """Return the writer for a home's fingerprints; the first call makes the key.
+
+    Raises:
+        SettingsError: The key cannot be read or made.
+    """
+    file = home / KEY_FILE
+    try:
+        return Fingerprints(kept_secret(file, KEY_BYTES))
+    except OSError as exc:
+        raise SettingsError(f"{file} cannot be read or made: {exc.strerror}") from exc
+
+
+def kept_secret(file: Path, size: int) -> str:
+    """Return the random secret of a file; the first call makes it, readable by its owner only.
+
+    Raises:
+        OSError: It cannot be read or made.
+    """
+    if not file.exists():
+        replace_closed(file, (secrets.token_urlsafe(size) + "\n").encode())
+    return file.read_text(encoding="utf-8", errors="replace").strip()
 
 
 def named(settings: Settings) -> dict[str, tuple[KeyPath, Any]]:
@@ -68,13 +119,10 @@ def _in_order_of(running: Settings, found: Settings) -> Settings:
     """Return the found settings with the accounts in the order of those that run, new ones last."""
     ordered = {}
     for platform in account_types():
-        place = {each.name: n for n, each in enumerate(running.platforms.accounts(platform))}
-        ordered[platform] = tuple(
-            sorted(
-                found.platforms.accounts(platform),
-                key=lambda each: place.get(each.name, len(place)),
-            )
-        )
+        names = [each.name for each in running.platforms.accounts(platform)]
+        place = {name: number for number, name in enumerate(names)}
+        accounts = found.platforms.accounts(platform)
+        ordered[platform] = tuple(sorted(accounts, key=lambda it: place.get(it.name, len(place))))
     platforms = found.platforms.model_copy(update=ordered)
     return found.model_copy(update={"platforms": platforms})
 
@@ -86,37 +134,34 @@ def _differences(
         here, one, other = (*path, name), getattr(before, name), getattr(after, name)
         if isinstance(one, BaseModel):
             yield from _differences(one, other, here)
-        elif _is_same_list(one, other):
+        elif one != other and _blocks(one) and _blocks(one) == _blocks(other):
             for number, (block, new) in enumerate(zip(one, other, strict=True)):
                 yield from _differences(block, new, (*here, number))
         elif one != other:
             yield here, one, other
 
 
-def _is_same_list(one: Any, other: Any) -> bool:
-    """Whether two values are lists of the same blocks, or of as many without names."""
-    if not (_is_blocks(one) and _is_blocks(other) and len(one) == len(other)):
-        return False
-    return [getattr(each, "name", "") for each in one] == [
-        getattr(each, "name", "") for each in other
-    ] or not isinstance(one[0], AccountSettings)
-
-
-def _is_blocks(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and isinstance(value[0], BaseModel)
+def _blocks(value: Any) -> list[str]:
+    """Return the name of each block of a list, of an account its own; nothing for other values."""
+    if not (isinstance(value, tuple) and value and isinstance(value[0], BaseModel)):
+        return []
+    return [each.name if isinstance(each, AccountSettings) else "" for each in value]
 
 
 def _mark(path: KeyPath, running: Settings, found: Settings) -> Mark:
     """Return the mark of a key; accounts that come or go are there after a restart."""
-    if path[0] == "platforms" and not (len(path) > 2 and _stays_on(path, running, found)):
-        return "restart"
+    if path[0] == "platforms":
+        place, number = str(path[1]), path[2:3]
+        both = (settings.platforms.accounts(place) for settings in (running, found))
+        if not number or not all(accounts[int(number[0])].is_on for accounts in both):
+            return "restart"
     return mark_of(path)
 
 
-def _stays_on(path: KeyPath, running: Settings, found: Settings) -> bool:
-    platform, number = str(path[1]), int(path[2])
-    one = running.platforms.accounts(platform)[number]
-    return one.is_on and found.platforms.accounts(platform)[number].is_on
+def effective(running: Settings, found: Settings) -> Settings:
+    """Return the found settings, in which what waits for a restart is as it runs."""
+    merged: Settings = _merged(running, found, ())
+    return merged
 
 
 def _merged(running: Any, found: Any, path: KeyPath) -> Any:
@@ -145,9 +190,17 @@ def _account(
 
 
 def located(problem: SettingsError, file: Path) -> list[str]:
-    """Return the lines of a refusal, each with the line that its key stands in. Blocks."""
-    places = _places(file)
+    """Return the lines of a refusal, each with the line of the file that its key is in. Blocks."""
+    try:
+        root = yaml.compose(file.read_text("utf-8-sig"), yaml.SafeLoader)
+        # Aliases make a few lines as many keys as they like, also without an end.
+        places = dict(islice(_lines(root, ()), _MOST_PLACES))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        places = {}
     return [_placed(line, places) for line in str(problem).splitlines()]
+
+
+_MOST_PLACES = 10_000
 
 
 def _placed(line: str, places: dict[str, int]) -> str:
@@ -159,28 +212,15 @@ def _placed(line: str, places: dict[str, int]) -> str:
     return line
 
 
-def _places(file: Path) -> dict[str, int]:
-    """Return in which line each key of a YAML file stands; nothing where it cannot be read."""
-    try:
-        root = yaml.compose(file.read_text("utf-8-sig"), yaml.SafeLoader)
-        # Aliases make a few lines as many keys as they like, also without an end.
-        return dict(islice(_lines(root, ()), _MOST_PLACES))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return {}
-
-
-_MOST_PLACES = 10_000
-
-
 def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     match node:
         case yaml.MappingNode():
-            for key, value in node.value:
-                here = (*path, str(key.value))
-                yield ".".join(here), key.start_mark.line + 1
-                yield from _lines(value, here)
+            items = [(str(key.value), key, value) for key, value in node.value]
         case yaml.SequenceNode():
-            for number, value in enumerate(node.value):
-                here = (*path, str(number))
-                yield ".".join(here), value.start_mark.line + 1
-                yield from _lines(value, here)
+            items = [(str(number), value, value) for number, value in enumerate(node.value)]
+        case _:
+            items = []
+    for step, at, value in items:
+        here = (*path, step)
+        yield ".".join(here), at.start_mark.line + 1
+        yield from _lines(value, here)

@@ -17,26 +17,12 @@ import structlog
 from pydantic import SecretStr, ValidationError
 
 from agent.safety.redaction import MASK, Redactor, is_telling
-from agent.settings import (
-    AuxiliaryModelSettings,
-    ModelSettings,
-    ReferencedSecret,
-)
+from agent.settings import AuxiliaryModelSettings, ModelSettings, ReferencedSecret
 from gateway.errors import SettingsError
-from gateway.settings.former import taken_out
 from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets
-from gateway.settings.sources import Sources, complaint
-from gateway.settings.tree import (
-    KeyPath,
-    Keys,
-    Settings,
-    all_keys,
-    flatten,
-    in_map,
-    plain,
-    secrets_in,
-)
+from gateway.settings.sources import Hint, Sources, no_hint
+from gateway.settings.tree import KeyPath, Settings, flatten, in_map, plain, secrets_in
 
 log = structlog.get_logger()
 
@@ -58,8 +44,7 @@ class Loaded:
     """What `load_settings` found.
 
     Attributes:
-        settings: The effective values.
-        values: The same by dotted key, in the order of the tree.
+        values: The effective settings by dotted key, in the order of the tree.
         origins: Dotted key → "default", the file, the variable or the option it comes from.
         warnings: Old spellings and values without effect, for the operator.
         config_file: The file that was read; None if there is none.
@@ -71,6 +56,11 @@ class Loaded:
     warnings: tuple[str, ...] = ()
     config_file: Path | None = None
 
+    @property
+    def file(self) -> Path:
+        """The settings file, which need not be there."""
+        return self.config_file or self.settings.home / CONFIG_NAME
+
 
 def load_settings(
     *,
@@ -78,6 +68,7 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     known: Mapping[KeyPath, ReferencedSecret] | None = None,
+    hint: Hint = no_hint,
 ) -> Loaded:
     """Read all sources once.
 
@@ -86,7 +77,8 @@ def load_settings(
             in PARLEY_HOME if it is there.
         environ: Instead of the process environment.
         overrides: Command-line options, dotted key → value; None means not given. "home" as well.
-        known: Secrets by their places: one that the same reference stands for is taken as it is.
+        known: Secrets by their places, which are not read again while their references stay.
+        hint: Knows keys of another program.
 
     Raises:
         SettingsError: One line for each problem, all of them at once.
@@ -94,13 +86,16 @@ def load_settings(
     environ = os.environ if environ is None else environ
     options = dict(overrides or {})
     home, home_origin = _home(environ, options.pop("home", None))
-    keys = all_keys()
-    sources = Sources(keys)
-    config_file = _add_config(sources, config, environ, home)
+    sources = Sources(hint)
+    file = file_of(config, home, environ)
+    is_named = bool(config or environ.get("PARLEY_CONFIG"))
+    is_there = is_named or _is_there(file)
+    if is_there:
+        sources.add_file(file, str(file) if is_named else CONFIG_NAME)
     sources.add_environment(environ)
     sources.add_options(options)
     references = References(environ, known or {})
-    settings = _resolved(_validated(sources, keys, home), references, sources)
+    settings = _resolved(_validated(sources, home), references, sources)
     settings, added = _with_providers(settings, environ)
     # Once more: a key from a variable of its provider may be a reference, too.
     settings = _resolved(settings, references, sources)
@@ -117,7 +112,7 @@ def load_settings(
         *doubts(settings),
         *weak_secrets(values),
     )
-    return Loaded(settings, values, origins, warnings, config_file)
+    return Loaded(settings, values, origins, warnings, file if is_there else None)
 
 
 def read_foreign(file: Path, home: Path) -> Settings:
@@ -129,9 +124,9 @@ def read_foreign(file: Path, home: Path) -> Settings:
     Raises:
         SettingsError: One line for each problem.
     """
-    sources = Sources(all_keys())
+    sources = Sources()
     sources.add_file(file, file.name)
-    return _validated(sources, all_keys(), home)
+    return _validated(sources, home)
 
 
 def keep_last_used(settings: Settings) -> None:
@@ -174,7 +169,7 @@ def last_used(home: Path, file: Path) -> Loaded | None:
     Only the secrets of `storage` are read: from what their references name, else from the settings
     file, whatever else is wrong in it, and the environment.
     """
-    sources = Sources(all_keys())
+    sources = Sources()
     with suppress(SettingsError):
         sources.add_file(file, file.name)
     sources.add_environment(os.environ)
@@ -270,10 +265,13 @@ def home_of(option: str | Path | None) -> Path:
     return _home(os.environ, option)[0]
 
 
-def file_of(config: Path | None, home: str | Path | None) -> Path:
+def file_of(
+    config: Path | None, home: str | Path | None, environ: Mapping[str, str] = os.environ
+) -> Path:
     """Return the settings file that these options of `parley` choose, which need not be there."""
-    named = config or os.environ.get("PARLEY_CONFIG") or None
-    return _expanded(named, "--config") if named else home_of(home) / CONFIG_NAME
+    if named := config or environ.get("PARLEY_CONFIG"):
+        return _expanded(named, "--config" if config else "PARLEY_CONFIG")
+    return _home(environ, home)[0] / CONFIG_NAME
 
 
 def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, str]:
@@ -296,18 +294,6 @@ def _expanded(path: str | Path, origin: str) -> Path:
         raise SettingsError(f"{origin}: {str(path)!r} names a user that there is not") from exc
 
 
-def _add_config(
-    sources: Sources, config: Path | None, environ: Mapping[str, str], home: Path
-) -> Path | None:
-    named = config or environ.get("PARLEY_CONFIG") or None
-    origin = "--config" if config else "PARLEY_CONFIG"
-    path = _expanded(named, origin) if named else home / CONFIG_NAME
-    if named or _is_there(path):
-        sources.add_file(path, str(path) if named else CONFIG_NAME)
-        return path
-    return None
-
-
 def _is_there(path: Path) -> bool:
     try:
         path.stat()
@@ -318,53 +304,58 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
-    tree, problems = sources.tree, list(sources.problems)
-    sources.warnings += [
-        f"{sources.name(path)} in {sources.origin(path)} is no longer a setting: {instead}"
-        for path, instead in taken_out(tree, keys)
-    ]
+def _validated(sources: Sources, home: Path) -> Settings:
+    problems = list(sources.problems)
     try:
-        settings = Settings.model_validate({**tree, "home": home})
+        settings = Settings.model_validate({**sources.tree, "home": home})
     except ValidationError as exc:
-        for error in exc.errors(include_url=False):
-            path = error["loc"]
-            problems.append(complaint(error, keys, sources.name(path), sources.origin(path)))
+        problems += map(sources.refused, exc.errors(include_url=False))
         raise SettingsError("\n".join(problems)) from exc
     _refuse(problems)
     return settings
 
 
-def _with_providers(
-    settings: Settings, environ: Mapping[str, str]
-) -> tuple[Settings, dict[str, str]]:
-    """Complete every block of a model; return the origins of what was added as well."""
-    origins: dict[str, str] = {}
-
-    def completed(block: Block, name: str) -> Block:
-        added = _completions(block, environ, name)
-        origins.update({f"{name}.{field}": origin for field, (_, origin) in added.items()})
-        return block.model_copy(update={field: value for field, (value, _) in added.items()})
-
-    fallbacks = (completed(b, f"fallbacks.{at}") for at, b in enumerate(settings.fallbacks))
-    update: dict[str, Any] = {
-        "model": completed(settings.model, "model"),
-        "fallbacks": tuple(fallbacks),
-    }
-    given, done = settings.auxiliary, {}
-    for task in type(given).model_fields:
-        own, name = getattr(given, task), f"auxiliary.{task}"
-        # Without a provider, server or key of its own a side task uses what `model` uses.
-        if own.provider != "main" and (own.provider != "auto" or own.base_url or own.has_key):
-            own = completed(own, name)
-        done[task] = own
-    update["auxiliary"] = given.model_copy(update=done)
-    return settings.model_copy(update=update), origins
-
-
 def _refuse(problems: list[str]) -> None:
     if problems:
         raise SettingsError("\n".join(problems))
+
+
+def _with_providers(
+    settings: Settings, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, str]]:
+    """Complete every block of a model; return the origins of what was added as well.
+
+    Provider `auto` becomes a concrete provider. A key in the block wins over every variable.
+    """
+    origins: dict[str, str] = {}
+
+    def completed(block: Block, name: str) -> Block:
+        update: dict[str, Any] = {}
+        provider: str = block.provider
+        if provider == "auto":
+            provider, origins[f"{name}.provider"] = _decide(block, environ, name)
+            update["provider"] = provider
+        variable = KEY_VARIABLES.get(provider, "")
+        if not block.api_key and block.api_keys:
+            update["api_key"], origins[f"{name}.api_key"] = block.api_keys[0], f"{name}.api_keys"
+        elif not block.api_key and _given(environ, variable):
+            update["api_key"] = SecretStr(environ[variable].strip())
+            origins[f"{name}.api_key"] = variable
+        return block.model_copy(update=update)
+
+    given, done = settings.auxiliary, {}
+    for task in type(given).model_fields:
+        own = getattr(given, task)
+        # Without a provider, server or key of its own a side task uses what `model` uses.
+        if own.provider != "main" and (own.provider != "auto" or own.base_url or own.has_key):
+            done[task] = completed(own, f"auxiliary.{task}")
+    fallbacks = (completed(b, f"fallbacks.{at}") for at, b in enumerate(settings.fallbacks))
+    update = {
+        "model": completed(settings.model, "model"),
+        "fallbacks": tuple(fallbacks),
+        "auxiliary": given.model_copy(update=done),
+    }
+    return settings.model_copy(update=update), origins
 
 
 # In the order in which provider `auto` looks for them.
@@ -374,27 +365,6 @@ KEY_VARIABLES = {
     "openrouter": "OPENROUTER_API_KEY",
     "nous": "NOUS_API_KEY",
 }
-
-
-def _completions(block: Block, environ: Mapping[str, str], name: str) -> dict[str, tuple[Any, str]]:
-    """Return what the environment adds to a model block: field → (value, origin).
-
-    A key in the block wins over every variable. Provider `auto` becomes a concrete provider.
-
-    Args:
-        name: The block's name in the tree, for the origins.
-    """
-    found: dict[str, tuple[Any, str]] = {}
-    provider: str = block.provider
-    if provider == "auto":
-        provider, origin = _decide(block, environ, name)
-        found["provider"] = provider, origin
-    variable = KEY_VARIABLES.get(provider, "")
-    if not block.api_key and block.api_keys:
-        found["api_key"] = block.api_keys[0], f"{name}.api_keys"
-    elif not block.api_key and _given(environ, variable):
-        found["api_key"] = SecretStr(environ[variable].strip()), variable
-    return found
 
 
 def _decide(

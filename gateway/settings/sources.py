@@ -6,8 +6,9 @@ is wrong becomes one line each, with place, value and what is allowed.
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,8 @@ from typing_extensions import override
 
 from agent.safety.redaction import MASK, Redactor
 from gateway.errors import SettingsError
-from gateway.settings.foreign import counterpart, hint
-from gateway.settings.former import former_key, is_former
-from gateway.settings.tree import Key, KeyPath, Keys, dotted, has_secrets, name_of
+from gateway.settings.former import former
+from gateway.settings.tree import Key, KeyPath, all_keys, at_step, dotted, has_secrets, name_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -32,19 +32,13 @@ RENAMED: dict[KeyPath, KeyPath] = {
     ("compression", "summary_model"): ("auxiliary", "compression", "model"),
     ("model", "cache_ttl"): ("prompt_caching", "cache_ttl"),
 }
-OF_NAME = "[key]"
-"""Stands in pydantic's place of an error behind a name in a map that is wrong itself."""
-_SHOWN_CHARS = 60
-_ALLOWED = {
-    "model_type": "a section with keys",
-    "tuple_type": "a list",
-    "float_parsing": "a number",
-    "int_parsing": "a whole number",
-    "bool_parsing": "true or false",
-    "dict_type": "a map",
-    "string_type": "text (in quotes, if it looks like a number)",
-}
-_redactor = Redactor()
+Hint = Callable[[str, Any], str | None]
+"""Answers an unknown dotted key, with its value, by what to write; None if it does not know it."""
+
+
+def no_hint(_key: str, _value: Any) -> str | None:
+    """Know no key."""
+    return None
 
 
 class Sources:
@@ -56,8 +50,8 @@ class Sources:
         warnings: Likewise of what stops nothing.
     """
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, hint: Hint = no_hint) -> None:
+        self._hint = hint
         self._origins: dict[KeyPath, str] = {}
         self.tree: dict[str, Any] = {}
         self.problems: list[str] = []
@@ -73,7 +67,7 @@ class Sources:
         if "home" in tree:
             del tree["home"]
             self.problems.append(f"home: not a key of {origin}; set PARLEY_HOME or --home")
-        self._add_all(_leaves(self._keys, (), tree), origin)
+        self._add((), tree, origin)
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
         """Lay `PARLEY_SECTION__KEY` and `…_FILE` on top; an empty variable counts as not set."""
@@ -86,14 +80,13 @@ class Sources:
         """Lay command-line options (dotted key → value) on top; None means not given."""
         for name, value in options.items():
             if value is not None:
-                path, _ = self._keys.complete(path_of(name))
-                origin = "--" + name.rpartition(".")[2].replace("_", "-")
-                self._add_all(_leaves(self._keys, path, value), origin)
+                path, _ = all_keys().complete(path_of(name))
+                self._add(path, value, "--" + name.rpartition(".")[2].replace("_", "-"))
 
     def origin(self, path: KeyPath) -> str:
         """Return where the value at (or around, or below) a path comes from."""
         for end in range(len(path), 0, -1):
-            key = self._keys.find(path[:end])
+            key = all_keys().find(path[:end])
             # A list of blocks or a block around it only holds it.
             holds = end < len(path) and key is not None and key.kind in {"section", "blocks"}
             if not holds and path[:end] in self._origins:
@@ -105,110 +98,99 @@ class Sources:
         """Return a path as people write it."""
         return name_of(path, self.tree)
 
-    def _add_all(self, leaves: Iterator[tuple[KeyPath, Any]], origin: str) -> None:
-        # Old spellings first, so that the new one wins where a layer has both.
-        for path, value in sorted(leaves, key=lambda leaf: leaf[0] not in RENAMED):
-            new = RENAMED.get(path, path)
-            if new != path:
-                text = f"{dotted(path)} in {origin} is an old spelling; write {dotted(new)}"
+    def refused(self, error: "ErrorDetails") -> str:
+        """Return the line for one validation error of the tree."""
+        path = error["loc"]
+        # Behind a name in a map that is wrong itself.
+        if is_name := path[-1:] == ("[key]",):
+            path = path[:-1]
+        name, origin = self.name(path), self.origin(path)
+        if error["type"] == "extra_forbidden":
+            told = self._hint(name, error["input"]) or _instead(path, name)
+            return f"{name}: unknown key in {origin}; {told}"
+        value = shown(error["input"], hidden=not is_name and _hidden(path))
+        allowed = _ALLOWED.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+        return f"{name}: {value} in {origin} is not allowed; {allowed.replace(*_PYDANTIC)}"
+
+    def _add(self, path: KeyPath, value: Any, origin: str) -> None:
+        # Old spellings first, so that the new one wins if a layer has both.
+        for at, leaf in sorted(_leaves(path, value), key=lambda each: each[0] not in RENAMED):
+            if all_keys().find(at):
+                self._put(at, leaf, origin)
+            elif new := RENAMED.get(at):
+                text = f"{dotted(at)} in {origin} is an old spelling; write {dotted(new)}"
                 self.warnings.append(text)
-            self._put(new, value, origin)
+                self._put(new, leaf, origin)
+            elif instead := former(at):
+                text = f"{dotted(at)} in {origin} is no longer a setting: {instead}"
+                self.warnings.append(text)
+            else:
+                self._put(at, leaf, origin)
 
     def _put(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Set a value in place of all that lower layers have there and below."""
-        around = self._around(path, origin)
-        if around is None:
-            return
-        if isinstance(around, list) and path[-1] == len(around):
-            around.append(None)
-        around[path[-1]] = copy(value)
+        """Set a value in place of all that lower layers have there and below.
+
+        A value of another type around it stays, and is refused when the tree is validated.
+        """
+        node: Any = self.tree
+        for end, step in enumerate(path, start=1):
+            if isinstance(node, list) and isinstance(step, int) and step <= len(node):
+                node.extend([{}] if step == len(node) else [])
+            elif isinstance(node, dict):
+                node.setdefault(step, [] if path[end:] and isinstance(path[end], int) else {})
+            else:
+                if isinstance(node, list):
+                    told = f"has {len(node)} blocks, so there is no number {step} (they start at 0)"
+                    self.problems.append(f"{dotted(path[: end - 1])}: {told}; given by {origin}")
+                return
+            if end == len(path):
+                node[step] = copy(value)
+            node = node[step]
         self._origins = {at: of for at, of in self._origins.items() if at[: len(path)] != path}
         self._origins[path] = origin
 
-    def _around(self, path: KeyPath, origin: str) -> Any:
-        """Return the map or list for a path's last step, made if need be.
-
-        Returns:
-            None where there cannot be one: a number is too high, or another value is there.
-        """
-        node: Any = self.tree
-        for end, step in enumerate(path):
-            if isinstance(node, list) and int(step) > len(node):
-                problem = f"has {len(node)} blocks, so there is no number {step} (they start at 0)"
-                self.problems.append(f"{dotted(path[:end])}: {problem}; given by {origin}")
-                return None
-            if not isinstance(node, dict | list):
-                return None
-            if end + 1 < len(path):
-                if isinstance(node, list) and step == len(node):
-                    node.append({})
-                frame: Any = [] if isinstance(path[end + 1], int) else {}
-                node = node[int(step)] if isinstance(node, list) else node.setdefault(step, frame)
-        return node
-
     def _add_variable(self, variable: str, environ: Mapping[str, str]) -> None:
         spelled = path_of(variable.removeprefix(PREFIX).lower(), "__")
-        path, lone = self._keys.complete(spelled)
-        key = self._keys.find(path)
-        if lone and self._count(lone) > 1:
+        path, lone = all_keys().complete(spelled)
+        text, key = environ[variable], all_keys().find(path)
+        blocks = reduce(at_step, lone, self.tree) if lone else None
+        if lone and isinstance(blocks, list) and len(blocks) > 1:
             numbered = _variable((*lone, 0, *spelled[len(lone) :]))
-            problem = f"{dotted(lone)} has {self._count(lone)} blocks; name one, as in {numbered}"
+            problem = f"{dotted(lone)} has {len(blocks)} blocks; name one, as in {numbered}"
             self.problems.append(f"{variable}: {problem}")
         elif key:
-            self._add_text(variable, key, path, environ[variable])
-        elif secret := self._secret_of_file(path):
-            self._add_secret_file(variable, secret, environ)
-        elif path in RENAMED:
-            self._add_all(iter([(path, environ[variable])]), variable)
-        elif is_former(path):
-            value = _json_or_text(environ[variable])
-            self._add_all(_leaves(self._keys, path, value), variable)
-        elif is_former(named := _without_file(path)):
-            self._put(named, f"file:{environ[variable]}", variable)
+            self._add_text(variable, key, path, text)
+        elif secret := _secret_of_file(path):
+            direct = variable.removesuffix("_FILE")
+            if environ.get(direct):
+                self.problems.append(f"{variable}: {direct} is set too; keep one of them")
+            # From now on it is a reference like any other.
+            self._put(secret, f"file:{text}", variable)
+        elif path in RENAMED or former(path):
+            self._add(path, text, variable)
         else:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
 
     def _meant(self, variable: str, path: KeyPath) -> str:
-        """Return "; did you mean …?" for a variable that there is not, or nothing."""
-        of_others = counterpart(dotted(path))
-        if of_others is not None and of_others.key is not None:
-            return f"; did you mean {_variable(tuple(of_others.key.split('.')))}?"
-        names = [_variable(tuple(name.split("."))) for name in self._keys.names()]
-        return suggestion(variable, names, PREFIX)
+        """Return what an unknown variable may have meant, or nothing."""
+        if told := self._hint(dotted(path), None):
+            return f"; {told}"
+        # Without the prefix, which makes no two of them alike.
+        known = [_variable(path_of(name)).removeprefix(PREFIX) for name in all_keys().names()]
+        near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.65)
+        return f"; did you mean {PREFIX}{near[0]}?" if near else ""
 
     def _add_text(self, variable: str, key: Key, path: KeyPath, text: str) -> None:
         if key.kind == "value":
             self._put(path, text, variable)
             return
         try:
-            value = json.loads(text)
+            self._add(path, json.loads(text), variable)
         except ValueError:
             example = '["a", "b"]' if key.kind in {"json", "blocks"} else '{"key": "value"}'
-            value_shown = shown(text, hidden=key.secret or key.kind != "json")
-            problem = f"{value_shown} in {variable} is not allowed; must be JSON, such as {example}"
+            value = shown(text, hidden=key.secret or key.kind != "json")
+            problem = f"{value} in {variable} is not allowed; must be JSON, such as {example}"
             self.problems.append(f"{self.name(path)}: {problem}")
-            return
-        self._add_all(_leaves(self._keys, path, value), variable)
-
-    def _secret_of_file(self, path: KeyPath) -> KeyPath | None:
-        named = _without_file(path)
-        key = self._keys.find(named)
-        return named if key and key.secret and key.kind == "value" and named != path else None
-
-    def _add_secret_file(self, variable: str, path: KeyPath, environ: Mapping[str, str]) -> None:
-        direct = variable.removesuffix("_FILE")
-        if environ.get(direct):
-            self.problems.append(f"{variable}: {direct} is set too; keep one of them")
-            return
-        # From now on it is a reference like any other.
-        self._put(path, f"file:{environ[variable]}", variable)
-
-    def _count(self, path: KeyPath) -> int:
-        """Return how many blocks a list has so far."""
-        node: Any = self.tree
-        for step in path:
-            node = node.get(step) if isinstance(node, dict) else None
-        return len(node) if isinstance(node, list) else 0
 
 
 MOST_BYTES = 500_000
@@ -301,35 +283,30 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return node
 
 
-def _leaves(keys: Keys, path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Split a value into the keys below `path`; unknown and misplaced things stay whole."""
-    key = keys.find(path)
-    if not path or (key.kind == "section" if key else is_former(path) and not former_key(path)):
+    key = all_keys().find(path)
+    if not path or (key and key.kind == "section"):
         if isinstance(value, Mapping):
             for name, item in value.items():
-                yield from _leaves(keys, (*path, str(name)), item)
+                yield from _leaves((*path, str(name)), item)
         elif value is not None:
             yield path, value
-    elif key and key.kind == "blocks" and value is not None:
+    elif not (key and key.kind == "blocks"):
+        yield path, value
+    elif value is not None:
         blocks = [value] if key.lone_block and isinstance(value, Mapping) else value
         yield path, [] if isinstance(blocks, list) else blocks
         for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
             yield (*path, index), {}
-            yield from _leaves(keys, (*path, index), block)
-    elif not (key and key.kind == "blocks"):
-        yield path, value
+            yield from _leaves((*path, index), block)
 
 
-def _without_file(path: KeyPath) -> KeyPath:
-    """Return the key whose secret is in the file that a variable names."""
-    return (*path[:-1], str(path[-1]).removesuffix("_file"))
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+def _secret_of_file(path: KeyPath) -> KeyPath | None:
+    """Return the key whose secret is in the file that a variable `…_FILE` names."""
+    named = (*path[:-1], str(path[-1]).removesuffix("_file"))
+    key = all_keys().find(named)
+    return named if key and key.secret and key.kind == "value" else None
 
 
 def path_of(name: str, separator: str = ".") -> KeyPath:
@@ -346,21 +323,18 @@ def _variable(path: KeyPath) -> str:
     return PREFIX + "__".join(str(step).upper() for step in path)
 
 
-def complaint(error: "ErrorDetails", keys: Keys, name: str, origin: str) -> str:
-    """Return the line for one validation error.
-
-    Args:
-        name: The key as people write it.
-        origin: Where its value comes from.
-    """
-    path, is_name = error["loc"], error["loc"][-1:] == (OF_NAME,)
-    if is_name:
-        path, name = path[:-1], name.removesuffix(f".{OF_NAME}")
-    if error["type"] == "extra_forbidden":
-        told = hint(name, error["input"]) or _instead(path, name, keys)
-        return f"{name}: unknown key in {origin}; {told}"
-    value = shown(error["input"], hidden=not is_name and _hidden(path, keys))
-    return f"{name}: {value} in {origin} is not allowed; {_allowed(error)}"
+_SHOWN_CHARS = 60
+_redactor = Redactor()
+_PYDANTIC = ("Input should", "must")
+_ALLOWED = {
+    "model_type": "must be a section with keys",
+    "tuple_type": "must be a list",
+    "float_parsing": "must be a number",
+    "int_parsing": "must be a whole number",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be a map",
+    "string_type": "must be text (in quotes, if it looks like a number)",
+}
 
 
 def shown(value: Any, *, hidden: bool) -> str:
@@ -371,55 +345,26 @@ def shown(value: Any, *, hidden: bool) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
-def suggestion(name: str, known: Iterable[str], prefix: str) -> str:
-    """Return "; did you mean …?" for the nearest known name, or nothing.
-
-    The prefix, which all of them have, makes no two of them alike.
-    """
-    rest, rests = name.removeprefix(prefix), [each.removeprefix(prefix) for each in known]
-    near = difflib.get_close_matches(rest, rests, n=1, cutoff=0.65)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
-
-
-def _allowed(error: "ErrorDetails") -> str:
-    """Return what pydantic would have taken, as "must be …"."""
-    if words := _ALLOWED.get(error["type"]):
-        return f"must be {words}"
-    return error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-
-
-def _hidden(path: KeyPath, keys: Keys) -> bool:
-    """Tell whether the value may be a secret: a section holds some, a list of keys too."""
-    nearest = _nearest(path, keys)
-    # Behind a map stands a name that is no key, and behind that a field of its section.
+def _hidden(path: KeyPath) -> bool:
+    """Whether the value may be a secret: a section holds some, a list of keys too."""
+    nearest = all_keys().around(path)
+    # Behind a map follows a name that is no key, and behind that a field of its section.
     field = str(path[len(nearest.pattern) + 1]) if len(path) > len(nearest.pattern) + 1 else ""
     if nearest.block is not None and field in nearest.block.model_fields:
         return has_secrets(nearest.block, field)
     return nearest.secret or nearest.kind in {"section", "blocks"}
 
 
-def _nearest(path: KeyPath, keys: Keys) -> Key:
-    """Return the innermost key at a path or around it."""
-    above = (keys.find(path[:end]) for end in range(len(path), 0, -1))
-    return next(key for key in above if key)
-
-
-def _instead(path: KeyPath, name: str, keys: Keys) -> str:
-    """Return what an unknown key may have meant: one beside it, one elsewhere, or what is there."""
+def _instead(path: KeyPath, name: str) -> str:
+    """Return what an unknown key may have meant: a neighbour, one elsewhere, or what is there."""
     section, _, last = name.rpartition(".")
-    beside = _beside(path, keys)
-    if near := difflib.get_close_matches(last, beside, n=1):
+    keys = all_keys()
+    known = [key.pattern[-1] for key in keys if keys.find((*path[:-1], key.pattern[-1])) is key]
+    if not known and len(path) > 1:
+        block = keys.around(path[:-1]).block
+        known = list(block.model_fields) if block else []
+    if near := difflib.get_close_matches(last, known, n=1):
         return f"did you mean {section}{'.' if section else ''}{near[0]}?"
-    elsewhere = [known for known in keys.names() if known.endswith(f".{last}")]
-    if elsewhere:
+    if elsewhere := [each for each in keys.names() if each.endswith(f".{last}")]:
         return f"did you mean {' or '.join(elsewhere)}?"
-    return f"known here: {', '.join(beside)}"
-
-
-def _beside(path: KeyPath, keys: Keys) -> list[str]:
-    """Return the names that there are in the section of a path."""
-    beside = [key.pattern[-1] for key in keys if keys.find((*path[:-1], key.pattern[-1])) is key]
-    if beside or len(path) == 1:
-        return beside
-    block = _nearest(path[:-1], keys).block
-    return list(block.model_fields) if block else []
+    return f"known here: {', '.join(known)}"

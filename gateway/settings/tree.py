@@ -415,6 +415,17 @@ class Keys:
                 return (*path[:end], 0, *path[end:]), path[:end]
         return path, None
 
+    def around(self, path: KeyPath) -> Key:
+        """Return the innermost key at a path or around it.
+
+        Raises:
+            KeyError: Nothing around the path is a key.
+        """
+        for end in range(len(path), 0, -1):
+            if key := self.find(path[:end]):
+                return key
+        raise KeyError(dotted(path))
+
     def names(self) -> list[str]:
         """Return every key as people write it, without positions."""
         return [dotted(key.pattern) for key in self if key.pattern[-1] != INDEX]
@@ -432,12 +443,7 @@ def mark_of(path: KeyPath) -> Mark:
     Raises:
         KeyError: Nothing around the path is a key.
     """
-    path, _ = all_keys().complete(path)
-    around = (all_keys().find(path[:end]) for end in range(len(path), 0, -1))
-    key = next(filter(None, around), None)
-    if key is None:
-        raise KeyError(dotted(path))
-    return key.mark
+    return all_keys().around(all_keys().complete(path)[0]).mark
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
@@ -517,11 +523,11 @@ def name_of(path: KeyPath, root: Any) -> str:
         key = all_keys().find(path[:end])
         if not (isinstance(step, int) and key and key.lone_block and len(root or ()) <= 1):
             steps.append(step)
-        root = _inner(root, step)
+        root = at_step(root, step)
     return dotted(tuple(steps))
 
 
-def _inner(value: Any, step: str | int) -> Any:
+def at_step(value: Any, step: str | int) -> Any:
     """Return what a value has at a step; None if it has nothing there."""
     if isinstance(value, BaseModel):
         return getattr(value, str(step), None)

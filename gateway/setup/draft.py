@@ -18,6 +18,7 @@ from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings
 from gateway.settings.references import argument, is_reference
 from gateway.settings.sources import PREFIX, path_of, read_yaml
 from gateway.settings.tree import KeyPath, all_keys
+from gateway.setup.hermes_settings import hint
 
 Keeping = Literal["yaml", "files", "env"]
 """Where secrets are kept: in parley.yaml, in a file each beside it, or in the environment."""
@@ -66,7 +67,7 @@ class Target:
                 given.setdefault(section, {})[last] = None
             else:
                 given[name] = value
-        return load_settings(config=self.config, overrides=given, known=self.known)
+        return load_settings(config=self.config, overrides=given, known=self.known, hint=hint)
 
 
 @dataclass(slots=True)

@@ -1,12 +1,14 @@
-"""Hermes' config.yaml and .env as settings of Parley, for the operator to read and put in place.
+"""Which setting of Parley means the same as one of Hermes: for hints, and for imports.
 
-A key whose values mean the same here is taken over; the report names all others. The result lies
-beside parley.yaml and no gateway reads it there, so nobody is let in before somebody has seen it.
-No secret is copied: the settings refer to variables of the environment by Hermes' names.
+An import writes config.yaml and .env as settings of Parley, which lie beside parley.yaml until the
+operator puts them in place, so nobody is let in before. A key whose values mean the same here is
+taken over; the report names all others. No secret is copied: the settings refer to variables of the
+environment by Hermes' names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,132 @@ import yaml
 from pydantic import ValidationError
 
 from agent.safety.redaction import Redactor
-from gateway.settings.foreign import counterpart, leaves
 from gateway.settings.loading import KEY_VARIABLES
 from gateway.settings.references import is_reference
 from gateway.settings.tree import Settings
 from gateway.setup.hermes_home import HermesHome, Line
 
+_NO_VOICE = "Parley neither speaks nor listens"
+_GROUPS = 'a rule of `access.groups`, such as {"telegram:*": {respond: always}}'
+
+HERMES: Mapping[str, tuple[str | None, str]] = {
+    "model": ("model.name", ""),
+    "model.default": ("model.name", ""),
+    "model.model": ("model.name", ""),
+    "model.max_tokens": ("model.max_output_tokens", ""),
+    "model.api_mode": (None, "the provider says which API is spoken"),
+    "fallback_*": ("fallbacks", "blocks like `model`"),
+    "providers": ("model.base_url", "an own server is one block of `model` or `fallbacks`"),
+    "custom_providers": ("model.base_url", "an own server is one block of `model` or `fallbacks`"),
+    "credential_pool_strategies": ("model.api_keys", "several keys of one model take turns"),
+    "toolsets": ("tools.enabled", "names of tools, no sets"),
+    "max_concurrent_sessions": ("queue.max_concurrent_turns", "counts running turns"),
+    "max_live_sessions": (None, "no session is held in memory"),
+    "mcp_servers": ("tools.mcp", "its secrets as references"),
+    "mcp_discovery_timeout": ("tools.mcp", "`start_timeout_s` of a server"),
+    "timezone": ("sessions.timezone", ""),
+    "command_allowlist": ("tools.policy.rules", "rows of the table"),
+    "quick_commands": (None, "there are no commands of one's own"),
+    "personalities": ("agent.instructions", "or SOUL.md in PARLEY_HOME"),
+    "prefill_messages_file": ("agent.prefill", "the messages themselves"),
+    "context_file_max_chars": (None, "20,000 characters, a constant"),
+    "file_read_max_chars": (None, "long results are cut by `tools.output`"),
+    "unauthorized_dm_behavior": ("access.mode", "pair: pairing, ignore: allowlist"),
+    "group_sessions_per_user": ("sessions.groups", "true: per_user, false: shared"),
+    "thread_sessions_per_user": (None, "a thread is shared by who writes in it"),
+    "reset_triggers": (None, "/new begins anew"),
+    "agent.max_turns": ("agent.max_iterations", ""),
+    "agent.gateway_timeout*": (None, "`agent.max_turn_s` and `model.idle_timeout_s` are near"),
+    "agent.gateway_[an]*": (None, "the preview shows that it works, and a turn always goes on"),
+    "agent.restart_drain_timeout": ("queue.grace_s", ""),
+    "agent.api_max_retries": ("model.retry_for_s", "seconds, not tries"),
+    "agent.clarify_timeout": (None, "a day, a constant"),
+    "agent.disabled_toolsets": ("tools.enabled", "what is not named is off"),
+    "agent.system_prompt": ("agent.instructions", ""),
+    "agent.environment_hint": ("agent.instructions", "behind what is there"),
+    "agent.coding_instructions": ("agent.instructions", "behind what is there"),
+    "agent.reasoning_*": ("model.extra_body", "of each block, in the words of the provider"),
+    "agent.service_tier": ("model.extra_body", "in the words of the provider"),
+    "terminal.backend": ("tools.sandbox.backend", "auto, bwrap, landlock or none"),
+    "terminal.timeout": ("tools.terminal.timeout_s", ""),
+    "terminal.cwd": ("agent.workspace", "commands run below `tools.workspace.root`"),
+    "terminal.*_image": (None, "commands run behind bubblewrap or Landlock, not in containers"),
+    "terminal.container_*": (None, "2 GB of memory and 200 MB of files, constants"),
+    "terminal.docker_network": ("tools.terminal.network", "commands have no network"),
+    "terminal.docker_volumes": ("tools.terminal.readable", "paths that commands may read"),
+    "web.extract_char_limit": (None, "2 MB of a page, a constant"),
+    "tool_output.max_bytes": ("tools.output.max_bytes", ""),
+    "tool_output.max_lines": ("tools.output.max_lines", ""),
+    "compression.summary_model": ("auxiliary.compression.model", "with its `provider`"),
+    "compression.summary_provider": ("auxiliary.compression.provider", "with its `model`"),
+    "compression.summary_base_url": ("auxiliary.compression.base_url", "with its `model`"),
+    "compression.protect_first_n": (None, "the system prompt and the first exchange always stay"),
+    "compression.hygiene_hard_message_limit": (None, "no number of messages is too many"),
+    "compression.abort_on_summary_failure": (None, "the extractor writes it then"),
+    "compression.in_place": (None, "nothing is ever replaced: a compaction is a new view"),
+    "auxiliary.compression.timeout": (None, "60 seconds, a constant"),
+    "auxiliary.compression.extra_body": (None, "only `model` and `fallbacks` have it"),
+    "display.tool_progress": (None, "the preview shows which tools run"),
+    "display.busy_input_mode": ("queue.mode", "collect, followup or interrupt"),
+    "privacy.redact_pii": (None, "logs hold no message text above debug"),
+    "memory.*_enabled": ("tools.enabled", "with or without `memory`"),
+    "memory.*_char_limit": (None, "2,200 characters of notes, 4,000 of a profile, constants"),
+    "memory.provider": ("plugins.enabled", "memory providers are plugins"),
+    "delegation": (None, "30 calls and 600 seconds, constants"),
+    "*.require_mention": ("access.groups", _GROUPS),
+    "*.allowed_ch*": ("access.groups", _GROUPS),
+    "*.free_response_channels": ("access.groups", _GROUPS),
+    "discord.auto_thread": ("platforms.discord.threads", ""),
+    "discord.reactions": ("platforms.discord.reactions", ""),
+    "discord.max_attachment_bytes": ("attachments.max_bytes", ""),
+    "discord.history_backfill": (None, "what was missed while it was down is always read"),
+    "telegram.reactions": ("platforms.telegram.reactions", ""),
+    "slack.reactions": ("platforms.slack.reactions", ""),
+    "gateway.max_inbound_media_bytes": ("attachments.max_bytes", ""),
+    "approvals.mode": ("tools.approval", "side_effects, always or never"),
+    "approvals.timeout": (None, "an hour, a constant; nothing is blocked meanwhile"),
+    "approvals.deny": ("tools.policy.rules", "rows of the table"),
+    "security.redact_secrets": (None, "there is nothing to set: it holds always"),
+    "security.allow_private_urls": ("tools.fetch.allow_hosts", "each host by name"),
+    "security.website_blocklist": ("tools.policy.rules", "rows with a destination"),
+    "sessions.retention_days": ("retention.transcript_days", "null keeps everything"),
+    "sessions.auto_prune": ("retention.transcript_days", "null keeps everything"),
+    "session_reset.mode": ("sessions.reset", ""),
+    "session_reset.at_hour": ("sessions.at_hour", ""),
+    "session_reset.idle_minutes": ("sessions.idle_minutes", ""),
+    "streaming.enabled": (None, "the growing answer is always shown"),
+    "streaming.transport": ("platforms.telegram.preview", "edit or draft"),
+    "browser": (None, "Parley has no browser; MCP servers (`tools.mcp`) can bring one"),
+    "tts": (None, _NO_VOICE),
+    "stt": (None, _NO_VOICE),
+    "voice": (None, _NO_VOICE),
+    "cron": (
+        None,
+        "Parley has no schedule of its own; have cron or a timer write to the web chat's API",
+    ),
+    "kanban": (None, "Parley has no board"),
+    "checkpoints": (None, "files of tools lie in directories of their own (`tools.workspace`)"),
+    "display": (None, "of the terminal's own look, which `parley chat` does not have"),
+    "dashboard": (None, "the web chat is set under `web`"),
+    "auxiliary": (None, "no side task but the summary has a model of its own"),
+    "moa": (None, "one model answers; others only step in (`fallbacks`)"),
+    "hooks": ("plugins.enabled", "hooks are plugins"),
+    "secrets": (None, "secrets are referred to: file:, env:, keyring:, command:"),
+}
+"""Pattern of a key → the one of Parley's that means the same, None if there is none; and what is
+different, or why there is none. The nearest spelling is often the wrong key. The first one counts.
+
+Source: DEFAULT_CONFIG and GatewayConfig of hermes-agent 0.19.0.
+"""
+MOST_TOLD = 4
+"""Keys of a section that a hint names; a file with more is another program's."""
 SAME = (
     *("model.provider", "model.base_url", "model.context_length", "prompt_caching.cache_ttl"),
     *("compression.enabled", "compression.threshold"),
     *("compression.target_ratio", "compression.protect_last_n"),
     *(f"auxiliary.compression.{key}" for key in ("model", "provider", "base_url")),
 )
-"""Keys that both have; those of other names here are in gateway/settings/foreign.py. None of them
-lets people in, lets tools do more, or runs anything."""
+"""Keys that both have. None of them lets people in, lets tools do more, or runs anything."""
 SECRETS = {
     "TELEGRAM_BOT_TOKEN": "platforms.telegram.token",
     "DISCORD_BOT_TOKEN": "platforms.discord.token",
@@ -43,6 +157,47 @@ _OPENING = """\
 # Made by `parley import hermes`. Read it, then make it parley.yaml, or copy what you want; until
 # then no gateway uses it. docs/import.md says what became of what.
 """
+
+
+def counterpart(key: str) -> tuple[str | None, str] | None:
+    """Return the entry of a dotted key; None if Hermes has no such key.
+
+    A key without an entry has that of its section, if that has no counterpart.
+    """
+    if here := next((HERMES[each] for each in HERMES if fnmatchcase(key, each)), None):
+        return here
+    above = counterpart(key.rpartition(".")[0]) if "." in key else None
+    return above if above and above[0] is None else None
+
+
+def hint(key: str, value: Any) -> str | None:
+    """Return what to write in place of a key of Hermes; None if Hermes has no such key.
+
+    Args:
+        value: Of a section the keys in it are looked up.
+    """
+    inside = [name for name, _ in leaves(value, key)] if isinstance(value, Mapping) else []
+    own = [name for name in inside if any(fnmatchcase(name, each) for each in HERMES)]
+    lines = [_told(name, *here) for name in own or [key] if (here := counterpart(name))]
+    return "; ".join([*lines[:MOST_TOLD], *(["…"] if len(lines) > MOST_TOLD else [])]) or None
+
+
+def _told(name: str, key: str | None, note: str) -> str:
+    here = f"is {key}" if key else "has no counterpart"
+    return f"{name} of Hermes {here}{f' ({note})' if note else ''}"
+
+
+def leaves(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of every leaf of a map.
+
+    A map whose entries have names of the user's own counts as one value.
+    """
+    for name, item in value.items():
+        key = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(item, Mapping) and item and key not in {"providers", "mcp_servers", "hooks"}:
+            yield from leaves(item, key)
+        else:
+            yield key, item
 
 
 class SettingsFound:

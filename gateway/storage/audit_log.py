@@ -51,7 +51,7 @@ AuditKind = Literal[
 SETTINGS: AuditKind = "settings_changed"
 OTHER_KEY = "fingerprints of secrets have another key than before"
 _FINGERPRINT = re.compile(r"\b(sha256|hmac-[0-9a-f]{4}):[0-9a-f]{8}\b")
-"""gateway/settings/fingerprints.py; in the unreleased 0.6 they had no key."""
+"""gateway/settings/changes.py; in the unreleased 0.6 they had no key."""
 _READ_ROWS = 1_000
 
 

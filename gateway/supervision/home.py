@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from gateway.agent_ports.tools import Workspaces
 from gateway.errors import SettingsError
-from gateway.settings.fingerprints import KEY_FILE, kept_secret
+from gateway.settings.changes import KEY_FILE, kept_secret
 from gateway.settings.rules import is_weak_token
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of

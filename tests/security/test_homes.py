@@ -15,7 +15,7 @@ import yaml
 
 from gateway.backup.backups import DUMP
 from gateway.backup.copying import digest_of
-from gateway.settings.fingerprints import fingerprints_of
+from gateway.settings.changes import fingerprints_of
 from gateway.settings.loading import load_settings
 from gateway.storage.schema import REVISION
 from tests.support.command_line import Run, own_environment, runner

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.settings.fingerprints import KEY_FILE, fingerprints_of
+from gateway.settings.changes import KEY_FILE, fingerprints_of
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
