@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agent.errors import SummaryFailed
     from agent.library import CompactionResult, HistoryManager, compact_messages
     from agent.prompt_caching import apply_cache_control
-    from agent.tokens.estimate import TokenCounter, estimate_tokens
+    from agent.tokens import TokenCounter, estimate_tokens
     from agent.tools.truncate import ObservationTruncator
 
 __all__ = [
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> object:
     part: ModuleType
     match name:
         case "TokenCounter" | "estimate_tokens":
-            from agent.tokens import estimate as part
+            from agent import tokens as part
         case "ObservationTruncator":
             from agent.tools import truncate as part
         case "apply_cache_control":

@@ -22,12 +22,11 @@ from agent.context.phases.boundaries import (
     protected_tail,
     starts_before,
 )
-from agent.context.phases.convergence import MARGIN, converge, target_tokens
-from agent.context.phases.prune import prune_old_results
+from agent.context.phases.prune import MARGIN, converge, prune_old_results, target_tokens
 from agent.context.phases.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.errors import SummaryFailed
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.view.view import Entry, Summary, ViewPlan
 
 MANUAL_TAIL_SHARE = 0.25

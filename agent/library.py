@@ -14,14 +14,13 @@ from typing import Any, cast
 import structlog
 
 from agent.context.phases.boundaries import assemble
-from agent.context.phases.sanitise import sanitise
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.engines.rounds import HEADING, RoundsEngine, old_rounds, without_heading
 from agent.errors import SummaryFailed
-from agent.messages import ChatMessage, text_of
+from agent.messages import ChatMessage, sanitise, text_of
 from agent.plugins.engines import engine_for
-from agent.tokens.estimate import estimate_message, estimate_messages
+from agent.tokens import estimate_message, estimate_messages
 from agent.view.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
 
 log = structlog.get_logger()

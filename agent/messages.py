@@ -1,11 +1,11 @@
 """Chat messages as stored and as handed to models: the OpenAI chat format, in canonical bytes.
 
-A message is a plain dict with a fixed key order and compact separators once encoded, so that the
-same message has the same bytes on every request (prompt caches live from that).
+Once encoded, the same message has the same bytes in every request: prompt caches depend on it.
+`sanitise` is the last step before a request: it fixes what every provider refuses.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, Required, TypedDict, cast
 
@@ -15,11 +15,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class FunctionCall(TypedDict):
-    """Name and arguments of a call.
-
-    `arguments` is canonical JSON text (agent/models/arguments.py); what is no JSON object stands as
-    the model wrote it.
-    """
+    """Name and arguments of a call: canonical JSON, or the model's text if it is not an object."""
 
     name: str
     arguments: str
@@ -41,14 +37,12 @@ class ChatMessage(TypedDict, total=False):
     """One message of a conversation.
 
     Attributes:
-        content: Text, a list of content parts, or None beside tool calls.
-        reasoning: What the model thought; never part of the visible answer.
+        reasoning: The model's thoughts; never part of the visible answer.
         opaque: Provider fields that must be replayed verbatim (signed thinking), by provider name.
         synthetic: Written by Parley and not by a person (a request to continue); never shown.
         ephemeral: Synthetic, and of use only while it is in view (recalled notes, few-shot
             examples): left out of summaries and of the search.
-        cache_control: A breakpoint of the prompt cache behind this message; only in requests, put
-            there by agent/prompt_caching.py, and never stored.
+        cache_control: A breakpoint of the prompt cache behind this message; only in requests.
     """
 
     role: Required[Role]
@@ -84,11 +78,10 @@ def text_of(message: ChatMessage) -> str:
 
 
 def full_text(message: ChatMessage) -> str:
-    """Return the text of a message, and below it the tool calls that it makes."""
+    """Return the text of a message and its tool calls below it."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
-    return "\n".join([text_of(message), *(f"{c['name']}({c['arguments']})" for c in calls)]).strip(
-        "\n"
-    )
+    lines = [text_of(message), *(f"{call['name']}({call['arguments']})" for call in calls)]
+    return "\n".join(lines).strip("\n")
 
 
 IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
@@ -96,12 +89,12 @@ IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
 
 
 def is_image(part: Mapping[str, Any]) -> bool:
-    """Return whether a part of a content is an image."""
+    """Whether a part of a content is an image."""
     return part.get("type") in IMAGE_PARTS
 
 
 def images_in(message: ChatMessage) -> int:
-    """Return how many images a message holds."""
+    """Count the images of a message."""
     content = message.get("content")
     return sum(map(is_image, content)) if isinstance(content, list) else 0
 
@@ -110,7 +103,7 @@ _HANDLE = re.compile(r"attachment:(\d{1,18})")
 
 
 def handle_of(attachment_id: int) -> str:
-    """Return the text in a stored message in place of a picture's bytes."""
+    """Return the text that replaces a picture's bytes in a stored message."""
     return f"attachment:{attachment_id}"
 
 
@@ -120,7 +113,7 @@ def image_part(attachment_id: int) -> dict[str, Any]:
 
 
 def handle_in(part: object) -> int | None:
-    """Return the id of the picture that a content part has a handle of; None for other parts."""
+    """Return the id of the stored picture in a content part, or None for other parts."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             found = _HANDLE.fullmatch(url)
@@ -129,7 +122,7 @@ def handle_in(part: object) -> int | None:
 
 
 def pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
-    """Return the stored pictures of messages in order, whether a model can see them or not."""
+    """Return the ids of the stored pictures of messages, in order."""
     in_parts = [content for it in messages if isinstance(content := it.get("content"), list)]
     found = (handle_in(part) for content in in_parts for part in content)
     return [handle for handle in found if handle is not None]
@@ -153,25 +146,21 @@ _MEMORY_TAGS = re.compile(r"</?memory-context[^<>]*>", re.IGNORECASE)
 
 
 def storable(text: str) -> str:
-    """Return text that every database and JSON parser takes: no lone surrogates, no NULs.
-
-    Both become U+FFFD.
-    """
+    """Replace lone surrogates and NULs, which not every database and JSON parser takes."""
     return _SURROGATES.sub("\ufffd", text).replace("\x00", "\ufffd")
 
 
 def clean_text(text: str) -> str:
     """Return inbound text, storable and without leaked `<memory-context>` tags."""
     text = storable(text)
-    # Taking one tag out can join the halves of another, as often as a stranger likes: each time is
-    # a pass over all of it. Nothing is joined across the last mark.
+    # Removing one tag can join the halves of another. Nothing is joined across the last mark.
     for mark in ("", "", "<>"):
         text = _MEMORY_TAGS.sub(mark, text)
     return text
 
 
 def user_message(content: Content, *, synthetic: bool = False) -> ChatMessage:
-    """Return a user message; `synthetic` marks what Parley wrote itself."""
+    """Return a user message; a `synthetic` one was written by Parley."""
     message = ChatMessage(role="user", content=content)
     if synthetic:
         message["synthetic"] = True
@@ -179,7 +168,7 @@ def user_message(content: Content, *, synthetic: bool = False) -> ChatMessage:
 
 
 def context_message(text: str) -> ChatMessage:
-    """Return what stands before a question and is no part of it."""
+    """Return an ephemeral message that accompanies a question."""
     return ChatMessage(role="user", content=text, synthetic=True, ephemeral=True)
 
 
@@ -199,7 +188,7 @@ def tool_message(call_id: str, name: str, text: str) -> ChatMessage:
 
 
 def open_calls(messages: list[ChatMessage]) -> list[ToolCall]:
-    """Return the tool calls of the newest assistant message that have no result yet, in order."""
+    """Return the newest assistant message's tool calls without a result, in order."""
     answered: set[str] = set()
     for message in reversed(messages):
         if message["role"] == "tool":
@@ -221,15 +210,127 @@ class ToolSchema:
 
 
 def listed(lines: dict[str, str]) -> str:
-    """Return lines with names as a list in Markdown."""
+    """Return named lines as a list in Markdown."""
     return "\n".join(f"- **{name}**: {value}" for name, value in lines.items())
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun; one is not in the plural."""
+    """Return a number with its noun, in the plural if it is not one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def quoted(text: str) -> str:
-    """Return text of a person as code: none of its characters are taken for markup."""
+    """Return a person's text as code, so that no character counts as markup."""
     return "`" + text.replace("`", "'") + "`"
+
+
+NO_RESULT = "[No result: none is on record for this call]"
+SYSTEM_NOTE = "[System note] "
+OPENING = "[The conversation goes on.]"
+
+_INSTRUCTING = frozenset({"system", "developer"})
+
+
+def sanitise(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return messages that a provider takes: the very list that came in if nothing is wrong.
+
+    - ORPHANED results are removed: without a call in the group before them, or the second one for
+      the same call. A result that only a message of the user or the system parts from its group
+      moves back to it.
+    - DANGLING calls get a stub result behind the others of their group. Calls without an id get
+      one, calls that repeat an id of their group are removed. Ids may come again in later groups.
+    - A system message that is not first becomes a note of the user, with its text.
+    - Messages of unknown roles are removed.
+    - If the first message is not the user's, a synthetic one goes before it.
+
+    Call arguments are not parsed: the models' wire code fixes them. Nothing given is changed.
+    """
+    # Before nearly every request nothing is wrong, and no message is copied.
+    if not _is_in_order(messages):
+        return _opened_by_user(_grouped(_known(messages)))
+    return messages if isinstance(messages, list) else list(messages)
+
+
+def _is_in_order(messages: Sequence[ChatMessage]) -> bool:
+    asked, waiting = False, set[str]()
+    for place, message in enumerate(messages):
+        role = message.get("role")
+        if role == "tool":
+            call_id = message.get("tool_call_id", "")
+            if call_id not in waiting:
+                return False
+            # A second result for the same call is one too many.
+            waiting.remove(call_id)
+        elif waiting:
+            return False
+        elif role == "assistant" and asked:
+            calls = message.get("tool_calls") or ()
+            waiting = {call_id for call in calls if (call_id := call.get("id"))}
+            if len(waiting) < len(calls):
+                return False
+        elif role == "user":
+            asked = True
+        elif role != "system" or place:
+            return False
+    return not waiting
+
+
+def _known(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    known: list[ChatMessage] = []
+    for message in messages:
+        role = message.get("role")
+        if role in _INSTRUCTING:
+            first = cast("ChatMessage", {**message, "role": "system"})
+            note = user_message(SYSTEM_NOTE + text_of(message), synthetic=True)
+            known.append(note if known else first)
+        elif role in {"user", "assistant", "tool"}:
+            known.append(message)
+    return known
+
+
+def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """Move each call's one result into the group of its message."""
+    grouped: list[ChatMessage] = []
+    waiting: dict[str, ToolCall] = {}
+    behind: list[ChatMessage] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if waiting.pop(message.get("tool_call_id", ""), None):
+                grouped.append(message)
+        elif message["role"] == "assistant":
+            # Providers want results directly behind their calls: what came between goes after.
+            grouped += [*_stubs(waiting), *behind]
+            behind = []
+            asking, waiting = _with_own_ids(message)
+            grouped.append(asking)
+        else:
+            behind.append(message)
+    return [*grouped, *_stubs(waiting), *behind]
+
+
+def _with_own_ids(message: ChatMessage) -> tuple[ChatMessage, dict[str, ToolCall]]:
+    """Give each call of a message its own id; returns the calls by id too."""
+    calls = message.get("tool_calls") or []
+    own: dict[str, ToolCall] = {}
+    for place, call in enumerate(calls):
+        call_id = call.get("id") or f"call_without_id_{place}"
+        # Two calls with one id could not be told apart by their results.
+        own.setdefault(call_id, cast("ToolCall", {**call, "id": call_id}))
+    if list(own.values()) == calls:
+        return message, own
+    return cast("ChatMessage", {**message, "tool_calls": list(own.values())}), own
+
+
+def _stubs(waiting: dict[str, ToolCall]) -> list[ChatMessage]:
+    return [
+        tool_message(call_id, call["function"]["name"], NO_RESULT)
+        for call_id, call in waiting.items()
+    ]
+
+
+def _opened_by_user(messages: list[ChatMessage]) -> list[ChatMessage]:
+    first = 1 if messages and messages[0]["role"] == "system" else 0
+    if len(messages) == first or messages[first]["role"] == "user":
+        return messages
+    opening = user_message(OPENING, synthetic=True)
+    return [*messages[:first], opening, *messages[first:]]

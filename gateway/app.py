@@ -23,7 +23,7 @@ from adapters.web.guard import Guard
 from agent.models.base import ChatModel
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement, descriptors
-from agent.tokens.estimate import load_beside
+from agent.tokens import load_beside
 from agent.turn.state import Agent
 from gateway.access import web_door
 from gateway.access.oidc import provider_of

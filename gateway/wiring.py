@@ -28,17 +28,12 @@ from agent.models.factory import build_models, resolve_provider
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.network import UnusableEnvironment
-from agent.plugins.active import Plugins
 from agent.plugins.engines import EngineFactory, resolve
 from agent.plugins.loading import load_plugins
+from agent.plugins.registry import Plugins
 from agent.processes.sandbox import why_off
 from agent.prompt.skills import SkillShelf
-from agent.settings import (
-    AuxiliaryModelSettings,
-    CachingSettings,
-    ModelSettings,
-    ToolSettings,
-)
+from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules

@@ -23,7 +23,7 @@ import orjson
 from agent.context_engine import Days
 from agent.messages import ChatMessage, text_of
 from agent.safety.redaction import Redactor, masked_assignments
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 GAP = "…"

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from agent.messages import ChatMessage, ToolSchema, images_in
-from agent.tokens.estimate import estimate_message, estimate_tools, rough_tokens
+from agent.tokens import estimate_message, estimate_tools, rough_tokens
 from agent.usage import Usage
 from agent.view.view import View
 

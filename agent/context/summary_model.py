@@ -33,7 +33,7 @@ from agent.models.openai.mode import mode_of
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
 from agent.ports import ModelCall, PartStore
-from agent.tokens.estimate import estimate_messages, estimate_tokens
+from agent.tokens import estimate_messages, estimate_tokens
 from agent.usage import Usage
 
 TRANSIENT_COOLDOWN_S = 60.0

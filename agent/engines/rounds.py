@@ -32,7 +32,7 @@ from agent.errors import SummaryFailed
 from agent.messages import text_of
 from agent.safety.redaction import Redactor
 from agent.settings import RoundsSettings
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 _MUST_SHRINK: frozenset[Trigger] = frozenset({"overflow", "hygiene", "manual"})

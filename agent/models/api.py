@@ -41,7 +41,7 @@ from agent.models.draft import AnswerDraft, readable
 from agent.models.openai.mode import mode_of
 from agent.prompt_caching import cache_layout_of
 from agent.settings import ModelSettings, ReferencedSecret
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.usage import CacheLayout, Usage
 
 WHOLE_CALL_S = 1_800.0

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from agent.errors import SecretUnreadable
 from agent.messages import ChatMessage, ToolSchema
 from agent.models.catalog import ModelFacts
-from agent.tokens.estimate import estimate_message, estimate_messages, estimate_tools
+from agent.tokens import estimate_message, estimate_messages, estimate_tools
 from agent.usage import CacheLayout, Usage
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]

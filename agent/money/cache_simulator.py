@@ -3,7 +3,12 @@
 Tests, `parley replay` and `/usage` ask it. The rules (from Anthropic's documentation, each
 checked against the billed sessions by `python -m tests.bench billing`):
 
-1. The prefix goes tools, system, messages; other settings take part (agent/money/prompt_blocks.py).
+1. The prefix goes tools, system, messages, whatever their order in the body. A block's key is the
+   hash of its bytes without markers; a text that is a string equals one text block. Values keep the
+   order of their keys: the input of a tool call in another order is another prefix. Other settings
+   are part of the key of the first block behind them: the model's name, before everything; speed
+   and citations, before the system prompt; tool choice, thinking, effort, and whether there are
+   images, before the messages.
 2. Entries are written only at breakpoints. There are at most 4, a longer life stands before a
    shorter one, and thinking carries none: the API refuses a request that breaks this.
 3. A breakpoint reads the longest entry that ends there or at one of the positions before it, 20 in
@@ -12,23 +17,27 @@ checked against the billed sessions by `python -m tests.bench billing`):
 5. An entry lives 5 minutes or an hour from the start of the request that wrote or read it; a read
    refreshes the entries it passes. It does not turn 5 minutes into an hour, nor bring back an entry
    that has died.
-6. An entry can be read once the response of its writer has begun. A request that its sender cuts
-   off writes and is billed like any other; one that is cut off before that writes nothing and is
-   not simulated.
+6. An entry can be read once the response of its writer has begun. Requests are simulated one after
+   another: one that is cut off later is billed like any other, one cut off before that is left out.
 7. Billed: A = tokens at the highest hit, B = at the highest breakpoint for an hour behind it (else
    A), C = at the last breakpoint (else B): read A, write B - A for an hour and C - B for 5 minutes,
    the rest at the base price.
-8. Caches are kept for each model: the model's name is part of the prefix.
 
-OpenAI's caches need no breakpoints: see `ImplicitCache`. Not simulated: eviction by the provider.
+docs/caching.md has them for readers. OpenAI's caches need no breakpoints: see `ImplicitCache`. Not
+simulated: eviction by the provider.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
+import orjson
+
+from agent.messages import IMAGE_PARTS, is_image
 from agent.models.catalog import (
     READ_RATIO,
     WRITE_1H_RATIO,
@@ -38,7 +47,7 @@ from agent.models.catalog import (
 )
 from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import cost_usd
-from agent.money.prompt_blocks import THOUGHTS, Block
+from agent.tokens import CALL_TOKENS, IMAGE_TOKENS, Count
 from agent.usage import Prices, Summed, Usage, is_claude
 
 BREAKPOINTS = 4
@@ -47,6 +56,30 @@ RELATIVE = Prices(1, WRITE_5M_RATIO, WRITE_1H_RATIO, READ_RATIO, 0)
 """Prices in units of the input's, for where only the share matters."""
 
 _RUNS = frozenset({"tool_use", "tool_result"})
+MARKER = "cache_control"
+THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+KEY_BYTES = 16
+
+_VERSION = re.compile(r"claude-(opus|sonnet)-(\d+)(?:-(\d{1,2})(?!\d))?")
+# See `strips_thoughts`.
+_KEEPS_THOUGHTS_FROM = {"opus": (4, 5), "sonnet": (4, 6)}
+_OLD_STYLE = re.compile(r"claude-\d")
+_AUTO = {"type": "auto"}
+
+
+class Block(NamedTuple):
+    """One block of a request.
+
+    Attributes:
+        key: Hash of role and bytes, markers left out.
+        kind: "tool", "text", "tool_use", "tool_result", "thinking", … as the wire calls it.
+        ttl: "5m" or "1h" where a breakpoint stands behind it, else None.
+    """
+
+    key: bytes
+    tokens: int
+    kind: str
+    ttl: str | None = None
 
 
 class BillingError(ValueError):
@@ -58,11 +91,10 @@ class CacheRules:
     """What differs from model to model.
 
     Attributes:
-        min_tokens: Shorter prefixes are not cached.
         marked: Whether breakpoints say what is written; False: everything is.
         bills_writes: Whether writing costs more than the base price.
         step_tokens: A read is a multiple of this.
-        lifetime_s: From the last use, where no breakpoint says how long.
+        lifetime_s: From the last use, if no breakpoint says how long.
     """
 
     min_tokens: int = 1024
@@ -73,10 +105,9 @@ class CacheRules:
 
     @classmethod
     def of(cls, facts: ModelFacts) -> "CacheRules":
-        """Return the rules of a model; one that is not Claude is taken for one of OpenAI's.
+        """Return the rules of a model; all but Claude count as OpenAI's.
 
-        OpenAI before GPT-5.6 promises 5 to 10 minutes: the shorter time is taken. Since then it
-        is 30 minutes.
+        OpenAI promises 30 minutes since GPT-5.6, and 5 to 10 before: the shorter time is taken.
         """
         if is_claude(facts.name):
             return cls(facts.min_cache_tokens)
@@ -89,7 +120,7 @@ class Cache(Protocol):
     """A provider's cache of one account."""
 
     def bill(self, blocks: Sequence[Block], at_s: float) -> Usage:
-        """Return what a request that starts at `at_s` is billed, without the answer."""
+        """Return the bill of a request that starts at `at_s`, without the answer."""
         ...
 
 
@@ -101,17 +132,11 @@ def cache_for(facts: ModelFacts) -> Cache:
 
 @dataclass(slots=True)
 class _Entry:
-    """A prefix in the cache; alive until `used_s` + `lifetime_s`, readable from `ready_s` on."""
-
     used_s: float
     lifetime_s: float
-    ready_s: float
 
     def alive(self, at_s: float) -> bool:
         return at_s - self.used_s <= self.lifetime_s
-
-    def readable(self, at_s: float) -> bool:
-        return self.alive(at_s) and at_s >= self.ready_s
 
 
 class PromptCache:
@@ -122,15 +147,8 @@ class PromptCache:
         self._prefixes = _Prefixes()
         self._entries: dict[int, _Entry] = {}
 
-    def bill(self, blocks: Sequence[Block], at_s: float, begun_s: float | None = None) -> Usage:
-        """Return what a request is billed (output: 0), and keep what it writes.
-
-        Costs a few dictionary look-ups for each block.
-
-        Args:
-            blocks: All of the request, in order.
-            at_s: When it starts, in seconds on any clock.
-            begun_s: When its response begins; None for at once.
+    def bill(self, blocks: Sequence[Block], at_s: float) -> Usage:
+        """Return the bill of a request that starts at `at_s` (output: 0), and keep what it writes.
 
         Raises:
             BillingError: The API would refuse the markers; nothing is billed or kept.
@@ -147,13 +165,11 @@ class PromptCache:
         # Rule 4: no error says so, the marker is just ignored.
         marks = [mark for mark in marks if sums[mark] >= self._rules.min_tokens]
         for mark in marks:
-            ready_s = at_s if begun_s is None else begun_s
-            fresh = _Entry(at_s, LIFETIMES_S[blocks[mark].ttl or "5m"], ready_s)
+            fresh = _Entry(at_s, LIFETIMES_S[blocks[mark].ttl or "5m"])
             self._write(path[mark], fresh, path[hit] if mark < hit else None)
         hours = [mark for mark in marks if blocks[mark].ttl == "1h"]
         read = sums[hit] if hit >= 0 else 0
-        # Breakpoints for an hour stand before those for 5 minutes (rule 2): what is written behind
-        # the last of them is cheaper.
+        # Behind the last breakpoint for an hour writing is cheaper (rule 2).
         hour = max(read, sums[hours[-1]] if hours else 0)
         last = max(hour, sums[marks[-1]] if marks else 0)
         return Usage(
@@ -164,21 +180,18 @@ class PromptCache:
         )
 
     def _hit(self, blocks: Sequence[Block], path: list[int], marks: list[int], at_s: float) -> int:
-        """Return the place of the block that ends the longest readable entry; -1 for none."""
+        """Find the block that ends the longest readable entry; -1 for none."""
         for mark in reversed(marks):
             for place in _look_back(blocks, mark):
                 entry = self._entries.get(path[place])
-                if entry is not None and entry.readable(at_s):
+                if entry is not None and entry.alive(at_s):
                     return place
         return -1
 
     def _write(self, prefix: int, fresh: _Entry, read: int | None) -> None:
-        """Keep an entry; inside what was `read` it costs nothing and lives no longer than that."""
+        """Keep an entry; inside the `read` one it costs nothing and lives no longer than that."""
         old = self._entries.get(prefix)
         if old is not None and old.alive(fresh.used_s):
-            if not old.readable(fresh.used_s):
-                old.lifetime_s = max(old.lifetime_s, fresh.lifetime_s)
-                old.ready_s = min(old.ready_s, fresh.ready_s)
             return
         if read is not None:
             # Rule 5: no marker makes an hour of what was read for 5 minutes.
@@ -189,8 +202,8 @@ class PromptCache:
 class ImplicitCache:
     """OpenAI's cache: every prefix is kept, without breakpoints.
 
-    Reads are multiples of `step_tokens` from the minimum on. Writing is free before GPT-5.6; what
-    it costs since then counts as a write for 5 minutes, which has the same price ratio.
+    Reads are multiples of `step_tokens` from the minimum on. Writing is free before GPT-5.6; since
+    then it counts as a write for 5 minutes, which has the same price ratio.
     """
 
     def __init__(self, rules: CacheRules) -> None:
@@ -199,7 +212,7 @@ class ImplicitCache:
         self._used_s: dict[int, float] = {}
 
     def bill(self, blocks: Sequence[Block], at_s: float) -> Usage:
-        """Return what a request that starts at `at_s` is billed (output: 0), and keep it."""
+        """Return the bill of a request that starts at `at_s` (output: 0), and keep the request."""
         path = self._prefixes.path(blocks)
         sums = list(accumulate(block.tokens for block in blocks))
         total = sums[-1] if sums else 0
@@ -216,9 +229,8 @@ class ImplicitCache:
 class Minimum:
     """The least that the same requests could have cost, whatever the gaps between them.
 
-    Each token of a prefix that some request before had is read, each other one is written once,
-    for 5 minutes. No placing of breakpoints does better; one that leaves tokens unmarked which
-    no later request sends again can.
+    Each token of a prefix of an earlier request is read, every other one is written once, for 5
+    minutes. Breakpoints do better only by leaving tokens unmarked that no later request sends.
     """
 
     def __init__(self, rules: CacheRules) -> None:
@@ -230,15 +242,14 @@ class Minimum:
         known = self._prefixes.count
         path = self._prefixes.path(blocks)
         total = sum(block.tokens for block in blocks)
-        # Numbers are given in order of birth: a smaller one was there before this request.
-        shared = sum(
-            block.tokens for block, prefix in zip(blocks, path, strict=True) if prefix < known
-        )
+        # Numbers grow: a smaller one was there before this request.
+        pairs = zip(blocks, path, strict=True)
+        shared = sum(block.tokens for block, prefix in pairs if prefix < known)
         return _least(total, shared, self._rules)
 
 
 def _least(total: int, known: int, rules: CacheRules) -> Usage:
-    """Return the least that a prompt can cost of which so many tokens were sent before."""
+    """Return the least bill of a prompt with so many `known` tokens."""
     if total < rules.min_tokens:
         return Usage(input_tokens=total)
     read = known if known >= rules.min_tokens else 0
@@ -248,13 +259,12 @@ def _least(total: int, known: int, rules: CacheRules) -> Usage:
 
 
 def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
-    """Return the least possible cost of a request with known sizes only (output: 0).
+    """Return the least possible bill of a request by sizes alone (output: 0).
 
-    A prompt at least as long as the one before is taken to begin with all of it. That is too much
-    where both a compaction and more new text lie between: the least is then too small. Of a shorter
-    prompt (a compaction, a new session, a retry) nothing is known but what the provider read, so
-    the rest is taken for new: where it was not, the least is too large. What was read was known in
-    any case, also from other conversations.
+    A prompt at least as long as the one before counts as beginning with all of it; after a
+    compaction and more new text the least is therefore too small. A shorter prompt (a compaction, a
+    new session, a retry) counts as new but for what was read; if it was not new, the least is too
+    large.
 
     Args:
         before_tokens: The prompt of the request before it in the same cache, or 0.
@@ -267,7 +277,7 @@ def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class Tally(Summed):
-    """What some requests were billed, beside the least they could have been."""
+    """The bill of some requests, and the least that it could have been."""
 
     billed: Usage = field(default_factory=Usage)
     least: Usage = field(default_factory=Usage)
@@ -285,7 +295,7 @@ class Tally(Summed):
 
 
 class _Prefixes:
-    """Numbers for prefixes: equal beginnings of requests have equal numbers, in order of birth."""
+    """Growing numbers for prefixes: equal beginnings of requests have equal numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, bytes], int] = {}
@@ -296,18 +306,16 @@ class _Prefixes:
         return len(self._numbers)
 
     def path(self, blocks: Iterable[Block]) -> list[int]:
-        """Return the number of the prefix that ends with each block."""
+        """Number the prefixes that end with each block."""
         numbers, path, prefix = self._numbers, [], -1
         for block in blocks:
-            # A prefix is the one before it and one block: comparing whole beginnings would take
-            # quadratic time.
+            # The prefix before and one block: comparing whole beginnings would be quadratic.
             prefix = numbers.setdefault((prefix, block.key), len(numbers))
             path.append(prefix)
         return path
 
 
 def _breakpoints(blocks: Sequence[Block]) -> list[int]:
-    """Return the places of the marked blocks, in order."""
     marks = [place for place, block in enumerate(blocks) if block.ttl is not None]
     if len(marks) > BREAKPOINTS:
         raise BillingError(f"{len(marks)} breakpoints, {BREAKPOINTS} are allowed")
@@ -326,7 +334,7 @@ def _breakpoints(blocks: Sequence[Block]) -> list[int]:
 
 
 def _look_back(blocks: Sequence[Block], mark: int) -> Iterable[int]:
-    """Yield the blocks at which a breakpoint looks for a cached prefix, its own first."""
+    """Yield the blocks at which a breakpoint checks for a cached prefix, its own first."""
     positions = 0
     behind = ""
     for place in range(mark, -1, -1):
@@ -342,3 +350,144 @@ def _look_back(blocks: Sequence[Block], mark: int) -> Iterable[int]:
 
 def _prompt_cost(usage: Usage, prices: Prices) -> float:
     return cost_usd(replace(usage, output_tokens=0), prices) or 0.0
+
+
+def blocks_of(body: Mapping[str, Any], count: Count) -> list[Block]:
+    """Return the blocks of a body of either wire module in the order of the prefix."""
+    tools = [{**tool, "type": "tool", "kind": tool.get("type")} for tool in body.get("tools") or ()]
+    shown = list(_shown(body))
+    parts = [part for _, block in shown for part in (block, *_listed(block.get("content")))]
+    settings = (
+        [body.get("model")],
+        [body.get("speed"), any((part.get("citations") or {}).get("enabled") for part in parts)],
+        [
+            body.get("tool_choice") or _AUTO,
+            body.get("thinking"),
+            body.get("output_config"),
+            body.get("reasoning_effort"),
+            any(map(is_image, parts)),
+        ],
+    )
+    sections = (
+        [_block("tools", tool, count) for tool in tools],
+        [_block("system", block, count) for block in _listed(body.get("system"))],
+        [_block(role, block, count) for role, block in shown],
+    )
+    return _salted(settings, sections)
+
+
+def _shown(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the blocks of messages with their roles, without thoughts that are forgotten."""
+    messages = body["messages"]
+    thoughtless = _last_asking(messages) if strips_thoughts(str(body.get("model"))) else 0
+    for place, message in enumerate(messages):
+        for block in _wire_blocks(message):
+            if place >= thoughtless or block.get("type") not in THOUGHTS:
+                yield message["role"], block
+
+
+def _block(role: str, block: Mapping[str, Any], count: Count) -> Block:
+    plain = _plain({**block, "content": _listed(block.get("content"))})
+    # The keys of a block may be in any order; those inside a value may not (rule 1).
+    data = orjson.dumps([role, sorted(plain.items())])
+    key = blake2b(data, digest_size=KEY_BYTES).digest()
+    tokens = sum(_tokens(part, count) for part in plain["content"] or [plain])
+    marker = _marker(block)
+    ttl = marker.get("ttl", "5m") if marker else None
+    return Block(key, tokens, str(block.get("type", "text")), ttl)
+
+
+def _tokens(part: Mapping[str, Any], count: Count) -> int:
+    match part.get("type"):
+        case "text":
+            return count(str(part.get("text", "")))
+        case "thinking":
+            return count(str(part.get("thinking", "")))
+        case "tool_use":
+            called = f"{part.get('name')}{orjson.dumps(part.get('input')).decode()}"
+            return count(called) + CALL_TOKENS
+        case kind if kind in IMAGE_PARTS:
+            return IMAGE_TOKENS
+        case _:
+            said = {name: value for name, value in part.items() if name != "content"}
+            return count(orjson.dumps(said).decode())
+
+
+def strips_thoughts(model: str) -> bool:
+    """Whether a model forgets its earlier thinking, and so its cache, at a new user message.
+
+    Source: Anthropic's documentation ("earlier Opus/Sonnet and all Haiku models"). It does not name
+    the first model that keeps them: Opus 4.5 does, as the billed sessions of the pi client show;
+    Sonnet 4.6 is a guess. A name without a known version counts as one that keeps them.
+    """
+    plain = model.lower().replace(".", "-")
+    if "haiku" in plain or _OLD_STYLE.search(plain):
+        return "claude" in plain
+    version = _VERSION.search(plain)
+    if version is None:
+        return False
+    return (int(version[2]), int(version[3] or 0)) < _KEEPS_THOUGHTS_FROM[version[1]]
+
+
+def _salted(settings: Iterable[list[Any]], sections: Iterable[list[Block]]) -> list[Block]:
+    """Join the sections, with the settings before each in the key of the next block."""
+    blocks: list[Block] = []
+    salt = b""
+    for values, section in zip(settings, sections, strict=True):
+        salt += orjson.dumps(values)
+        if section:
+            first = blake2b(salt + section[0].key, digest_size=KEY_BYTES).digest()
+            blocks += [section[0]._replace(key=first), *section[1:]]
+            # An empty section passes its settings on to the next block.
+            salt = b""
+    return blocks
+
+
+def _last_asking(messages: list[dict[str, Any]]) -> int:
+    """Find the newest user message with more than tool results, or 0."""
+    for place in range(len(messages) - 1, 0, -1):
+        kinds = (block.get("type") for block in _wire_blocks(messages[place]))
+        if messages[place]["role"] == "user" and any(kind != "tool_result" for kind in kinds):
+            return place
+    return 0
+
+
+def _wire_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks of a message in either layout: OpenAI's has its calls in another field."""
+    if message["role"] == "tool":
+        answer = {"type": "tool_result", "tool_use_id": message.get("tool_call_id")}
+        return [{**answer, "content": message.get("content")}]
+    calls = message.get("tool_calls")
+    said = _listed(message.get("content"))
+    for call in calls or ():
+        name, given = call["function"]["name"], call["function"]["arguments"]
+        said.append({"type": "tool_use", "id": call["id"], "name": name, "input": given})
+    return said
+
+
+def _listed(content: Any) -> list[dict[str, Any]]:
+    """Return content as blocks: a string is one."""
+    if not content:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return list(content)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the markers inside it."""
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items() if name != MARKER}
+    return value
+
+
+def _marker(block: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the marker of a block or of a part inside it."""
+    if own := block.get(MARKER):
+        return own  # type: ignore[no-any-return]
+    content = block.get("content")
+    if isinstance(content, list):
+        return next(filter(None, map(_marker, content)), None)
+    return None

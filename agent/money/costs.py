@@ -1,7 +1,6 @@
-"""What a call cost, what one will cost at least, how sums are shown, and how a call is booked.
+"""The cost of a call: tokens times the model's prices (agent/models/catalog.py).
 
-A cost is tokens times the price list of the model (agent/models/catalog.py). A price that is not
-known is never taken for 0: neither in a sum nor on a screen.
+An unknown price never counts as 0: neither in a sum nor on a screen.
 """
 
 import math
@@ -17,7 +16,7 @@ _PER = 1_000_000
 
 
 def cost_usd(usage: Usage, prices: Prices | None) -> float | None:
-    """Return what a call cost in US dollars; None where the prices are not known."""
+    """Return the cost of a call in US dollars, or None if the prices are not known."""
     if prices is None:
         return None
     return (
@@ -30,15 +29,14 @@ def cost_usd(usage: Usage, prices: Prices | None) -> float | None:
 
 
 def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -> Usage:
-    """Return what a request will be billed at least: without what the model will write.
+    """Return the least usage that a request will be billed, without the answer.
+
+    Warm tokens are read, the others written if the model takes breakpoints. A prompt below the
+    model's minimum is all input: nothing of it is cached.
 
     Args:
-        warm_tokens: How many of them, from its beginning, the provider's cache still holds.
+        warm_tokens: Tokens from the beginning of the prompt that the provider's cache still has.
         ttl: Of its breakpoints, "5m" or "1h".
-
-    Returns:
-        Warm tokens as read, the others as written where the model takes breakpoints. A prompt
-        below the model's minimum is all input: nothing of it is cached.
     """
     if prompt_tokens < model.facts.min_cache_tokens:
         return Usage(input_tokens=prompt_tokens)
@@ -53,10 +51,9 @@ def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -
 
 
 def format_usd(cost: float | None, *, estimated: bool = False) -> str:
-    """Return an amount for people: "$1.20", "$0.0123", "~$0.0123", "unknown price".
+    """Format an amount: "$1.20", "$0.0123", "~$0.0123", "unknown price"; "$0" is exactly 0.
 
-    Amounts below a dollar have four decimals, and as many as two significant digits need; "$0" is
-    exactly nothing.
+    Below a dollar it has four decimals, or as many as two significant digits need.
     """
     if cost is None:
         return UNKNOWN
@@ -81,7 +78,7 @@ def sum_text(usd: float, unknown_calls: int, *, estimated: bool) -> str:
 
 
 def call_of(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:
-    """Return an answered call as it is booked; where nothing was reported, with Parley's counts."""
+    """Return the booking of an answered call; without a report, by Parley's counts."""
     reported = completion.usage
     usage = reported or estimate_usage(request, completion.message, model.name)
     told_usd = completion.cost_usd
@@ -96,9 +93,9 @@ def call_of(model: ChatModel, request: ModelRequest, completion: Completion) -> 
 
 
 def failed_call(model: ChatModel, failure: ModelError, expected: Usage | None) -> ModelCall | None:
-    """Return a failed call as it is booked; None where the model had not begun to answer.
+    """Return the booking of a failed call, or None if the model had not begun to answer.
 
-    Where it had and nothing was reported, by what was `expected` of the prompt.
+    Without a report, by the `expected` usage of the prompt.
     """
     if failure.usage is not None:
         return lost_call(model, failure.usage)
@@ -108,7 +105,7 @@ def failed_call(model: ChatModel, failure: ModelError, expected: Usage | None) -
 
 
 def lost_call(model: ChatModel, usage: Usage) -> ModelCall:
-    """Return a call that ended without an answer and is billed all the same."""
+    """Return the booking of a call that ended without an answer and is billed."""
     return ModelCall(
         provider=model.provider,
         model=model.name,

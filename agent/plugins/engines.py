@@ -1,7 +1,7 @@
 """Context engines: which one a name means, how one is made for a turn, and its tools.
 
-Only the engine that `context.engine` names is ever imported. If it cannot be used, the built-in
-compressor takes its place, with a warning.
+If the engine that `context.engine` names cannot be used, the built-in compressor takes its place,
+with a warning.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,24 +16,18 @@ import structlog
 from agent.context_engine import ContextEngine, Limits
 from agent.errors import PluginRefused, ToolError
 from agent.messages import ToolSchema
-from agent.plugins.finding import (
+from agent.plugins.loading import (
     ENGINE_GROUP,
     ENGINES,
     Found,
     entry_point,
     find_folder,
     find_folders,
+    guarded,
+    load_engine,
     packaged,
 )
-from agent.plugins.loading import guarded, load_engine
-from agent.plugins.registry import (
-    BUILT_IN,
-    DEFAULT,
-    adapted,
-    engine_class,
-    registered,
-    takes_lists,
-)
+from agent.plugins.registry import BUILT_IN, DEFAULT, adapted, engine_class, registered, takes_lists
 from agent.plugins.supervision import Caller, HostedEngine
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
@@ -52,6 +46,9 @@ class EngineFactory:
     def __init__(
         self, source: str, engine: type[ContextEngine], options: Mapping[str, Any]
     ) -> None:
+        # Options that are ignored would be taken for effective.
+        if options and source == "built-in" and engine.name != "rounds":
+            raise PluginRefused(f"the engine {engine.name} has no options: {', '.join(options)}")
         self.name, self.source = engine.name, source
         self._engine, self._options = engine, options
         self._caller = Caller(engine.name, TIME_LIMIT_S)
@@ -65,7 +62,7 @@ class EngineFactory:
 
 
 def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
-    """Return what makes the engine of this name; the built-in compressor where it has none.
+    """Return the factory of the engine of this name, or the built-in compressor's.
 
     Order: the plugin's folder in the data directory, what was registered, entry points, built-in.
     `compressor` is always the built-in.
@@ -74,8 +71,6 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
         name: Value of `context.engine`.
         options: The engine's own block of the settings; not handed to the one that replaces it.
     """
-    if name == DEFAULT:
-        return EngineFactory("built-in", BUILT_IN[DEFAULT], options)
     try:
         return _find(name, home, options)
     except PluginRefused as exc:
@@ -91,6 +86,8 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
 
 
 def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
+    if name == DEFAULT:
+        return EngineFactory("built-in", BUILT_IN[DEFAULT], options)
     # What an operator has put into the data directory comes before what is installed.
     if folder := find_folder(home, "engine", name):
         return EngineFactory("plugin", load_engine(folder, options), options)
@@ -114,7 +111,7 @@ def engine_for(
             registered or built in.
 
     Raises:
-        ValueError: There is no such engine, or an option is none of its.
+        ValueError: There is no such engine, or it has no such option.
     """
     if isinstance(engine, str):
         known = registered | BUILT_IN
@@ -123,14 +120,15 @@ def engine_for(
         engine = known[engine]
     if takes_lists(engine):
         engine = adapted(engine, engine.__name__.lower())
-    name = next((name for name, each in BUILT_IN.items() if each is engine), "")
-    if options and name in {"compressor", "lcm"}:
-        raise ValueError(f"the engine {name} has no options: {', '.join(options)}")
-    return EngineFactory("built-in" if name else "registered", engine, options)(limits)
+    source = "built-in" if engine in BUILT_IN.values() else "registered"
+    try:
+        return EngineFactory(source, engine, options)(limits)
+    except PluginRefused as exc:
+        raise ValueError(str(exc)) from exc
 
 
 def available(home: Path) -> list[Found]:
-    """Return every engine in the order in which names are looked up; runs no code of plugins."""
+    """List every engine, in the order in which names are looked up; runs no code of plugins."""
     found: list[Found] = []
     taken = {DEFAULT}
     for each in (
@@ -155,10 +153,10 @@ def _about(engine: type[ContextEngine]) -> str:
 def engine_tools(
     offered: Sequence[ToolSchema], taken: Collection[str], limit_s: float = TOOL_TIME_LIMIT_S
 ) -> list[Tool]:
-    """Return the tools of the context engine; those whose name is taken are left out and logged.
+    """Return the tools of the context engine; log and leave out those whose name is taken.
 
-    A call goes to the engine of its own turn, which `ToolContext` has. An engine is asked one thing
-    at a time, so its tools are exclusive.
+    A call goes to the engine of its own turn. An engine answers one call at a time, so its tools
+    are exclusive.
 
     Args:
         offered: `ContextEngine.get_tool_schemas()`.
@@ -184,12 +182,5 @@ def _engine_tool(schema: ToolSchema, caller: Caller) -> Tool:
         return await caller.run_tool(name, limit_s, engine.handle_tool_call, name, arguments)
 
     # The registry must not give up before the caller does: it counts what hangs.
-    return Tool(
-        name,
-        schema.description,
-        "read",
-        schema.parameters,
-        run,
-        exclusive=True,
-        timeout_s=limit_s + 1,
-    )
+    about, parameters, longest_s = schema.description, schema.parameters, limit_s + 1
+    return Tool(name, about, "read", parameters, run, exclusive=True, timeout_s=longest_s)

@@ -1,49 +1,205 @@
-"""Loads the plugins that `plugins.enabled` names, and the engine that `context.engine` names.
+"""Finds plugins and context engines, and loads those that the settings name.
 
-Code of other plugins is never imported. Whatever a plugin's code raises becomes a `PluginRefused`.
+A plugin is a folder in PARLEY_HOME, or a name under which installed packages have entry points; the
+folder comes first. Context engines have a folder and a group of entry points of their own. Finding
+runs no code of plugins. Only what `plugins.enabled` and `context.engine` name is ever imported;
+whatever its code raises becomes a `PluginRefused`.
 """
 
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from importlib import metadata
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import structlog
+import yaml
 
 from agent.context_engine import ContextEngine
 from agent.errors import PluginRefused
-from agent.plugins.active import LoadedPlugin, Plugins, report_skipped
-from agent.plugins.checks import tool_problem
-from agent.plugins.contracts import MemoryProvider
-from agent.plugins.finding import (
-    ENGINES,
-    GROUP,
-    OLD_GROUPS,
-    PLUGINS,
-    Found,
-    entry_point,
-    find_folder,
-    may_guard,
-)
+from agent.plugins.contracts import NAME, NAME_RULE, MemoryProvider, tool_problem
 from agent.plugins.registry import (
+    LoadedPlugin,
     PluginRegistry,
+    Plugins,
     engine_class,
     register_context_engine,
     takes_lists,
     usable_engine,
 )
 from agent.plugins.supervision import Caller, supervised_tool
+from agent.prompt.skills import load_plain
 from agent.settings import PluginSettings
 from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
+PLUGINS = Path("plugins")
+"""Where plugins lie below PARLEY_HOME, one folder for each."""
+ENGINES = PLUGINS / "context_engine"
+"""Where context engines lie below PARLEY_HOME, one folder for each."""
+GROUP = "parley.plugins"
+"""Entry points of plugins: a function `register(registry)`, or a module that has one."""
+OLD_GROUPS = ("parley.tools", "parley.memory_providers", "parley.hooks")
+"""Those of version 0.5, one for each kind of offer."""
+ENGINE_GROUP = "parley.context_engines"
+"""Entry points of context engines; the name is the engine's, the value its class."""
+OFFERS = ("tools", "memory_providers", "hooks", "context_engines")
+"""What `provides` in a plugin.yaml may list by name."""
+
+Kind = Literal["plugin", "engine"]
+FOLDERS: Mapping[Kind, Path] = {"plugin": PLUGINS, "engine": ENGINES}
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plugin or an engine that was found.
+
+    Attributes:
+        source: "folder", "entry point"; of engines "plugin" (a folder), "registered", "built-in".
+        description: From its plugin.yaml, with the version if there is one, or from its package.
+        problem: Why it cannot be loaded; None if it can be tried.
+        provides: The offers that a plugin's plugin.yaml lists, names by kind; empty with a problem.
+        file: What is imported of a folder; None if it has no such file.
+    """
+
+    name: str
+    source: str
+    description: str = ""
+    problem: str | None = None
+    provides: Mapping[str, list[str]] = field(default_factory=dict)
+    file: Path | None = None
+
+    @property
+    def offers(self) -> tuple[str, ...]:
+        """What it provides, as in "hooks: pre_tool_call"; empty if it does not say."""
+        return tuple(f"{kind}: {', '.join(names)}" for kind, names in self.provides.items())
+
+
+def find_folders(home: Path, kind: Kind) -> list[Found]:
+    """List the folders of a kind in a data directory, in order of name."""
+    root = home / FOLDERS[kind]
+    names = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    # Not `.git`, `__pycache__` and the like.
+    found = (find_folder(home, kind, name) for name in names if not name.startswith((".", "__")))
+    return [folder for folder in found if folder is not None]
+
+
+def find_folder(home: Path, kind: Kind, name: str) -> Found | None:
+    """Return the folder of this name, or None if there is none."""
+    path, source = home / FOLDERS[kind] / name, "folder" if kind == "plugin" else "plugin"
+    if wrong := name_problem(kind, name):
+        return Found(name, source, problem=wrong)
+    # The engines' own folder lies among those of plugins.
+    if path == home / ENGINES or not path.is_dir():
+        return None
+    try:
+        about = _about(path)
+        problem = next(_problems(home, kind, path, about), None)
+    except (OSError, RuntimeError) as exc:
+        # A loop of links is a RuntimeError before Python 3.13.
+        return Found(name, source, problem=f"cannot be read: {exc}")
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError) as exc:
+        return Found(name, source, problem=f"plugin.yaml cannot be read: {exc}")
+    words = (about.get("description"), about.get("version") and f"(version {about['version']})")
+    description = " ".join(str(word) for word in words if word)
+    told = about.get("provides", {}) if kind == "plugin" and not problem else {}
+    provides = {offer: [str(name) for name in names] for offer, names in told.items()}
+    file = next(filter(Path.is_file, _files(kind, path)), None)
+    return Found(name, source, description, problem, provides, file)
+
+
+def _files(kind: Kind, folder: Path) -> tuple[Path, Path]:
+    return folder / "__init__.py", folder / f"{kind}.py"
+
+
+def _about(path: Path) -> dict[str, Any]:
+    file = path / "plugin.yaml"
+    about = load_plain(file.read_text("utf-8")) if file.exists() else {}
+    if not isinstance(about, dict):
+        raise TypeError("it must be a map with name, description and version")
+    return about
+
+
+def _problems(home: Path, kind: Kind, folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a folder may not be loaded, the most basic reason first."""
+    root, inside = folder.parent, [folder, *sorted(folder.rglob("*"))]
+    if not folder.resolve().is_relative_to(root.resolve()):
+        yield f"{folder} is a link that leads out of {root}"
+    for path in inside:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield f"{path} is a link that leads out of {folder}"
+    # Whoever may write to a folder above could put another folder in the place of this one.
+    for path in (home / PLUGINS, root, *inside):
+        if path.stat().st_mode & _OTHERS_MAY_WRITE:
+            yield f"others may write to {path}, and so run code in Parley: chmod go-w {path}"
+    if not any(map(Path.is_file, _files(kind, folder))):
+        yield f"{folder} has neither __init__.py nor {kind}.py"
+    if about.get("name", folder.name) != folder.name:
+        yield f"its plugin.yaml calls it {str(about['name'])[:64]!r}, its folder {folder.name!r}"
+    if kind == "plugin" and not _is_map_of_lists(about.get("provides", {})):
+        yield f"`provides` in its plugin.yaml must be lists of {', '.join(OFFERS)}"
+
+
+def _is_map_of_lists(provides: object) -> bool:
+    return isinstance(provides, dict) and all(
+        kind in OFFERS and isinstance(names, list) for kind, names in provides.items()
+    )
+
+
+def name_problem(kind: Kind, name: str) -> str | None:
+    """Return why nothing of this kind can have a name, or None if it can."""
+    if NAME.fullmatch(name):
+        return None
+    what = "a plugin" if kind == "plugin" else "an engine"
+    return f"{name!r} is no name of {what}: {NAME_RULE}"
+
+
+def entry_point(group: str, name: str) -> metadata.EntryPoint | None:
+    """Return the entry point of this name, that of the first package if there are several."""
+    return next(iter(metadata.entry_points(group=group, name=name)), None)
+
+
+def packaged(group: str, kind: Kind) -> list[Found]:
+    """List what installed packages offer, in order of name."""
+    return [
+        Found(
+            point.name,
+            "entry point",
+            "" if point.dist is None else str(point.dist.metadata.json.get("summary", "")),
+            problem=name_problem(kind, point.name),
+        )
+        for point in sorted(metadata.entry_points(group=group), key=lambda point: point.name)
+    ]
+
+
+def available(home: Path) -> list[Found]:
+    """List every plugin, folders first."""
+    folders, packages = find_folders(home, "plugin"), packaged(GROUP, "plugin")
+    taken, hidden = {folder.name for folder in folders}, "a plugin's folder has its name"
+    return folders + [
+        replace(each, problem=hidden) if each.name in taken else each for each in packages
+    ]
+
+
+def _may_guard(home: Path, name: str) -> bool:
+    """Whether a plugin that is not loaded may have been there to forbid calls of tools."""
+    folder = find_folder(home, "plugin", name)
+    # A plugin that does not say what it offers may have forbidden anything.
+    if folder is None or not folder.provides:
+        return True
+    return "pre_tool_call" in folder.provides.get("hooks", ())
+
+
 PLUGIN_MODULE, ENGINE_MODULE = "parley_plugin_", "parley_context_engine_"
-"""What the names of their modules begin with; no other module's does."""
+"""Beginnings of their modules' names, which no other module has."""
 HOOK_S = 5.0
 """Seconds for one call of a hook or a memory provider: a turn waits for it."""
 MAX_PROMPT_CHARS = 2_000
@@ -51,14 +207,14 @@ MAX_PROMPT_CHARS = 2_000
 
 
 def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
-    """Load what `plugins.enabled` names; what cannot be loaded is logged and left out."""
+    """Load the plugins of `plugins.enabled`; log and leave out those that cannot be loaded."""
     loaded: list[LoadedPlugin] = []
     missing: list[str] = []
     for name in dict.fromkeys(settings.enabled):
         try:
             loaded.append(_load(name, settings, home))
         except PluginRefused as exc:
-            is_guard = may_guard(home, name)
+            is_guard = _may_guard(home, name)
             missing += [name] if is_guard else []
             log.exception(
                 "plugin_unavailable",
@@ -71,15 +227,11 @@ def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
 
 
 def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
-    """Run a plugin's code, and take what it offers.
-
-    Raises:
-        PluginRefused: It cannot be loaded; nothing of it is active.
-    """
+    """Run a plugin's code, and take what it offers; if it is refused, nothing of it is active."""
     registry = PluginRegistry(name, settings.options_of(name))
     provides: Mapping[str, list[str]] = {}
     if folder := find_folder(home, "plugin", name):
-        module, provides = imported(folder, PLUGIN_MODULE), folder.provides
+        module, provides = _imported(folder, PLUGIN_MODULE), folder.provides
     elif point := entry_point(GROUP, name):
         module = guarded(f"importing {point.value}", point.load)
     elif any(entry_point(group, name) for group in OLD_GROUPS):
@@ -88,7 +240,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
         )
     else:
         raise PluginRefused(f"there is neither {home / PLUGINS / name} nor an entry point {name!r}")
-    if not has_registered(module, registry):
+    if not _has_registered(module, registry):
         raise PluginRefused("it has no function register(registry)")
     for kind, names in registry.offered().items() if provides else ():
         # Operators read only what plugin.yaml says.
@@ -109,15 +261,15 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
 def load_engine(folder: Found, options: Mapping[str, Any]) -> type[ContextEngine]:
     """Run the code of an engine's folder and return its engine.
 
-    It registers its engine, or defines it: then it is the only one that the module itself defines.
+    The code registers its engine, or the engine is the only one that the module itself defines.
 
     Raises:
         PluginRefused: It has a problem, raises, or does not offer one engine of its name.
     """
-    module = imported(folder, ENGINE_MODULE)
+    module = _imported(folder, ENGINE_MODULE)
     registry = PluginRegistry(folder.name, deepcopy(dict(options)))
     engines = registry.engines
-    if not has_registered(module, registry):
+    if not _has_registered(module, registry):
         engines = list(dict.fromkeys(own for own in vars(module).values() if _is_own(own, module)))
     if registry.tools or registry.providers or registry.hooks:
         raise PluginRefused(f"what lies in {ENGINES} can offer an engine alone")
@@ -136,10 +288,10 @@ def _is_own(value: Any, module: ModuleType) -> bool:
 
 
 def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a plugin; returns what it returns.
+    """Call a function of a plugin and return its result.
 
     Raises:
-        PluginRefused: It raised; the text begins with `what`, which says what was tried.
+        PluginRefused: It raised; the text begins with `what`, the attempted step.
     """
     try:
         return function(*arguments)
@@ -150,14 +302,8 @@ def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise PluginRefused(f"{what} failed: {type(exc).__name__}: {exc}") from exc
 
 
-def imported(folder: Found, prefix: str) -> ModuleType:
-    """Run the code of a plugin's folder and return its module.
-
-    It is loaded anew by each call, under a module name that nothing else uses.
-
-    Raises:
-        PluginRefused: The folder has a problem, or its code raises.
-    """
+def _imported(folder: Found, prefix: str) -> ModuleType:
+    """Run the code of a plugin's folder, again at each call, and return its module."""
     if folder.problem or folder.file is None:
         raise PluginRefused(folder.problem or f"there is nothing to import in {folder.name}")
     module_name, source = f"{prefix}{folder.name}", str(folder.file)
@@ -184,12 +330,8 @@ def _forget(module_name: str) -> None:
             del sys.modules[name]
 
 
-def has_registered(module: Any, registry: PluginRegistry) -> bool:
-    """Have a module, or its function itself, register what it offers; False if it has none.
-
-    Raises:
-        PluginRefused: Its function raises.
-    """
+def _has_registered(module: Any, registry: PluginRegistry) -> bool:
+    """Have a module's `register`, or the module if it is a function, register what it offers."""
     register = getattr(module, "register", module)
     if not callable(register):
         return False
@@ -198,7 +340,7 @@ def has_registered(module: Any, registry: PluginRegistry) -> bool:
 
 
 def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
-    """Check what was offered: a tool that is wrong is left out, all else that is wrong raises."""
+    """Check what was offered: leave out a tool that is wrong, raise for all else."""
     providers = [_provider(each, registry.options) for each in registry.providers]
     of_memories = [tool for each in providers for tool in each.tools()]
     prompts = [str(each.prompt()).strip()[:MAX_PROMPT_CHARS] for each in providers]
@@ -230,6 +372,7 @@ def _provider(offered: Any, options: Mapping[str, Any]) -> MemoryProvider:
 def _usable(offered: Sequence[Any], caller: Caller, *, recalls: bool = False) -> Iterator[Tool]:
     for tool in offered:
         if problem := tool_problem(tool):
-            report_skipped(caller.plugin, str(getattr(tool, "name", tool))[:64], problem)
+            name = str(getattr(tool, "name", tool))[:64]
+            log.warning("plugin_tool_skipped", plugin=caller.plugin, tool=name, reason=problem)
         else:
             yield supervised_tool(tool, caller, recalls=recalls)

@@ -1,20 +1,20 @@
-"""What plugins have offered: one registry for each plugin, and the context engines by name.
+"""What plugins have offered, the engines by name, and the active plugins with their hooks.
 
 Engines are known to the whole process, since `context.engine` names one of them: those that are
 built in, and those that a program or a plugin has registered.
 
 An engine that takes a list of messages and returns a shorter one is adapted: what agrees with the
-given list at its beginning and end is head and tail of a plan, what is between is the text of its
-summary. The plan is checked like any other (agent/plugins/checks.py).
+given list at its beginning and end is head and tail of a plan, the rest is the text of its summary.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any, ClassVar, cast
 
+import structlog
 from typing_extensions import override
 
 from agent.context.phases.boundaries import assemble, fitting, starts_before
@@ -24,12 +24,23 @@ from agent.engines.lcm.engine import LcmEngine
 from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused
 from agent.messages import ChatMessage, ToolSchema, text_of
-from agent.plugins.checks import ResultRefused
-from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
-from agent.plugins.finding import NAME, NAME_RULE
+from agent.plugins.contracts import (
+    HOOKS,
+    NAME,
+    NAME_RULE,
+    Hook,
+    HookName,
+    MemoryProvider,
+    ResultRefused,
+)
+from agent.plugins.supervision import Caller, PluginFailed
+from agent.prompt.system import SourcedText
+from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import Tool
 from agent.usage import Usage
 from agent.view.view import render
+
+log = structlog.get_logger()
 
 BUILT_IN: dict[str, type[ContextEngine]] = {
     each.name: each for each in (ContextCompressor, RoundsEngine, LcmEngine)
@@ -45,16 +56,18 @@ STATE = dict.fromkeys(
     ("last_prompt_tokens", "last_completion_tokens", "last_total_tokens", "compression_count"), 0
 ) | {"protect_first_n": 3, "protect_last_n": 6}
 """What Hermes' base class gives its engines, before anything is known."""
+MAX_VETO_CHARS = 1_000
+"""Longest reason of a veto that the model reads."""
 LEFT_OUT = "(left out by the engine, without a summary)"
 
 
 def register_context_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
     """Make an engine known to this process under its `name`; returns it, as a decorator.
 
-    It is used when `context.engine` names it. A later class of the same name replaces it.
+    A later class of the same name replaces it.
 
     Raises:
-        PluginRefused: It is no usable engine, or its name is that of the default.
+        PluginRefused: It is not a usable engine, or its name is that of the default.
     """
     made = usable_engine(engine)
     registered[made.name] = made
@@ -62,11 +75,7 @@ def register_context_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
 
 
 def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
-    """Return an engine that may be registered.
-
-    Raises:
-        PluginRefused: It is no usable engine, or its name is that of the default.
-    """
+    """Return an engine that may be registered; raises `PluginRefused` like its registration."""
     name = getattr(engine, "name", None)
     if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise PluginRefused(f"{name!r} cannot be the name of an engine: {NAME_RULE}")
@@ -77,12 +86,10 @@ def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
 
 
 def engine_class(offered: Any, name: str) -> type[ContextEngine]:
-    """Return what a plugin offers under a name, if it can be an engine.
-
-    One that takes and returns lists of messages, as Hermes' do, is adapted (`ListEngine`).
+    """Return the engine that a plugin offers under a name; one of lists is adapted, as Hermes' are.
 
     Raises:
-        PluginRefused: It cannot.
+        PluginRefused: It cannot be an engine.
     """
     if takes_lists(offered):
         return adapted(offered, name)
@@ -106,11 +113,10 @@ def takes_lists(offered: Any) -> bool:
 
 
 def adapted(offered: Any, name: str) -> type[ContextEngine]:
-    """Make an engine class of this name that runs the one that is offered.
+    """Make an engine class of this name that runs the offered one.
 
-    Args:
-        offered: A class, which is made for each turn; or an object, of which each turn gets a copy:
-            turns of different people run at the same time.
+    Each turn makes an object of an offered class, or copies an offered object: turns of different
+    people run at the same time.
     """
     members = {"name": name, "offered": staticmethod(lambda: offered), "__doc__": offered.__doc__}
     return cast("type[ContextEngine]", type(f"Adapted{name.title()}", (ListEngine,), members))
@@ -118,10 +124,9 @@ def adapted(offered: Any, name: str) -> type[ContextEngine]:
 
 @dataclass(slots=True)
 class PluginRegistry:
-    """What a plugin's `register(registry)` gets; keeps what it offers, unchecked.
+    """Passed to a plugin's `register(registry)`; keeps what it offers, unchecked.
 
-    Attributes:
-        options: A copy of `plugins.options.<name>`; an engine's are those that it is made with.
+    `options` is a copy of `plugins.options.<name>`, or of an engine's own options.
     """
 
     name: str
@@ -140,11 +145,8 @@ class PluginRegistry:
         self.providers.append(provider)
 
     def register_hook(self, name: HookName, hook: Hook) -> None:
-        """Have a function called.
-
-        Raises:
-            PluginRefused: There is no such hook: one that is never called would protect nothing.
-        """
+        """Have a function called; raises `PluginRefused` for an unknown hook."""
+        # A hook that is never called would protect nothing.
         if name not in HOOKS:
             raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")
         if not callable(hook):
@@ -152,11 +154,11 @@ class PluginRegistry:
         self.hooks.setdefault(name, []).append(hook)
 
     def register_context_engine(self, engine: type[ContextEngine]) -> None:
-        """Offer a context engine; it is used where `context.engine` names it."""
+        """Offer a context engine; it is used if `context.engine` names it."""
         self.engines.append(engine)
 
     def offered(self) -> dict[str, list[str]]:
-        """Return the names of all that was offered, by the kinds of plugin.yaml."""
+        """Return the names of all offers, by the kinds of plugin.yaml."""
         named = {
             "tools": self.tools,
             "memory_providers": self.providers,
@@ -172,7 +174,7 @@ class ListEngine(ContextEngine):
     offered: ClassVar[Callable[[], Any]]
 
     def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-        """Make the engine with those of the options that its constructor takes."""
+        """Make the engine with the options that its constructor takes."""
         super().__init__(limits, options)
         made = type(self).offered()
         self._inner = _called(made, **options) if isinstance(made, type) else deepcopy(made)
@@ -242,7 +244,7 @@ class ListEngine(ContextEngine):
 
 
 def _called(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a function with those of the named arguments that it takes."""
+    """Call a function with the named arguments that it takes."""
     known = inspect.signature(function).parameters
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
     return function(*arguments, **{k: v for k, v in named.items() if takes_all or k in known})
@@ -256,7 +258,7 @@ def _is_message(message: Any) -> bool:
 def _compressed(
     request: CompressionRequest, given: list[ChatMessage], returned: list[ChatMessage]
 ) -> Compressed | None:
-    """Make a plan of head and tail that came back, and a summary of what stands between."""
+    """Make a plan of the head and tail that came back, and a summary of what is between."""
     plan, entries = request.plan, request.entries
     cut, earlier = sum(e.seq <= plan.head_upto for e in entries), len(given) - len(entries)
     # A summary parts head and tail: what was cut before stays cut.
@@ -285,3 +287,152 @@ def _agreeing(given: Iterable[ChatMessage], returned: Iterable[ChatMessage]) -> 
 def _key(message: ChatMessage) -> tuple[Any, ...]:
     calls = [call.get("id") for call in message.get("tool_calls") or ()]
     return message["role"], message.get("tool_call_id") or calls or text_of(message)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPlugin:
+    """An active plugin: its supervised tools, and its memory providers' text for prompts."""
+
+    name: str
+    caller: Caller
+    tools: tuple[Tool, ...] = ()
+    providers: tuple[MemoryProvider, ...] = ()
+    hooks: Mapping[HookName, tuple[Hook, ...]] = field(default_factory=dict)
+    prompt: str = ""
+
+    async def call_hooks(self, name: HookName, event: Mapping[str, Any]) -> list[Any]:
+        """Call its hooks of a name and return their results; one that fails ends it."""
+        return [
+            # A copy for each: a hook that changes its event must not mislead the next one.
+            await self.caller.ask(name, hook, deepcopy(dict(event)))
+            for hook in self.hooks.get(name, ())
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """The active plugins, in the order of `plugins.enabled`.
+
+    `missing_guards` are enabled plugins that could not be loaded and may have a `pre_tool_call`:
+    tools that they may have been there to forbid are refused.
+    """
+
+    loaded: tuple[LoadedPlugin, ...] = ()
+    missing_guards: tuple[str, ...] = ()
+
+    @property
+    def providers(self) -> tuple[tuple[LoadedPlugin, MemoryProvider], ...]:
+        """All memory providers, each with its plugin."""
+        return tuple((each, provider) for each in self.loaded for provider in each.providers)
+
+    def external(self) -> tuple[SourcedText, ...]:
+        """Return the memory providers' texts for the system prompt, not yet scanned for threats.
+
+        They stay the same until the next start.
+        """
+        return tuple(
+            SourcedText(f"memory {plugin.name}", plugin.prompt)
+            for plugin in self.loaded
+            if plugin.prompt
+        )
+
+    def having(self, hook: HookName) -> list[LoadedPlugin]:
+        """Return the plugins that have a hook."""
+        return [each for each in self.loaded if hook in each.hooks]
+
+    def tools(self, taken: Collection[str]) -> list[Tool]:
+        """Return the tools of all plugins; log and leave out a tool with a name that is taken."""
+        found: dict[str, Tool] = {}
+        for plugin in self.loaded:
+            for tool in plugin.tools:
+                if tool.name in taken or tool.name in found:
+                    why = "another tool has its name"
+                    log.warning(
+                        "plugin_tool_skipped", plugin=plugin.name, tool=tool.name, reason=why
+                    )
+                else:
+                    found[tool.name] = tool
+        return [*found.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHooks:
+    """`agent.tools.context.Hooks` of one turn: the hooks of all plugins around its tool calls.
+
+    A plugin that fails is left out for the rest of the turn. If it has a `pre_tool_call`, it may be
+    there to forbid something: then every guarded tool is refused from there on. The same applies to
+    a plugin that is enabled and could not be loaded.
+
+    Attributes:
+        guarded: Whether a tool is only for senders who may act (`ToolRegistry.restricted`).
+        left_out: Names of the plugins that have failed.
+    """
+
+    plugins: Plugins
+    guarded: Callable[[str], bool]
+    left_out: set[str] = field(default_factory=set)
+
+    async def before(
+        self, name: str, arguments: Mapping[str, Any], context: ToolContext
+    ) -> str | None:
+        """Return why the call must not run, or None if it may."""
+        # The missing plugin may be the very one that would have refused.
+        if self.plugins.missing_guards and self.guarded(name):
+            return _closed(name, self.plugins.missing_guards)
+        for plugin in self.plugins.having("pre_tool_call"):
+            event = _event(name, arguments, context)
+            for said in await self._call(plugin, "pre_tool_call", event):
+                if isinstance(said, str):
+                    reason = said.strip()[:MAX_VETO_CHARS] or "no reason was given"
+                    return f"the plugin {plugin.name} does not allow this call: {reason}"
+                if said is not None:
+                    # False may be meant as a veto, and True too.
+                    wrong = TypeError(f"it returned {type(said).__name__}, not a text or None")
+                    plugin.caller.failed("pre_tool_call", wrong)
+                    self.left_out.add(plugin.name)
+            # What it might have forbidden must not run unasked.
+            if plugin.name in self.left_out and self.guarded(name):
+                return _closed(name, [plugin.name])
+        return None
+
+    async def after(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        outcome: ToolOutcome,
+        context: ToolContext,
+    ) -> None:
+        """Report the outcome of a call."""
+        became = {"status": outcome.status, "result": outcome.text}
+        for plugin in self.plugins.having("post_tool_call"):
+            event = _event(name, arguments, context) | became
+            await self._call(plugin, "post_tool_call", event)
+
+    async def _call(
+        self, plugin: LoadedPlugin, hook: HookName, event: Mapping[str, Any]
+    ) -> list[Any]:
+        """Call a plugin's hooks; returns no results if one fails, or failed before."""
+        if plugin.name in self.left_out:
+            return []
+        try:
+            return await plugin.call_hooks(hook, event)
+        except PluginFailed:
+            self.left_out.add(plugin.name)
+            return []
+
+
+def _event(name: str, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
+    return {
+        "tool": name,
+        "arguments": dict(arguments),
+        "conversation": context.conversation,
+        "call_id": context.call_id,
+        "may_act": context.may_act,
+    }
+
+
+def _closed(name: str, plugins: Sequence[str]) -> str:
+    return (
+        f"{name} cannot be used now: {', '.join(plugins)}, which must be asked before, cannot"
+        " answer; an operator finds the reason in the log. Do not try it again in this turn."
+    )

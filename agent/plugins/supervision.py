@@ -1,8 +1,8 @@
 """Runs what plugins offer so that their mistakes cost one call and never the turn.
 
 Async functions run on Parley's event loop, all others in threads of their own; each has a time
-limit and gets copies. Every failure of a function is one exception, of a tool one outcome. Wherever
-an engine fails, or its plan breaks the contract (agent/plugins/checks.py), the built-in compressor
+limit and gets copies. A function that fails raises one exception, a tool has one outcome. If an
+engine fails, or its plan breaks the contract (agent/plugins/contracts.py), the built-in compressor
 answers in its place.
 
 Against mistakes, not against malice: a plugin runs with the rights of the process.
@@ -26,7 +26,7 @@ from typing_extensions import override
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.errors import AgentError, ToolError, TurnSuspended
 from agent.messages import ChatMessage, ToolSchema
-from agent.plugins.checks import checked
+from agent.plugins.contracts import checked
 from agent.ports import ConversationReader, PastMessage
 from agent.processes.threads import in_daemon
 from agent.tools.context import Provenance, ToolContext, ToolServices
@@ -37,13 +37,13 @@ from agent.view.view import Entry, Summary
 log = structlog.get_logger()
 
 MOST_HANGING = 4
-"""How many calls of one plugin may hang at a time before it is not asked any more."""
+"""Calls of one plugin that may hang at a time before it is not called any more."""
 TOLD = ("attach", "on_session_start", "on_session_end", "on_session_reset")
 """Methods of an engine whose result is ignored."""
 
 
 class PluginFailed(AgentError):
-    """A call of a plugin raised, hung, or returned what it must not; it is logged by then."""
+    """A call of a plugin raised, hung, or returned a wrong value; it is logged by then."""
 
 
 class CallHangs(Exception):
@@ -52,22 +52,14 @@ class CallHangs(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Calls one plugin's functions, for all turns.
-
-    Attributes:
-        limit_s: For one call.
-        hanging: Calls that were left behind in their threads and have not come back yet.
-    """
+    """Calls one plugin's functions, for all turns; `hanging` calls are still in their threads."""
 
     plugin: str
     limit_s: float
     hanging: set[Future[Any]] = field(default_factory=set)
 
     async def ask(self, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function of the plugin returns.
-
-        Args:
-            arguments: Copies; the plugin may do with them what it likes.
+        """Call a function of the plugin with arguments that it may change.
 
         Raises:
             PluginFailed: It raised or took too long.
@@ -81,11 +73,7 @@ class Caller:
     async def run_tool(
         self, name: str, limit_s: float, function: Callable[..., Any], *arguments: Any
     ) -> str:
-        """Return the text of a tool's result; raise what the tool raises.
-
-        Raises:
-            ToolError: It took too long.
-        """
+        """Return the text of a tool's result; raises `ToolError` if it takes too long."""
         try:
             result = await self._settled(limit_s, function, *arguments)
         except CallHangs as exc:
@@ -95,23 +83,14 @@ class Caller:
         return "" if result is None else str(result)
 
     def wait_for(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that is not async, and block for `limit_s` at most.
-
-        Raises:
-            CallHangs: It took too long.
-        """
+        """Call a function that is not async, and block for `limit_s` at most."""
         with self._started(function, *arguments) as future:
             if not wait([future], self.limit_s).done:
                 raise CallHangs(f"no answer within {self.limit_s:g} s")
             return future.result()
 
     async def _settled(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns, whichever kind it is.
-
-        Raises:
-            CallHangs: It took too long.
-            RuntimeError: It ended as if this call had been cancelled.
-        """
+        """Return the result of a function, async or not."""
         deadline = asyncio.timeout(limit_s)
         try:
             async with deadline:
@@ -132,7 +111,7 @@ class Caller:
 
     @contextmanager
     def _started(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Future[Any]]:
-        """Run a function in a thread, and count it as hanging if it is not done at the end."""
+        """Run a function in a thread, and count it as hanging if it does not end in time."""
         if len(self.hanging) >= MOST_HANGING:
             raise CallHangs(f"{len(self.hanging)} earlier calls still hang")
         future = in_daemon(lambda: function(*arguments))
@@ -144,8 +123,8 @@ class Caller:
                 future.add_done_callback(self.hanging.discard)
 
     def failed(self, call: str, failure: BaseException) -> PluginFailed:
-        """Log a failure; returns what is to be raised."""
-        # The traceback of a call that hangs is the gateway's, and tells nothing.
+        """Log a failure and return the exception to raise."""
+        # The traceback of a call that hangs is the gateway's own.
         hangs = isinstance(failure, CallHangs)
         reason = str(failure) if hangs else f"{type(failure).__name__}: {failure}"
         traceback = None if hangs else failure
@@ -156,12 +135,9 @@ class Caller:
 
 
 def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Tool:
-    """Return the registry's form of a plugin's tool.
+    """Return the supervised form of a plugin's tool; `recalls` if it is a memory provider's.
 
     If it does more than read, it is only for senders who may act, whatever the plugin says.
-
-    Args:
-        recalls: Whether it is a memory provider's.
     """
     restricted = bool(tool.restricted) or tool.effect != "read"
 
@@ -172,7 +148,7 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
             services=ToolServices(skills=context.services.skills),
         )
         if restricted:
-            # Nobody knows what it reads out there.
+            # What it reads outside is unknown.
             context.rights.read.note("tool", tool.name)
         elif recalls:
             await context.rights.read.note_earlier(of_scope=True)
@@ -187,7 +163,7 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """The transcript for a plugin's tool; the turn has read what the tool has."""
+    """The transcript for a plugin's tool; what the tool reads, the turn has read."""
 
     reader: ConversationReader
     noted: Provenance
@@ -222,8 +198,7 @@ class HostedEngine(ContextEngine):
         Args:
             make: Returns an engine for this turn alone.
             built_in: Answers for the rest of the turn, once the plugin has failed.
-            caller: Calls `compress`; shared by all turns, so that those of a plugin that always
-                hangs do not pile up.
+            caller: Shared by all turns, so that calls of a plugin that always hangs do not pile up.
         """
         super().__init__(built_in.limits, {})
         self.name = caller.plugin  # type: ignore[misc]
@@ -234,7 +209,7 @@ class HostedEngine(ContextEngine):
         # SystemExit too, here and below: a plugin that calls sys.exit() must not end the gateway.
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
             self._give_up("__init__", exc)
-        # Of the class: what an instance says of itself is not asked for.
+        # Of the class: an instance is not asked.
         self.prepares = type(self._engine).prepares  # type: ignore[misc]
         for call in TOLD:
             setattr(self, call, partial(self._ask, call))
@@ -242,11 +217,7 @@ class HostedEngine(ContextEngine):
         self._schemas = self._ask("get_tool_schemas", made=_schemas)
 
     def _ask(self, call: str, *arguments: Any, made: Callable[[Any], Any] = lambda it: it) -> Any:
-        """Return the plugin's answer; the built-in's if the plugin fails, or has failed before.
-
-        Args:
-            made: Makes it what it must be; raises if it cannot.
-        """
+        """Return the plugin's answer, converted by `made`, or the built-in's if that fails."""
         try:
             return made(getattr(self._engine, call)(*arguments))
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
@@ -254,7 +225,7 @@ class HostedEngine(ContextEngine):
             return made(getattr(self._engine, call)(*arguments))
 
     def _give_up(self, call: str, failure: BaseException) -> None:
-        """Have the built-in answer from here on, with what the turn knows of model and usage."""
+        """Have the built-in answer from here on, with the turn's model limits and usage."""
         reason = f"{type(failure).__name__}: {failure}"
         log.warning("engine_failed", engine=self.name, call=call, reason=reason, exc_info=failure)
         self._built_in.limits, self._built_in.prompt_tokens = self.limits, self.prompt_tokens
@@ -306,7 +277,7 @@ class HostedEngine(ContextEngine):
 
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:
-        """Return the summary that the built-in writes ahead; the plugin is not asked."""
+        """Return the summary that the built-in writes ahead."""
         return self._built_in.prepare(request)
 
     @override
@@ -328,16 +299,12 @@ class HostedEngine(ContextEngine):
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
-        """Return what the plugin offered when the turn began."""
+        """Return the tools that the plugin offered when the turn began."""
         return tuple(self._schemas)
 
     @override
     def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Have the plugin run its tool; the caller limits its time and handles failures.
-
-        Raises:
-            ToolError: From the plugin, or it has failed before.
-        """
+        """Have the plugin run its tool; the caller limits its time and handles failures."""
         return str(self._engine.handle_tool_call(name, deepcopy(dict(arguments))))
 
     @override

@@ -16,7 +16,6 @@ from typing import cast
 
 import structlog
 
-from agent.context.phases.sanitise import sanitise
 from agent.errors import BadRequest, ModelError
 from agent.messages import (
     ChatMessage,
@@ -24,6 +23,7 @@ from agent.messages import (
     assistant_message,
     open_calls,
     pictures_in,
+    sanitise,
     text_of,
     tool_message,
     user_message,
@@ -37,7 +37,7 @@ from agent.ports import ModelCall
 from agent.prompt_caching import apply_cache_control
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import AgentSettings, CachingSettings
-from agent.tokens.estimate import load_beside
+from agent.tokens import load_beside
 from agent.tools.execute import run_calls
 from agent.turn.pictures import with_pictures
 from agent.turn.state import (

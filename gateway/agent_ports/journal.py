@@ -30,7 +30,7 @@ from agent.ports import (
     StepMark,
     ToolStatus,
 )
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.view.view import Entry, Summary
 from gateway.agent_ports.budgets import TurnSpending
 from gateway.agent_ports.search import CATCH_UP_S, Indexer

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from adapters.registry import account_types
-from agent.plugins.finding import find_folders
+from agent.plugins.loading import find_folders
 from agent.plugins.registry import BUILT_IN
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from agent.plugins import engines
-from agent.plugins.finding import Found
+from agent.plugins.loading import Found
 from agent.plugins.registry import DEFAULT
 from gateway.cli.common import AsJson, loaded, settings_of
 from gateway.cli.output import out, say, show_json, table, warn

@@ -11,7 +11,7 @@ import typer
 
 from agent.messages import ToolSchema
 from agent.prompt.system import LAYERS, SystemPrompt
-from agent.tokens.estimate import estimate_tokens, estimate_tools
+from agent.tokens import estimate_tokens, estimate_tools
 from gateway import wiring
 from gateway.cli.common import conversation_id, loaded, opened, settings_of
 from gateway.cli.output import say

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from agent.plugins.engines import available
-from agent.plugins.finding import PLUGINS
+from agent.plugins.loading import PLUGINS
 from agent.settings import AuxiliarySettings
 from gateway.cli.common import loaded
 from gateway.cli.output import out

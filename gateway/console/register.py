@@ -26,7 +26,7 @@ from aiohttp import web
 
 from adapters.door import Visitor
 from adapters.registry import BUILT_IN
-from agent.plugins.active import Plugins
+from agent.plugins.registry import Plugins
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.findings.report import Examination
 from gateway.http.control import Operator

@@ -14,8 +14,8 @@ import structlog
 from sqlalchemy import Connection
 
 from agent.messages import text_of
-from agent.plugins.active import LoadedPlugin, Plugins
 from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
+from agent.plugins.registry import LoadedPlugin, Plugins
 from agent.plugins.supervision import PluginFailed
 from agent.ports import Origin
 from agent.prompt.system import SourcedText

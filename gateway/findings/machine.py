@@ -14,7 +14,7 @@ import aiohttp
 
 from agent.messages import count
 from agent.network import UnusableEnvironment, proxy_for, tls_for, troubles
-from agent.plugins.finding import available
+from agent.plugins.loading import available
 from agent.processes import sandbox
 from gateway.agent_ports.tools import unconfined_in
 from gateway.backup import backups

@@ -22,7 +22,7 @@ from adapters.errors import AdapterError
 from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
 from agent.network import in_words
-from agent.plugins.active import Plugins
+from agent.plugins.registry import Plugins
 from agent.settings import ReferencedSecret
 from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
 from agent.turn.state import Agent

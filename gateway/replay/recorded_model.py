@@ -15,10 +15,9 @@ from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import Completion, ModelRequest, StopReason, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
-from agent.money.cache_simulator import Cache, CacheRules, Minimum, Tally, cache_for
-from agent.money.prompt_blocks import blocks_of
+from agent.money.cache_simulator import Cache, CacheRules, Minimum, Tally, blocks_of, cache_for
 from agent.settings import FactsSettings
-from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.tokens import estimate_message, estimate_tokens
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import Tool, ToolRegistry, schema_of
 from agent.usage import CacheLayout, Usage, is_claude

@@ -14,7 +14,7 @@ from agent.context_compressor import EXTRACT_SHARE, ContextCompressor, prepare_s
 from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.tokens import estimate_message, estimate_tokens
 from agent.view.view import Entry, Summary, View, ViewPlan
 from tests.support.conversations import faults
 from tests.support.scripted_model import tool_call

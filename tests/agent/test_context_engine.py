@@ -9,7 +9,7 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import CompressionRequest, Limits, Sizes
 from agent.errors import ToolError
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.tokens.estimate import estimate_message
+from agent.tokens import estimate_message
 from agent.view.view import Edit, Entry, Summary, View, ViewPlan
 from tests.support.conversations import summary_message
 from tests.support.scripted_model import tool_call

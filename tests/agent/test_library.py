@@ -13,14 +13,13 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 import agent
-from agent import ContextEngine, HistoryManager, estimate_tokens
+from agent import ContextEngine, HistoryManager, estimate_tokens, tokens
 from agent.context_engine import Compressed, CompressionRequest
 from agent.engines.rounds import HEADING, PARTS
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
 from agent.safety.redaction import MASK
-from agent.tokens import estimate
-from agent.tokens.estimate import estimate_messages, rough_tokens
+from agent.tokens import estimate_messages, rough_tokens
 from agent.view.view import MARKER, NOTE, REFERENCE
 from tests.agent.test_context_compressor import Writer
 from tests.support.conversations import PNG, conversation_of, faults, plain
@@ -485,7 +484,7 @@ class TestWork:
             counted.append(len(text))
             return rough_tokens(text, model)
 
-        monkeypatch.setattr(estimate, "rough_tokens", counting)
+        monkeypatch.setattr(tokens, "rough_tokens", counting)
         messages = [SYSTEM, *talk(400), {"role": "user", "content": "And now?"}]
         result = compact(messages, summarise=lambda _prompt, _tokens: GOOD)
         assert result.level == "summary"
@@ -576,13 +575,13 @@ def test_the_estimate_is_that_of_the_view_without_counting_it_again(
 ) -> None:
     """Each message is counted once, when it is appended."""
     counted: list[int] = []
-    real = estimate.message_tokens
+    real = tokens.message_tokens
 
     def counting(message: Any, *rest: Any) -> int:
         counted.append(id(message))
         return real(message, *rest)
 
-    monkeypatch.setattr(estimate, "message_tokens", counting)
+    monkeypatch.setattr(tokens, "message_tokens", counting)
     history = filled(20)
     assert len(counted) == 80
     assert history.estimate() == history.estimate() > 0

@@ -14,7 +14,7 @@ from functools import cache
 from pydoc_data.topics import topics
 
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.tokens.estimate import estimate_message
+from agent.tokens import estimate_message
 
 
 def _words(text: str) -> list[str]:

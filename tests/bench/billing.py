@@ -15,11 +15,18 @@ from agent.messages import ChatMessage, decode, encode, user_message
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, find_facts
-from agent.money.cache_simulator import CacheRules, Minimum, PromptCache, Tally
-from agent.money.prompt_blocks import Block, Count, blocks_of
+from agent.money.cache_simulator import (
+    Block,
+    CacheRules,
+    Count,
+    Minimum,
+    PromptCache,
+    Tally,
+    blocks_of,
+)
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ToolSettings
-from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.tokens import estimate_message, estimate_tokens
 from agent.tools.catalog import builtin_tools
 from agent.usage import Usage
 from tests.bench.estimates import SESSIONS

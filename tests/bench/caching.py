@@ -19,8 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agent.context.phases.sanitise import sanitise
-from agent.messages import ChatMessage, decode, encode
+from agent.messages import ChatMessage, decode, encode, sanitise
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import ModelRequest
 from agent.models.openai import wire as openai_wire

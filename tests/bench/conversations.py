@@ -14,7 +14,7 @@ from pydoc_data.topics import topics
 from typing import Any, cast
 
 from agent.messages import ChatMessage, assistant_message, text_of, user_message
-from agent.tokens.estimate import estimate_message
+from agent.tokens import estimate_message
 from tests.bench import affairs
 from tests.support.shared import SHARED
 

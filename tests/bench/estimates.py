@@ -17,7 +17,7 @@ import orjson
 
 from agent.context.meter import ReportedUsage, TokenMeter
 from agent.messages import ChatMessage, FunctionCall, ToolCall, tool_message, user_message
-from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.tokens import estimate_message, estimate_tokens
 from agent.usage import Usage
 from agent.view.view import Entry, View, ViewPlan
 from tests.bench.figures import Figure, percentile

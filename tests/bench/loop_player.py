@@ -25,9 +25,9 @@ from agent.messages import assistant_message, text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import facts_of
-from agent.money.prompt_blocks import blocks_of
+from agent.money.cache_simulator import blocks_of
 from agent.settings import FactsSettings
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.usage import CacheLayout, Usage
 from gateway import wiring
 from gateway.replay import player, recorded_model

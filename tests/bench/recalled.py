@@ -21,7 +21,7 @@ from agent.context_engine import CompressionRequest, ContextEngine, Limits
 from agent.engines.lcm.engine import LcmEngine
 from agent.messages import ChatMessage
 from agent.ports import Findings, Hit
-from agent.tokens.estimate import estimate_message
+from agent.tokens import estimate_message
 from agent.tools.builtin.history import answer_of
 from agent.view.view import Entry, View, ViewPlan
 from gateway.storage import migrations

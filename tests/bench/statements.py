@@ -26,7 +26,7 @@ from typing import Any, cast
 from agent.context.extract import extract
 from agent.library import compact_messages
 from agent.messages import ChatMessage
-from agent.tokens.estimate import estimate_message, estimate_messages
+from agent.tokens import estimate_message, estimate_messages
 from agent.view.view import Entry
 from tests.bench.conversations import HEAD, Conversation, Probe, full_text, lived, probed, words_in
 from tests.bench.figures import Figure

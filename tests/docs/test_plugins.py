@@ -8,10 +8,9 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from agent.plugins.active import Plugins, TurnHooks
 from agent.plugins.contracts import Exchange, MemoryProvider, Query
-from agent.plugins.finding import available
-from agent.plugins.loading import load_plugins
+from agent.plugins.loading import available, load_plugins
+from agent.plugins.registry import Plugins, TurnHooks
 from agent.settings import PluginSettings
 from agent.tools.registry import ToolRegistry
 from tests.agent.plugins.plugins import install, write_plugin

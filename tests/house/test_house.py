@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 NAMES_CLASSES = {
-    *("agent/library.py", "agent/plugins/active.py", "agent/plugins/checks.py"),
+    *("agent/library.py", "agent/plugins/registry.py", "agent/plugins/contracts.py"),
     *("agent/plugins/registry.py", "agent/plugins/loading.py"),
     *("agent/plugins/supervision.py", "gateway/context/memory.py"),  # to whoever wrote the plugin
     *("agent/prompt/skills.py", "agent/tools/registry.py"),  # to the model, or the skill's author

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.plugins.active import LoadedPlugin, Plugins
 from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
+from agent.plugins.registry import LoadedPlugin, Plugins
 from agent.plugins.supervision import Caller, supervised_tool
 from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
 from agent.tools.context import ToolContext

@@ -14,7 +14,7 @@ from agent.errors import ContextOverflow
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.settings import AgentSettings
-from agent.tokens.estimate import estimate_messages
+from agent.tokens import estimate_messages
 from agent.tools.builtin.history import READ_CONVERSATION
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool

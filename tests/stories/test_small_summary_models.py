@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from agent.models.openai.mode import mode_of
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from gateway.storage import schema
 from tests.support.gateway import Running, running
 from tests.support.long_chats import LongChatModel, fact, faithful

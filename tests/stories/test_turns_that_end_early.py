@@ -12,7 +12,7 @@ from agent.errors import ModelError, ModelNotFound, ModelRefused
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.usage import Prices, Usage

@@ -21,7 +21,7 @@ from adapters.messages import Address, Admission, InboundMessage
 from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.recovery import Recovery, RetryPolicy
-from agent.plugins.active import Plugins
+from agent.plugins.registry import Plugins
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools import policy
 from agent.tools.gate import ApprovalRules

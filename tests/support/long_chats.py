@@ -13,7 +13,7 @@ from typing_extensions import override
 from agent.errors import ContextOverflow
 from agent.messages import ChatMessage, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.tokens.estimate import estimate_messages, estimate_tools
+from agent.tokens import estimate_messages, estimate_tools
 from agent.view.view import MARKER, NOTE
 from gateway.storage import schema
 from tests.support.conversations import faults

@@ -1,31 +1,40 @@
-"""Phase 1 of a compaction: which old messages are shown shortened, without asking a model.
+"""What is shown shortened without asking a model: pruning, and the convergence ladder.
 
-Only lengths and hashes are looked at here; agent/view/edits.py writes the texts when the
-plan is rendered.
+Phase 1 of a compaction prunes old messages. Below the summary the ladder clips what is left until
+the view is under its target; a rung is taken only if the one before does not reach it (invariant
+8). If no rung does, system prompt, tools and the newest messages are too large, and the size says
+so. Only lengths and hashes are read here; agent/view/edits.py writes the texts of a rendered plan.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import orjson
 
-from agent.context.phases.convergence import target_tokens
-from agent.context_engine import Compressed, CompressionRequest, Sizes
-from agent.messages import ChatMessage, images_in
+from agent.context.phases.boundaries import group_start, newest_ask
+from agent.context_engine import Compressed, CompressionRequest, Level, Sizes
+from agent.messages import ChatMessage, chars_of, images_in
 from agent.view.edits import LONG_CHARS
 from agent.view.view import Edit, Entry, ViewPlan
 
 LONG_RESULT_CHARS = 200
-"""Tool results up to this length stay as they are. Source: Hermes."""
-
+"""Tool results up to this length are not pruned. Source: Hermes."""
 LEAF_CHARS = 200
-"""What is left of a string inside of long call arguments. Source: Hermes."""
+"""Length to which strings inside of long call arguments are cut. Source: Hermes."""
+NEWEST_SHARE = 0.9
+"""The newest user message is clipped only if it alone exceeds this share of the threshold."""
+LEAST_SHARE = 0.2
+"""Share that messages get in any case, of the window without system prompt and tools."""
+MARGIN = 0.98
+"""Clips aim a little below the target: estimates of one message round up."""
+MIN_CLIP_CHARS = 100
 
 
 def prune_old_results(
     request: CompressionRequest, sizes: Sizes, tail_start: int
 ) -> Compressed | None:
-    """Return a plan that only prunes, if that is enough; None if it is not.
+    """Return a plan that only prunes, or None if that is not enough.
 
     A manual compaction is asked for its summary, so pruning never replaces it.
     """
@@ -39,7 +48,7 @@ def prune_old_results(
 
 
 def with_edits(request: CompressionRequest, edits: Sequence[Edit]) -> ViewPlan | None:
-    """Return the plan in force with these edits; None if it has them all."""
+    """Return the current plan with these edits, or None if it has them all."""
     # What was clipped for want of room is whole again where others make room.
     known = {edit for edit in request.plan.edits if edit.kind != "clip"}
     if known.issuperset(edits):
@@ -49,18 +58,18 @@ def with_edits(request: CompressionRequest, edits: Sequence[Edit]) -> ViewPlan |
 
 
 def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
-    """Return the edits for what is outside of the protected tail, in order of seq.
+    """Return the edits of what the view shows before the protected tail, in order of seq.
 
-    Of identical long results the newest is pruned like any other, or stands in the tail; the
-    older ones say that there is a later one. A result with an image counts as long. Images before
-    the newest image of the user become labels. What user and assistant wrote is not touched.
+    Of identical long results the older ones become references to the newest. A result with an
+    image counts as long. Images before the newest image of the user become labels. What user and
+    assistant wrote is not touched.
 
     Args:
-        entries: What the view shows, in order of seq, the tail included.
         upto: Position among the entries at which the tail starts.
     """
     older = _repeated_later(entries)
-    asked_about = _newest_user_image(entries)
+    shown = (n for n, (_, it) in enumerate(entries) if it["role"] == "user" and images_in(it))
+    asked_about = max(shown, default=0)
     edits: list[Edit] = []
     for place, (seq, message) in enumerate(entries[:upto]):
         if place in older:
@@ -77,7 +86,7 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
 
 
 def _repeated_later(entries: Sequence[Entry]) -> set[int]:
-    """Return the positions of long results that a later result repeats."""
+    """Find the positions of long results that a later result repeats."""
     newest: dict[str | bytes, int] = {}
     older: set[int] = set()
     for place, (_, message) in enumerate(entries):
@@ -92,15 +101,6 @@ def _repeated_later(entries: Sequence[Entry]) -> set[int]:
     return older
 
 
-def _newest_user_image(entries: Sequence[Entry]) -> int:
-    """Return the position of the newest message of the user with an image; 0 if there is none."""
-    for place in range(len(entries) - 1, 0, -1):
-        message = entries[place].message
-        if message["role"] == "user" and images_in(message):
-            return place
-    return 0
-
-
 def _is_long_result(message: ChatMessage) -> bool:
     if message["role"] != "tool":
         return False
@@ -109,3 +109,109 @@ def _is_long_result(message: ChatMessage) -> bool:
         return len(content) > LONG_RESULT_CHARS
     chars = sum(len(part.get("text") or "") for part in content or ())
     return chars > LONG_RESULT_CHARS or images_in(message) > 0
+
+
+def target_tokens(request: CompressionRequest) -> int:
+    """Return the size that the whole view must come down to.
+
+    After a refusal it is at most half of what the provider refused: the window is smaller than
+    believed.
+    """
+    limits = request.limits
+    free = max(0, limits.context_length - request.fixed_tokens)
+    target = max(limits.target_tokens, request.fixed_tokens + int(free * LEAST_SHARE))
+    if request.trigger == "overflow":
+        return min(target, request.fixed_tokens + (request.tokens - request.fixed_tokens) // 2)
+    return target
+
+
+def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Compressed:
+    """Return the plan, clipped until it is under its target; earlier clips are made again.
+
+    First tools' arguments and results are clipped; if that is not enough, everything, images
+    included, and the model's current step last. The newest user message is clipped only if it alone
+    is too large.
+
+    Args:
+        level: Of the plan so far; stays if nothing has to be clipped.
+    """
+    target = target_tokens(request)
+    # What was clipped for want of room is whole again where there is room now.
+    plan = replace(plan, edits=tuple(edit for edit in plan.edits if edit.kind != "clip"))
+    start = Compressed(plan, level, sizes.view(plan))
+    if start.tokens <= target:
+        return start
+    newest = ask.seq if (ask := newest_ask(request.entries)) else 0
+    # Clipped last: the model would have to run this step again.
+    at_work = group_start(request.entries, len(request.entries) - 1)
+    earlier = {entry.seq for entry in request.entries[:at_work]}
+    results = {entry.seq for entry in request.entries[:at_work] if is_tool_work(entry.message)}
+    everything = {entry.seq for entry in request.entries}
+    # A clip counts characters, so it cannot make a view of nothing but images smaller.
+    bare = without_images(request, plan, everything - {newest})
+    alone = request.fixed_tokens + sizes.shown(bare).get(newest, 0)
+    most = max(target, int(request.limits.threshold_tokens * NEWEST_SHARE))
+    spared = {newest} if alone <= most else set()
+    last: Level = "clip_tail" if spared else "clip_newest"
+    found = _clipped(request, sizes, plan, results, "clip_tail")
+    for seqs in (earlier - spared, everything - spared):
+        if found.tokens > target:
+            found = _clipped(request, sizes, bare, seqs, last)
+    # A clip holds a pointer, which may be longer than what it replaces.
+    return found if found.tokens < start.tokens else start
+
+
+def is_tool_work(message: ChatMessage) -> bool:
+    """Whether a message is a tool's result or calls tools."""
+    return message["role"] == "tool" or bool(message.get("tool_calls"))
+
+
+def _clipped(
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int], level: Level
+) -> Compressed:
+    clipped = clip(request, sizes, plan, seqs)
+    return Compressed(clipped, level, sizes.view(clipped))
+
+
+def clip(
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int]
+) -> ViewPlan:
+    """Return the plan with the largest of these messages clipped to one common size.
+
+    That size is as large as the target allows; smaller messages are not touched.
+    """
+    if sizes.view(plan) <= target_tokens(request):
+        return plan
+    tokens = {seq: size for seq, size in sizes.shown(plan).items() if seq in seqs}
+    chars = {each.seq: chars_of(each.message) for each in request.entries if each.seq in tokens}
+
+    def clipped(cap: int) -> ViewPlan:
+        """Clip every message of more than `cap` tokens to about that."""
+        clips = [
+            Edit(seq, "clip", max(MIN_CLIP_CHARS, chars[seq] * cap // size))
+            for seq, size in tokens.items()
+            if size > cap
+        ]
+        return replace(plan, edits=tuple(sorted([*plan.edits, *clips], key=attrgetter("seq"))))
+
+    target = int(target_tokens(request) * MARGIN)
+    low, high = 0, max(tokens.values(), default=0)
+    # Within 2 % is near enough: every step renders and measures the whole view.
+    while high - low > 1 + high // 50:
+        cap = (low + high) // 2
+        if sizes.view(clipped(cap)) > target:
+            high = cap
+        else:
+            low = cap
+    return clipped(low)
+
+
+def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection[int]) -> ViewPlan:
+    """Put a label in place of every image of these messages."""
+    labels = [
+        Edit(seq, "images")
+        for seq, message in request.entries
+        if seq in seqs and plan.shows(seq) and isinstance(message.get("content"), list)
+    ]
+    fresh = [edit for edit in labels if edit not in plan.edits]
+    return replace(plan, edits=tuple(sorted([*plan.edits, *fresh], key=attrgetter("seq"))))

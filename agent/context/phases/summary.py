@@ -29,7 +29,7 @@ from agent.context_engine import CompressionRequest, Limits, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
 from agent.safety.redaction import Redactor, masked_assignments
-from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.tokens import estimate_message, estimate_tokens
 from agent.view.view import MARKER, NOTE, Entry
 
 SUMMARY_RATIO = 0.20

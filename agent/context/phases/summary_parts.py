@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.safety.redaction import Redactor
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 MARK_TOKENS = 16

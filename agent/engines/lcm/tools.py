@@ -18,7 +18,7 @@ from agent.context.extract import INTRODUCTION
 from agent.context_engine import Archive, Node
 from agent.errors import ToolError
 from agent.messages import ToolSchema, decode, full_text
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.tools.registry import Arguments, fitting, parameter_schema
 from agent.tools.truncate import excerpt
 

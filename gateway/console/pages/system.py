@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from agent.plugins import engines, finding
+from agent.plugins import engines, loading
 from agent.safety.threats import revealed
 from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, NotFound, SettingsError
@@ -101,7 +101,7 @@ async def plugins(ask: Ask) -> Result:
     """Show the plugins and context engines that were found; none of their code is run for it."""
     settings_ = ask.inside.settings
     home = settings_.home
-    found = await asyncio.to_thread(finding.available, home)
+    found = await asyncio.to_thread(loading.available, home)
     known = {each.name for each in found}
     return Shown(
         "plugins.html",

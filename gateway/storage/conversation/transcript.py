@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from agent.messages import ChatMessage, decode, encode, full_text, is_ephemeral
 from agent.ports import PastMessage
-from agent.tokens.estimate import estimate_message
+from agent.tokens import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.schema import blob, iso_time, message, now_s

@@ -23,7 +23,7 @@ from agent.context.extract import (
     shortened,
 )
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 FILLER = "We talked about this and that for a while, as people do in the evening."

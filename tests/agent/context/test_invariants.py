@@ -10,17 +10,16 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from agent.context.phases.boundaries import protected_tail
-from agent.context.phases.convergence import target_tokens
-from agent.context.phases.sanitise import sanitise
+from agent.context.phases.prune import target_tokens
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Node, Sizes, Trigger
 from agent.engines.lcm.engine import LcmEngine
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed
 from agent.library import compact_messages
-from agent.messages import ChatMessage, assistant_message, user_message
+from agent.messages import ChatMessage, assistant_message, sanitise, user_message
 from agent.plugins.engines import engine_for
-from agent.tokens.estimate import estimate_message
+from agent.tokens import estimate_message
 from agent.view.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan, render
 from tests.agent.tools.doubles import MemoryArchive
 from tests.support.conversations import conversation_of, faults, plain

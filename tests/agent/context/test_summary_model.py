@@ -26,7 +26,7 @@ from agent.messages import ChatMessage, assistant_message, user_message
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import ModelFacts
 from agent.ports import ModelCall
-from agent.tokens.estimate import estimate_messages
+from agent.tokens import estimate_messages
 from agent.usage import Prices, Usage
 from tests.agent.tools.doubles import HangingModel, MemoryParts, PassingTime, RetryClock
 from tests.support.scripted_model import Cut, ScriptedModel, Step

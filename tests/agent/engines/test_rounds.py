@@ -14,8 +14,8 @@ from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.engines.rounds import HEADING, RoundsEngine, counted, written
 from agent.errors import SummaryFailed, SummaryOverflow
 from agent.messages import assistant_message, user_message
-from agent.plugins.checks import problems
-from agent.tokens.estimate import estimate_tokens
+from agent.plugins.contracts import problems
+from agent.tokens import estimate_tokens
 from agent.view.view import Entry, Summary, ViewPlan, dump_plan, load_plan, render
 from tests.agent.engines.views import conversation, request_of
 

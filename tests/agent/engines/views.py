@@ -7,8 +7,8 @@ from typing import Any
 
 from agent.context_engine import CompressionRequest, Limits
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.plugins.finding import ENGINES
-from agent.tokens.estimate import estimate_message
+from agent.plugins.loading import ENGINES
+from agent.tokens import estimate_message
 from agent.view.view import Entry, View, ViewPlan
 from tests.support.scripted_model import tool_call
 

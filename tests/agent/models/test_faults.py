@@ -8,7 +8,7 @@ import pytest
 from agent.errors import ContextOverflow, ModelError, ModelUnreachable, RateLimited
 from agent.models import api
 from agent.models.base import ModelRequest
-from agent.tokens.estimate import estimate_tokens
+from agent.tokens import estimate_tokens
 from agent.usage import Usage
 from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer

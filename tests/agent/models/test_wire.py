@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.context.phases.sanitise import sanitise
-from agent.messages import ChatMessage, ToolSchema, user_message
+from agent.messages import ChatMessage, ToolSchema, sanitise, user_message
 from agent.models.anthropic.wire import request_body as anthropic_body
 from agent.models.base import ModelRequest
 from agent.models.openai.responses import responses_body

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.plugins import finding
-from agent.plugins.active import LoadedPlugin, Plugins
+from agent.plugins import loading
 from agent.plugins.contracts import Hook, HookName
+from agent.plugins.registry import LoadedPlugin, Plugins
 from agent.plugins.supervision import Caller
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
@@ -19,18 +19,18 @@ BOMB = "raise AssertionError('this must not run')\n"
 
 def write_plugin(home: Path, name: str, source: str = BOMB, about: str | None = None) -> Path:
     """Write a plugin of one file, and its plugin.yaml; return its folder."""
-    folder = home / finding.PLUGINS / name
+    folder = home / loading.PLUGINS / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "__init__.py").write_text(source)
     if about is not None:
         (folder / "plugin.yaml").write_text(about)
-    for path in (home / finding.PLUGINS, folder, *folder.iterdir()):
+    for path in (home / loading.PLUGINS, folder, *folder.iterdir()):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, group: str = finding.GROUP, **points: Callable[[], Any]
+    monkeypatch: pytest.MonkeyPatch, group: str = loading.GROUP, **points: Callable[[], Any]
 ) -> None:
     """Have packages be installed: a name and what loading its entry point does."""
     dist = SimpleNamespace(metadata=SimpleNamespace(json={"summary": "From a package."}))
@@ -43,7 +43,7 @@ def install(
         return [each for each in known if each.group == group and name in {None, each.name}]
 
     found = SimpleNamespace(entry_points=entry_points, EntryPoint=object)
-    monkeypatch.setattr(finding, "metadata", found)
+    monkeypatch.setattr(loading, "metadata", found)
 
 
 def active(name: str = "mine", limit_s: float = 10, **hooks: Hook) -> LoadedPlugin:

@@ -17,9 +17,9 @@ from agent.context_engine import Compressed, CompressionRequest, ContextEngine, 
 from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused, ToolError
 from agent.messages import ToolSchema
-from agent.plugins import finding
+from agent.plugins import loading
 from agent.plugins.engines import available, engine_tools, resolve
-from agent.plugins.finding import Found
+from agent.plugins.loading import Found
 from agent.plugins.registry import register_context_engine
 from agent.plugins.supervision import MOST_HANGING, HostedEngine
 from agent.ports import Origin
@@ -46,7 +46,7 @@ class Mine(ContextEngine):
 
 def install(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
     """Have packages installed with these entry points."""
-    group = finding.ENGINE_GROUP
+    group = loading.ENGINE_GROUP
     installed = [metadata.EntryPoint(name, value, group) for name, value in points.items()]
 
     def entry_points(**wanted: str) -> metadata.EntryPoints:
@@ -66,6 +66,12 @@ def replaced(name: str, home: Path) -> dict[str, Any]:
     assert (event["event"], event["log_level"]) == ("engine_unavailable", "warning")
     assert (event["engine"], event["used"]) == (name, "compressor")
     return dict(event)
+
+
+@pytest.mark.parametrize("name", ["compressor", "lcm"])
+def test_options_of_an_engine_without_any_are_refused(tmp_path: Path, name: str) -> None:
+    """They would be ignored; the warning names them."""
+    assert replaced(name, tmp_path)["reason"] == f"the engine {name} has no options: any"
 
 
 def test_built_in_engines_are_made_as_they_are(tmp_path: Path) -> None:
@@ -174,7 +180,7 @@ def test_the_description_of_a_package_is_its_summary(
     folder = tmp_path / "mine-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nSummary: Does it.\n")
-    (folder / "entry_points.txt").write_text(f"[{finding.ENGINE_GROUP}]\nmine = nowhere:Engine\n")
+    (folder / "entry_points.txt").write_text(f"[{loading.ENGINE_GROUP}]\nmine = nowhere:Engine\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert available(tmp_path)[0] == Found("mine", "entry point", "Does it.")
 

@@ -17,7 +17,7 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import ToolSchema, encode
-from agent.plugins.checks import tool_problem
+from agent.plugins.contracts import tool_problem
 from agent.plugins.supervision import (
     MOST_HANGING,
     Caller,

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from agent.engines.lcm import tools as lcm
 from agent.errors import ToolError
 from agent.settings import ToolSettings
-from agent.tokens.estimate import estimate_tools
+from agent.tokens import estimate_tools
 from agent.tools.catalog import builtin_tools
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import (

@@ -30,7 +30,7 @@ from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.recovery import Recovery, Rests, RetryPolicy
 from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, StepMark, ToolStatus
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
-from agent.tokens.estimate import estimate_messages
+from agent.tokens import estimate_messages
 from agent.tools import policy
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules

@@ -11,13 +11,13 @@ from peers.base import CTX, TAIL, TRIGGER, Peer
 from wireblocks import TOOLS, anthropic_blocks, openai_blocks
 
 from agent.context.meter import TokenMeter
-from agent.context.phases.sanitise import sanitise
 from agent.library import compact_messages
+from agent.messages import sanitise
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import ModelRequest
 from agent.models.openai import wire as openai_wire
 from agent.prompt_caching import apply_cache_control
-from agent.tokens.estimate import estimate_messages, estimate_tokens
+from agent.tokens import estimate_messages, estimate_tokens
 from agent.usage import Usage
 from agent.view.view import MARKER, Entry, View, ViewPlan
 

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from agent.plugins.active import LoadedPlugin, Plugins
 from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
+from agent.plugins.registry import LoadedPlugin, Plugins
 from agent.plugins.supervision import Caller
 from agent.prompt.system import SourcedText
 from gateway.access.policy import Access

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.context.phases.sanitise import sanitise
-from agent.messages import ChatMessage, text_of
+from agent.messages import ChatMessage, sanitise, text_of
 from gateway.errors import GatewayError
 from gateway.setup.hermes_home import HermesHome
 from gateway.setup.hermes_transcripts import lineages, messages_of

@@ -22,7 +22,7 @@ from agent.context.phases.boundaries import (
 )
 from agent.context_engine import CompressionRequest, Limits, Sizes
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.tokens.estimate import estimate_message
+from agent.tokens import estimate_message
 from agent.view.view import Edit, Entry, Summary, ViewPlan, render
 from tests.support.conversations import faults
 from tests.support.scripted_model import tool_call

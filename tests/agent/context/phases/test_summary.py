@@ -28,7 +28,7 @@ from agent.context_engine import CompressionRequest, Limits
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.safety.redaction import MASK
-from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.tokens import estimate_message, estimate_tokens
 from agent.view.view import MARKER, NOTE, Entry, ViewPlan
 from tests.support.effort import effort
 from tests.support.scripted_model import tool_call

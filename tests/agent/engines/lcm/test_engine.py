@@ -17,8 +17,8 @@ from agent.engines.lcm.nodes import POINTER, Scribe, joined, parted, pressed
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ChatMessage, assistant_message, encode, user_message
-from agent.plugins.checks import problems
-from agent.tokens.estimate import estimate_message
+from agent.plugins.contracts import problems
+from agent.tokens import estimate_message
 from agent.view.view import Edit, Entry, Summary, View, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
 from tests.agent.tools.doubles import MemoryArchive

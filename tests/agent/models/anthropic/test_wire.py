@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.context.phases.sanitise import sanitise
 from agent.messages import (
     ChatMessage,
     ToolSchema,
     assistant_message,
     decode,
     encode,
+    sanitise,
     tool_message,
     user_message,
 )

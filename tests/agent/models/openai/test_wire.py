@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.context.phases.sanitise import sanitise
-from agent.messages import ChatMessage, ToolSchema, decode, encode, tool_message, user_message
+from agent.messages import (
+    ChatMessage,
+    ToolSchema,
+    decode,
+    encode,
+    sanitise,
+    tool_message,
+    user_message,
+)
 from agent.models.base import ModelRequest
 from agent.models.openai.wire import OpaqueParts, origin_of, request_body, with_opaque
 from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.tokens.estimate import estimate_messages
+from agent.tokens import estimate_messages
 from agent.usage import Usage
 from agent.view.view import ViewPlan
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
@@ -20,12 +20,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox, leases
 from gateway.storage.reports import ledger, spending, usage
 from gateway.storage.reports.spending import Spent
-from gateway.storage.reports.usage import (
-    Figures,
-    Insights,
-    UsageReport,
-    insights,
-)
+from gateway.storage.reports.usage import Figures, Insights, UsageReport, insights
 from gateway.storage.schema import ledger as ledger_table
 from gateway.storage.schema import turn
 from tests.support.scripted_model import tool_call

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.plugins.active import LoadedPlugin, Plugins, TurnHooks
+from agent.plugins.registry import LoadedPlugin, Plugins, TurnHooks
 from agent.tools.context import ToolContext, ToolOutcome
 from tests.agent.plugins.plugins import active, plugins
 from tests.agent.tools.doubles import context

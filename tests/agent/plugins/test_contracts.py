@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.plugins.checks import ResultRefused, checked, problems
+from agent.plugins.contracts import ResultRefused, checked, problems
 from agent.view.view import NOTE, Edit, Entry, Summary, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
 from tests.support.scripted_model import tool_call

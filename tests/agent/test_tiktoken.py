@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tiktoken_ext import openai_public
 
+from agent import tokens as token_counter
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.tokens import estimate as token_counter
-from agent.tokens.estimate import (
+from agent.tokens import (
     MESSAGE_TOKENS,
     OPENAI_CALL_TOKENS,
     PIECE_CHARS,

@@ -1,1 +1,0 @@
-"""How many tokens a text has, before a provider reports it."""
