@@ -1,6 +1,6 @@
-"""`parley sessions`: looks at conversations, their segments and their messages; changes nothing.
+"""`parley sessions`: conversations, their segments and their messages, read from the database.
 
-Reads the database's file itself, whether a gateway runs or not; for an export page by page.
+A gateway may run or not. An export is read page by page.
 """
 
 import re
@@ -10,14 +10,12 @@ from dataclasses import asdict
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
-from textwrap import indent
 from typing import Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Column
-from rich.text import Text
 from sqlalchemy import Connection
 
 from agent.context_engine import Node
@@ -60,9 +58,9 @@ from gateway.storage.reports.history import (
 from gateway.storage.schema import iso_time
 
 FIRST_LINES = 4
-"""So much of a summary is shown where it is not asked for as a whole."""
+"""Lines of a summary that are shown without `--summaries`."""
 EXPORT_PAGE = 500
-"""Messages of an export that are held at a time."""
+"""Messages of an export that are in memory at a time."""
 OMITTED = "(told with the next message only; the JSON export has it)"
 _BACKTICKS = re.compile("`+")
 _BY_PLACE = attrgetter("first_seq", "number")
@@ -74,7 +72,7 @@ sessions_app = typer.Typer(
 
 
 class Format(StrEnum):
-    """What an export is written as."""
+    """The form of an export."""
 
     JSON = "json"
     MD = "md"
@@ -95,7 +93,7 @@ def sessions_list(
         found = history.overviews(conn, limit + 1, after)
     rows, following = page_of(found, limit, lambda row: row.id)
     if json:
-        show_lines(map(facts_of, rows))
+        show_lines(map(_facts, rows))
         return
     if rows:
         show_list(rows, out)
@@ -118,7 +116,10 @@ def sessions_lineage(
         here = history.overview(conn, conversation)
         segments = history.segments(conn, here.id)
         nodes = compactions.nodes_of(conn, here.id)
-    show_lineage(here, segments, out, whole=summaries, nodes=nodes)
+    writer = Markdown(here, None if summaries else FIRST_LINES)
+    out.file.writelines([writer.conversation(), *map(writer.segment, segments)])
+    for line in node_lines(nodes, {each.node for each in segments[-1].plan.summaries}):
+        say(line)
 
 
 @sessions_app.command("export")
@@ -162,7 +163,7 @@ def _cells(row: Overview) -> tuple[str, ...]:
         row.chat,
         row.thread or "-",
         row.sender or "-",
-        title_of(row.title, row.number),
+        _title(row.title, row.number),
         f"{row.segments:,}",
         f"{row.messages:,}",
         iso_time(row.last_at),
@@ -170,13 +171,12 @@ def _cells(row: Overview) -> tuple[str, ...]:
     )
 
 
-def facts_of(here: Overview) -> dict[str, Any]:
-    """Return what is known of a conversation, for JSON."""
+def _facts(here: Overview) -> dict[str, Any]:
     return asdict(here) | {"last_at": iso_time(here.last_at)}
 
 
-def title_of(title: str, number: int) -> str:
-    """Return a title on one line, as the segment of this number carries it."""
+def _title(title: str, number: int) -> str:
+    """Return a segment's title on one line."""
     return titled(" ".join(title.split()), number)
 
 
@@ -187,92 +187,38 @@ def _tokens_in_view(row: Overview) -> str:
     return "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
 
 
-def show_lineage(
-    here: Overview,
-    segments: Sequence[Segment],
-    console: Console,
-    *,
-    whole: bool,
-    nodes: Sequence[Node] = (),
-) -> None:
-    """Print each lineage with its segments (all that it has, oldest first), then the nodes.
-
-    `whole` prints summaries as a whole, not only their first lines.
-    """
-    for chain in lineages(segments):
-        root = f"conversation {here.id}: {title_of(chain[0].title, 1)}"
-        console.print(Text(printable(root), "bold"), soft_wrap=True)
-        shown: tuple[Summary, ...] = ()
-        for segment in chain:
-            console.print(Text("  ") + _segment_line(segment), soft_wrap=True)
-            details = "\n".join(_details(segment, shown, whole=whole))
-            if details:
-                console.print(Text(indent(printable(details), " " * 6)), soft_wrap=True)
-            shown = segment.plan.summaries
-    for line in node_lines(nodes, {summary.node for summary in segments[-1].plan.summaries}):
-        console.print(Text(line), soft_wrap=True)
-
-
 def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]:
-    """Yield the nodes as a tree, in order of their messages; each stands above what it condenses.
+    """Yield the nodes as a tree, in order of their messages, each above those that it condenses.
 
-    `in_view` are the numbers of those that the newest segment shows.
+    Nodes with a number of `in_view` are marked: the newest segment shows them.
     """
     if nodes:
         yield f"nodes ({len(nodes)}):"
     by_number = {node.number: node for node in nodes}
     below = {child for node in nodes for child in node.children}
     roots = [node for node in nodes if node.number not in below]
-    # A list and no recursion: a tree may be deeper than Python's stack. The last one is taken
-    # first.
+    # A list and no recursion: a tree may be deeper than Python's stack.
     waiting = [(node, 1) for node in sorted(roots, key=_BY_PLACE, reverse=True)]
     while waiting:
         node, depth = waiting.pop()
         mark = "*" if node.number in in_view else "-"
-        yield f"{'  ' * depth}{mark} {_of_node(node)}"
+        yield (
+            f"{'  ' * depth}{mark} node {node.number}  level {node.level}"
+            f"  messages {node.first_seq} to {node.last_seq}"
+            f"  {node.source_tokens:,} to {node.tokens:,} tokens  ({node.source})"
+        )
         children = [by_number[number] for number in node.children if number in by_number]
         waiting += [(child, depth + 1) for child in sorted(children, key=_BY_PLACE, reverse=True)]
 
 
-def _of_node(node: Node) -> str:
-    return (
-        f"node {node.number}  level {node.level}  messages {node.first_seq} to {node.last_seq}"
-        f"  {node.source_tokens:,} to {node.tokens:,} tokens  ({node.source})"
-    )
-
-
-def lineages(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Return the segments by lineage, in their order; a root begins one."""
-    chains: list[list[Segment]] = []
-    of_segment: dict[int, list[Segment]] = {}
-    for segment in segments:
-        if segment.parent_session_id is None:
-            chains.append([])
-            of_segment[segment.id] = chains[-1]
-        else:
-            of_segment[segment.id] = of_segment[segment.parent_session_id]
-        of_segment[segment.id].append(segment)
-    return chains
-
-
-def _segment_line(segment: Segment) -> Text:
-    return Text.assemble(
-        (f"session {segment.id}  ", "bold" if segment.ended_at is None else ""),
-        (printable(title_of(segment.title, segment.number)), "cyan"),
-        (f"  {span_of(segment)}", "dim"),
-    )
-
-
-def span_of(segment: Segment) -> str:
-    """Return when and why a segment began and ended."""
+def _span(segment: Segment) -> str:
     began = f"{iso_time(segment.started_at)} ({segment.start_reason})"
     if segment.ended_at is None:
         return f"{began}, active"
     return f"{began} to {iso_time(segment.ended_at)} ({segment.end_reason})"
 
 
-def figures(row: CompactionRow) -> str:
-    """Return what is on record about a compaction, in words."""
+def _figures(row: CompactionRow) -> str:
     reported = row.tokens_after_reported
     after = f"~{row.tokens_after:,}" + ("" if reported is None else f" ({reported:,} reported)")
     parts = [
@@ -289,54 +235,24 @@ def figures(row: CompactionRow) -> str:
     return "; ".join(parts)
 
 
-def _details(segment: Segment, shown: Sequence[Summary], *, whole: bool) -> Iterator[str]:
-    """Yield what its compaction did, and the summaries that were not shown before."""
-    if segment.compaction is not None:
-        yield figures(segment.compaction)
-    for summary in new_summaries(segment, shown):
-        yield _excerpt(summary, whole=whole)
-
-
-def new_summaries(segment: Segment, shown: Sequence[Summary]) -> list[Summary]:
-    """Return the summaries that a segment has and the one before it had not."""
-    return [summary for summary in segment.plan.summaries if summary not in shown]
-
-
-def _excerpt(summary: Summary, *, whole: bool) -> str:
-    lines = summary.text.splitlines()
-    kept = lines if whole else lines[:FIRST_LINES]
-    rest = [f"... ({len(lines)} lines; --summaries shows them)"] if len(kept) < len(lines) else []
-    return "\n".join([f"{heading_of(summary)}:", *kept, *rest])
-
-
-def heading_of(summary: Summary) -> str:
-    """Return what a summary is of, and who wrote it."""
-    return f"summary of messages {summary.first_seq} to {summary.last_seq} ({summary.source})"
-
-
 def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
     """Yield the pieces of an export, each ending with a newline.
 
-    A segment comes before the messages that were recorded in it. What was recorded after `here` was
-    read is left out. The connection must stay open until the last piece was taken.
+    A segment precedes the messages that were recorded in it. Messages recorded after `here` was
+    read are left out. The connection must stay open until the last piece was taken.
     """
     writer = Markdown(here) if form == Format.MD else JsonLines(here)
     waiting = deque(history.segments(conn, here.id))
     plan = next(each.plan for each in waiting if each.id == here.active_session_id)
     yield writer.conversation()
-    # Ids of segments grow with time: those up to that of the message have begun before it.
-    for row in _all_recorded(conn, here):
-        while waiting and waiting[0].id <= row.session_id:
-            yield writer.segment(waiting.popleft())
-        yield writer.message(row, plan)
-    yield from map(writer.segment, waiting)
-
-
-def _all_recorded(conn: Connection, here: Overview) -> Iterator[Recorded]:
-    # Up to the count that was read at first: a conversation that goes on meanwhile has an end here.
     for first in range(1, here.messages + 1, EXPORT_PAGE):
         limit = min(EXPORT_PAGE, here.messages + 1 - first)
-        yield from history.recorded(conn, here.id, from_seq=first, limit=limit)
+        for row in history.recorded(conn, here.id, from_seq=first, limit=limit):
+            # Ids of segments grow with time: those up to that of the message began before it.
+            while waiting and waiting[0].id <= row.session_id:
+                yield writer.segment(waiting.popleft())
+            yield writer.message(row, plan)
+    yield from map(writer.segment, waiting)
 
 
 class JsonLines:
@@ -347,16 +263,15 @@ class JsonLines:
 
     def conversation(self) -> str:
         """Return the first line."""
-        return self._line("conversation", facts_of(self._here))
+        return self._line("conversation", _facts(self._here))
 
     def segment(self, segment: Segment) -> str:
-        """Return the line of a segment, with its summaries and what its compaction did."""
+        """Return the line of a segment, with its summaries and its compaction."""
         made = segment.compaction
         changes = {
-            "title": title_of(segment.title, segment.number),
+            "title": _title(segment.title, segment.number),
             "started_at": iso_time(segment.started_at),
             "ended_at": None if segment.ended_at is None else iso_time(segment.ended_at),
-            # A fragment is written as it is: nothing is decoded only to be encoded again.
             "plan": orjson.Fragment(dump_plan(segment.plan)),
             "compaction": None if made is None else asdict(made) | {"at": iso_time(made.at)},
         }
@@ -375,32 +290,42 @@ class JsonLines:
 
 
 class Markdown:
-    """A document: a heading for each segment and below it one for each message."""
+    """A document: a heading for each segment and below it one for each message.
 
-    def __init__(self, here: Overview) -> None:
+    Args:
+        most_lines: Of a summary; None for all of it.
+    """
+
+    def __init__(self, here: Overview, most_lines: int | None = None) -> None:
         self._here = here
+        self._most_lines = most_lines
         self._shown: tuple[Summary, ...] = ()
 
     def conversation(self) -> str:
         """Return the head of the document."""
         here = self._here
         place = f"Conversation {here.id} on {here.platform}, chat {here.chat}"
-        return printable(f"# {title_of(here.title, 1)}\n\n{place}: {here.messages:,} messages.\n")
+        return printable(f"# {_title(here.title, 1)}\n\n{place}: {here.messages:,} messages.\n")
 
     def segment(self, segment: Segment) -> str:
-        """Return a segment's heading, what its compaction did, and its new summaries, quoted."""
-        made, fresh = segment.compaction, new_summaries(segment, self._shown)
-        self._shown = segment.plan.summaries
+        """Return a segment's heading, its compaction, and its new summaries, quoted."""
         parts = [
-            f"\n## {title_of(segment.title, segment.number)} (session {segment.id})",
-            span_of(segment),
-            *([] if made is None else [figures(made)]),
-            *(f"{heading_of(each)}:\n\n{_quoted(each.text)}" for each in fresh),
+            f"\n## {_title(segment.title, segment.number)} (session {segment.id})",
+            _span(segment),
         ]
+        if segment.compaction is not None:
+            parts.append(_figures(segment.compaction))
+        parts += [
+            f"summary of messages {each.first_seq} to {each.last_seq} ({each.source}):"
+            f"\n\n{_quoted(each.text, self._most_lines)}"
+            for each in segment.plan.summaries
+            if each not in self._shown
+        ]
+        self._shown = segment.plan.summaries
         return printable("\n\n".join(parts)) + "\n"
 
     def message(self, row: Recorded, plan: ViewPlan) -> str:
-        """Return a message: prose as it is, calls and results of tools as code."""
+        """Return a message: prose as text, calls and results of tools as code."""
         message = decode(row.body)
         text = OMITTED if is_ephemeral(message) else text_with_labels(message)
         parts = [
@@ -413,8 +338,10 @@ class Markdown:
         return printable("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+def _quoted(text: str, most: int | None) -> str:
+    lines = text.splitlines()
+    rest = [f"... ({len(lines)} lines; --summaries shows them)"] if lines[:most] != lines else []
+    return "\n".join(f"> {line}".rstrip() for line in lines[:most] + rest)
 
 
 def _fenced(text: str) -> str:

@@ -114,20 +114,24 @@ def test_the_list_as_json(sessions: Run, talked: Store) -> None:
     assert "\x9b" not in printed
 
 
-def headings(result: Result) -> list[str]:
-    return [words(line) for line in result.out.splitlines() if "  session " in line]
+def segments_of(printed: str) -> list[list[str]]:
+    """Return the lines of each segment, without empty ones: heading, when and why, the rest."""
+    parts = printed.split("\n## ")[1:]
+    return [[line for line in part.splitlines() if line] for part in parts]
 
 
 def test_lineage_prints_segments_and_figures(sessions: Run, talked: Store) -> None:
     """Why each began and ended, and every figure of its compaction."""
     printed = sessions("lineage", "1").out
-    root, first, second, figures = (words(line) for line in printed.splitlines()[:4])
-    assert root == f"conversation 1: {TITLE}"
-    assert first.startswith(f"session 1 {TITLE} 20")
-    assert first.endswith("Z (compression)")
-    assert second.startswith(f"session 2 {TITLE} #2 20")
-    assert second.endswith("Z (compression), active")
-    assert figures == (
+    assert printed.startswith(f"# {TITLE}\n\nConversation 1 on telegram, chat 42: 5 messages.\n")
+    first, second = segments_of(printed)
+    assert first[0] == f"{TITLE} (session 1)"
+    assert first[1].startswith("20")
+    assert first[1].endswith("Z (compression)")
+    assert second[0] == f"{TITLE} #2 (session 2)"
+    assert second[1].startswith("20")
+    assert second[1].endswith("Z (compression), active")
+    assert second[2] == (
         "threshold, compressor, level summary; 100,000 to ~20,000 (21,345 reported) tokens;"
         " 400 to 30 messages; small-1, 1.2 s; 90,000 cached tokens lost;"
         " 96% of the key facts kept; summary model failed: once [/x]"
@@ -150,16 +154,17 @@ def test_lineage_prints_a_summary_once(sessions: Run, talked: Store) -> None:
     talked.run(turns.hide_newest, 1)
     printed = sessions("lineage", "1").out
     assert printed.count("summary of messages") == 1
-    assert f"session 4  {TITLE} #3" in printed
-    assert words(printed.splitlines()[-1]).endswith("(retry), active")
+    assert segments_of(printed)[-1][0] == f"{TITLE} #3 (session 4)"
+    assert printed.rstrip().endswith("(retry), active")
 
 
 def test_lineage_prints_each_lineage(sessions: Run, talked: Store) -> None:
     """`/new` begins another one, which has no compaction yet."""
     talked.run(begin_anew, 1)
-    printed = sessions("lineage", "1").out
-    assert printed.count("conversation 1:") == 2
-    assert words(printed.splitlines()[-1]).endswith("Z (new), active")
+    *_, newest = segments_of(sessions("lineage", "1").out)
+    assert newest[0].endswith("(session 4)")
+    assert "#" not in newest[0]
+    assert newest[-1].endswith("Z (new), active")
 
 
 def answer(conn: Connection, text: str, *, kind: InboxKind = "message") -> None:
@@ -188,10 +193,9 @@ def begun_anew(store: Store) -> Store:
 
 def test_each_lineage_has_the_title_that_it_began_with(sessions: Run, begun_anew: Store) -> None:
     """The conversation is named after the newest one; its second segment keeps its number."""
-    printed = sessions("lineage", "1").out.splitlines()
-    assert [line for line in printed if line.startswith("conversation")] == [
-        f"conversation 1: {title}" for title in (TITLE, "Plan a trip", "Hi")
-    ]
+    printed = segments_of(sessions("lineage", "1").out)
+    named = [f"{TITLE} (session 1)", f"{TITLE} #2 (session 2)", "Plan a trip (session 3)"]
+    assert [lines[0] for lines in printed] == [*named, "Hi (session 4)"]
     records = exported(sessions("export", "1"))
     assert records[0]["title"] == "Hi"
     titles = [each["title"] for each in records if each["type"] == "segment"]
