@@ -146,6 +146,17 @@ def available(home: Path) -> list[Found]:
     return found
 
 
+def why_unusable(home: Path, name: str) -> str:
+    """Say why an engine cannot be used, and name those that can; empty if it can be used."""
+    found = available(home)
+    usable = [each.name for each in found if each.problem is None]
+    if name in usable:
+        return ""
+    problems = [f"{name} cannot be used: {each.problem}" for each in found if each.name == name]
+    why = problems[0] if problems else f"there is no engine {name!r}"
+    return f"{why}; there are: {', '.join(usable)}"
+
+
 def _about(engine: type[ContextEngine]) -> str:
     return (engine.__doc__ or "").strip().partition("\n")[0]
 

@@ -24,8 +24,7 @@ from agent.safety.redaction import printable
 from agent.spans import SHOWN_DIGITS
 from gateway import app
 from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
-from gateway.cli.common import AsJson, loaded, opened, settings_of, trace_in
-from gateway.cli.output import show_json, warn
+from gateway.cli.common import AsJson, loaded, opened, settings_of, show_json, trace_in, warn
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.http.control import SOCKET

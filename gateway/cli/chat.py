@@ -29,8 +29,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from adapters.messages import Choice
 from agent.processes.threads import in_daemon
 from agent.safety.redaction import printable
-from gateway.cli.common import settings_of
-from gateway.cli.output import out
+from gateway.cli.common import out, settings_of
 from gateway.errors import GatewayError, GatewayNotRunning, SettingsError
 from gateway.http.control import SOCKET
 

@@ -1,23 +1,29 @@
-"""What the commands of `parley` share: settings, ids, and the database, to read or to change it.
+"""What the commands of `parley` share: options, settings, the database, and what they print.
 
-What they print stands in gateway/cli/output.py.
+What people wrote is never markup or control characters. Answers go to stdout, trouble goes to
+stderr.
 """
 
 import asyncio
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import mkstemp
+from typing import Annotated, Any, TypeVar
 
+import orjson
 import typer
+from rich.console import Console
+from rich.highlighter import JSONHighlighter
+from rich.table import Column, Table
+from rich.text import Text
 from sqlalchemy import Connection
 
+from agent.safety.redaction import printable
 from agent.settings import ReferencedSecret
 from agent.spans import trace_of
-from gateway.cli.output import warn
 from gateway.errors import GatewayError, NotFound, SettingsError, StorageUnavailable
 from gateway.http import control
 from gateway.metrics.instruments import seed_of
@@ -29,45 +35,60 @@ from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
 from gateway.storage.reports import history
 
-LONGEST_ID = 18
-"""Digits; longer numbers are no ids and do not fit into the database's integers."""
+T = TypeVar("T")
+
 OFFERED = 50
-"""Conversations of a list at a Tab, the newest."""
+"""Newest conversations that Tab offers."""
 NICENESS = 10
 """Leaves this process about a tenth of a busy processor."""
-_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
+PIPE_COLUMNS = 160
+"""Width of tables in a pipe."""
+NO_MORE = "there is nothing more"
+"""The text of a page after the last row."""
+_OBEYED = (
+    *range(0x7F, 0xA0),
+    0x061C,
+    0x200E,
+    0x200F,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
+JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _OBEYED}
+"""Control characters that JSON may contain unescaped, but that a terminal would obey."""
+
+# A pipe has no width, and rich would take 80 columns and fold cells. `:100:` is text, not an emoji.
+out = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, emoji=False)
+err = Console(stderr=True, emoji=False)
 
 
 def step_back() -> None:
-    """Give all other processes priority, from here to the end of the command."""
+    """Give all other processes priority until the command ends."""
     os.nice(NICENESS)
 
 
-def id_of(kind: str) -> Callable[[str], int]:
-    """Return what reads the id of such a thing, and raises NotFound for what is no id."""
+def conversation_id(text: str) -> int:
+    """Read the id of a conversation.
 
-    def read(text: str) -> int:
-        # Without `isascii` digits of other scripts would be ids too.
-        if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_ID):
-            raise NotFound(f"{text!r} is no {kind} id; ids are numbers")
-        return int(text)
-
-    return read
+    Raises:
+        NotFound: The text is not an id.
+    """
+    if (number := schema.id_in(text)) is None:
+        raise NotFound(f"{text!r} is no conversation id; ids are numbers")
+    return number
 
 
 def conversations_at_a_tab(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the ids of the newest conversations that begin so, each with its title."""
+    """Return the ids of the newest conversations with this beginning, each with its title."""
     try:
         with opened(loaded(context).settings) as conn:
             found = history.overviews(conn, OFFERED)
     except GatewayError:
-        # There is nothing to offer, and nobody to tell: the shell shows what a Tab prints.
+        # The shell would show a message as a proposal.
         return []
     named = ((str(each.id), " ".join(f"{each.platform} {each.title}".split())) for each in found)
     return [each for each in named if each[0].startswith(incomplete)]
 
 
-conversation_id = id_of("conversation")
 ConversationArgument = Annotated[
     int,
     typer.Argument(
@@ -80,28 +101,11 @@ ConversationArgument = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 AsLines = Annotated[bool, typer.Option("--json", help="As JSON lines: one object a line.")]
 LISTED = 50
-"""Lines of a page, unless told otherwise."""
+"""Default rows of a page."""
 Limit = Annotated[
     int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most lines of a page.")
 ]
 AFTER = "Go on behind this line: the page before ends with what to say here."
-Since = Annotated[
-    str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
-]
-
-
-def first_day(text: str, today: date) -> date:
-    """Return the first day that counts; "1d" is today alone."""
-    if days := _DAYS.fullmatch(text):
-        return today - timedelta(days=int(days[1]) - 1)
-    try:
-        first = date.fromisoformat(text)
-    except ValueError as exc:
-        wanted = f"neither a date such as {today} nor a number of days such as 7d"
-        raise typer.BadParameter(f"{text!r} is {wanted}", param_hint="--since") from exc
-    if first > today:
-        raise typer.BadParameter(f"{text} is still to come", param_hint="--since")
-    return first
 
 
 def loaded(
@@ -113,7 +117,7 @@ def loaded(
 
     Args:
         known: Secrets that are not read again, by their places.
-        overrides: Options of the command that stand for a key, as in `web__port`; None: not given.
+        overrides: Options of the command that set a key, as in `web__port`; None: not given.
     """
     chosen = context.find_root().params
     named = {key.replace("__", "."): value for key, value in overrides.items()}
@@ -131,13 +135,12 @@ def settings_of(context: typer.Context) -> Settings:
 
 
 def readable(context: typer.Context) -> Loaded:
-    """Read the settings for a command that only reads, or has the running gateway act.
+    """Read the settings for a command that only reads, or that the running gateway carries out.
 
-    A mistake in them takes no such command away: with a warning it uses those that the gateway of
-    this home runs with, or last ran with.
+    If they contain a mistake, warn and use those that the gateway of this home last ran with.
 
     Raises:
-        SettingsError: They have a mistake, and none are kept in this home.
+        SettingsError: They contain a mistake, and this home has no others.
     """
     try:
         return loaded(context)
@@ -161,12 +164,12 @@ def opened(settings: Settings) -> Iterator[Connection]:
     """Open the database for reading, whether a gateway runs or not.
 
     Raises:
-        StorageUnavailable: It is not there, or its schema is an older version's.
+        StorageUnavailable: It does not exist, or its schema is an older version's.
         DatabaseTooNew: Its schema is a newer version's.
     """
     location = location_of(settings)
     with maintenance.reading(location) as conn:
-        # Asked first: a newer schema is not the expected one either, and must not be called older.
+        # First: a newer schema is not the expected one either, and must not be called older.
         migrations.refuse_newer(conn)
         found = migrations.schema_revision(conn)
         where = location if isinstance(location, Path) else "the database"
@@ -178,15 +181,111 @@ def opened(settings: Settings) -> Iterator[Connection]:
 
 
 def trace_in(settings: Settings, conversation: int, seq: int) -> str:
-    """Return the trace of an entry of the inbox, as the log of this home has it."""
+    """Return the trace of an inbox entry in the log of this home."""
     return trace_of(conversation, seq, seed_of(settings))
 
 
 def act(settings: Settings, action: str, target: str = "") -> Any:
-    """Have an action of gateway/http/control.py carried out: by the running gateway, else directly.
+    """Carry out an action of gateway/http/control.py: by the running gateway, else directly.
 
     Raises:
         NotFound: There is no such target.
         StorageError: The database cannot be opened or written.
     """
     return asyncio.run(control.act(settings.home, location_of(settings), action, target))
+
+
+def table(headings: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table without lines."""
+    made = Table(*headings, box=None, pad_edge=False)
+    for row in rows:
+        # As Text: rich would take brackets in what people wrote for markup.
+        made.add_row(*(Text(printable(str(cell))) for cell in row))
+    return made
+
+
+def show_table(
+    headings: Sequence[str | Column],
+    rows: Sequence[Sequence[object]],
+    nothing: str,
+    after: object = None,
+) -> None:
+    """Print a table, or a sentence if it has no rows.
+
+    Args:
+        nothing: The sentence for an empty list.
+        after: The value of `--after`; None for a first page.
+    """
+    if rows:
+        out.print(table(headings, rows))
+    else:
+        say(nothing if after is None else NO_MORE)
+
+
+def page_of(
+    found: Sequence[T], limit: int, cursor: Callable[[T], object]
+) -> tuple[Sequence[T], str | None]:
+    """Return the rows of a page, and `--after` of the next one, or None for the last page.
+
+    Args:
+        found: The rows of the page, and one more if there is another page.
+        cursor: Names a row, for `--after`.
+    """
+    rows = found[:limit]
+    return rows, str(cursor(rows[-1])) if len(found) > limit else None
+
+
+def show_lines(rows: Iterable[Any]) -> None:
+    """Print rows as JSON lines: one object a line, each written as it comes."""
+    # Not by the console, which would wrap and colour lines that programs read.
+    out.file.writelines(orjson.dumps(row).decode().translate(JSON_ESCAPES) + "\n" for row in rows)
+
+
+def show_next(after: str | None) -> None:
+    """Print how to see the next page, if there is one."""
+    if after is not None:
+        say(f"\nThere is more: the same command with --after {after}", "dim")
+
+
+def show_json(data: Any) -> None:
+    """Print data as JSON."""
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
+    out.print(JSONHighlighter()(text.translate(JSON_ESCAPES)), soft_wrap=True)
+
+
+def say(text: str, style: str = "", *, to: Console = out) -> None:
+    """Print a text without markup; its lines are not wrapped."""
+    to.print(Text(printable(text), style), soft_wrap=True)
+
+
+def warn(text: str, style: str = "yellow") -> None:
+    """Print a text to stderr."""
+    say(text, style, to=err)
+
+
+def write_whole(file: Path, pieces: Iterable[str], *, force: bool) -> int:
+    """Write a file that only its owner can read, and return its size in bytes.
+
+    A file that is replaced changes at once, or not at all.
+
+    Raises:
+        GatewayError: The file exists and must not be replaced.
+        StorageUnavailable: It cannot be written.
+    """
+    if file.exists() and not (force and file.is_file()):
+        remedy = "; --force replaces it" if file.is_file() else " and is not a plain file"
+        raise GatewayError(f"{file} exists{remedy}")
+    try:
+        # In the same folder: a rename across file systems does not happen in one step.
+        handle, name = mkstemp(prefix=".parley-export-", dir=file.parent)
+        partial = Path(name)
+        try:
+            with open(handle, "w", encoding="utf-8") as stream:  # noqa: PTH123 - a handle, no path
+                stream.writelines(pieces)
+            partial.replace(file)
+        finally:
+            # It is still there if writing failed.
+            partial.unlink(missing_ok=True)
+        return file.stat().st_size
+    except OSError as exc:
+        raise StorageUnavailable(f"cannot write {file}: {exc.strerror}") from exc

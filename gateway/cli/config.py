@@ -1,10 +1,11 @@
-"""`parley config`: shows, checks and changes settings, and has a running gateway go by them.
+"""`parley config`, `adapter` and `engines`: show, check and change settings.
 
-Also `parley adapter restart`.
+A running gateway applies what they change. No code of a context engine runs here.
 """
 
 import asyncio
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,22 +14,23 @@ import orjson
 import typer
 import yaml
 from pydantic import SecretStr
-from rich.console import Console
 from rich.text import Text
 
+from agent.plugins import engines
+from agent.plugins.registry import DEFAULT
 from agent.processes import sandbox
-from agent.safety.redaction import MASK, Redactor
+from agent.safety.redaction import MASK, Redactor, printable
 from agent.settings import ReferencedSecret
 from gateway.backup.inventory import of_settings
-from gateway.cli.common import AsJson
+from gateway.cli.common import AsJson, out, say, settings_of, show_json, table, warn
 from gateway.cli.common import loaded as read
-from gateway.cli.output import out, say, show_json, warn
-from gateway.errors import GatewayNotRunning, SettingsError
+from gateway.errors import GatewayNotRunning, NotFound, SettingsError
 from gateway.http import control
 from gateway.settings.changes import SettingsQuestion, located, named
 from gateway.settings.editing import OWNER_ONLY, set_values
 from gateway.settings.former import former
 from gateway.settings.loading import (
+    CONFIG_NAME,
     PASSWORDS,
     Loaded,
     file_of,
@@ -39,25 +41,26 @@ from gateway.settings.loading import (
 from gateway.settings.references import refers
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
-from gateway.settings.tree import Settings, mark_of, plain
+from gateway.settings.tree import mark_of, plain
 from gateway.setup.hermes_settings import hint
+from gateway.supervision.rotation import reload_lines
 from gateway.wiring import refuse_unusable, tried
 
 _redactor = Redactor()
 _ADDRESSES = ("storage.url", "storage.direct_url")
-# The one before the host is known by its place.
+# The password before the host is recognized by its place.
 _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
-
-
-_OF_OTHERS = {"plugin", "engine"}
-
+ENGINE = "context.engine"
 
 config_app = typer.Typer(help="Show, check and change the settings.", no_args_is_help=True)
 adapter_app = typer.Typer(help="The accounts of platforms.", no_args_is_help=True)
+engines_app = typer.Typer(
+    help="The context engines: who decides what the model sees.", no_args_is_help=True
+)
 
 
 def settings_keys(incomplete: str) -> list[str]:
-    """Return the keys of the settings that begin so; none if they cannot be read."""
+    """Return the keys of the settings with this beginning; none if they cannot be read."""
     try:
         return [key for key in load_settings().origins if key.startswith(incomplete)]
     except SettingsError:
@@ -79,38 +82,72 @@ def config_show(
 
     Secrets are masked, or shown as references; those of a running gateway as fingerprints.
     """
-    if running or diff:
-        _show_running(context, diff=diff, json=json)
+    if diff:
+        changes = _asked(context, "differences")
+        lines = [f"{x['key']}: {x['before']} → {x['after']} ({x['mark']})" for x in changes]
+        if json:
+            show_json(changes)
+        else:
+            say("\n".join(lines) or "the running gateway goes by what the settings say")
         return
-    found = read(context)
+    found = None if running else read(context)
+    known = _asked(context, "running") if found is None else rows(found)
     if json:
-        show_json(rows(found))
+        show_json(known)
         return
-    show(found, out)
+    if found is None:
+        show(known)
+        return
+    show({key: row | {"value": orjson.dumps(row["value"]).decode()} for key, row in known.items()})
+    for warning in found.warnings:
+        say(f"warning: {warning}", "yellow")
     tools = found.settings.tools
     if "terminal" in tools.enabled and tools.terminal.confine:
         for line in sandbox.report(tools.sandbox):
-            out.print(f"sandbox: {line}", soft_wrap=True, markup=False)
+            say(f"sandbox: {line}")
 
 
-def _show_running(context: typer.Context, *, diff: bool, json: bool) -> None:
-    found = _asked(context, "differences" if diff else "running")
-    if json:
-        show_json(found)
-    elif not diff:
-        width = max(map(len, found))
-        for key, row in found.items():
-            say(f"{key:<{width}}  {row['value']}  {row['mark']}  {row['origin']}")
-    else:
-        for each in found:
-            say(f"{each['key']}: {each['before']} → {each['after']} ({each['mark']})")
-        if not found:
-            say("the running gateway goes by what the settings say")
+def rows(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """Return every key in the order of the tree, with its value, origin and mark.
+
+    Values are JSON data without secrets; a mark says when a change takes effect.
+    """
+    return {
+        key: {
+            "value": _address(value) if key in _ADDRESSES else _masked(value),
+            "origin": loaded.origins[key],
+            "mark": mark_of(path_of(key)),
+        }
+        for key, value in loaded.values.items()
+    }
+
+
+def _address(value: Any) -> Any:
+    """Return the address of a database without its passwords; its host stays readable."""
+    if value is None or isinstance(value, ReferencedSecret):
+        return _masked(value)
+    return _redactor.text(_PASSWORD.sub(rf"\1{MASK}", value.get_secret_value()))
+
+
+def _masked(value: Any) -> Any:
+    # A plain text may contain a key as well, as the address of a server does.
+    return plain(value, lambda secret: getattr(secret, "reference", MASK), _redactor.text)
+
+
+def show(known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print one aligned line for each key; keys that are set stand out."""
+    widths = max(map(len, known)), min(max(len(row["value"]) for row in known.values()), 40)
+    for key, row in known.items():
+        style = "dim" if row["origin"] == "default" else ""
+        line = Text(f"{key:<{widths[0]}}  ", "cyan")
+        line.append(f"{printable(row['value']):<{widths[1]}}  ", style)
+        line.append(f"{row['mark']:<9}  {row['origin']}", "dim")
+        out.print(line, soft_wrap=True)
 
 
 def _asked(context: typer.Context, question: SettingsQuestion, target: str = "") -> Any:
-    """Return what the running gateway answers."""
-    # Not the settings: what cannot be read of them here is the gateway's to name.
+    """Return the answer of the running gateway."""
+    # Without the settings: if they cannot be read here, the gateway reports that.
     home = home_of(context.find_root().params.get("home"))
     return asyncio.run(control.ask_settings(home, question, target))
 
@@ -142,7 +179,7 @@ def config_check(
     left_out = [
         f"{key} {each[key]}: {each['reason']}"
         for each in logged
-        for key in _OF_OTHERS & each.keys()
+        for key in {"plugin", "engine"} & each.keys()
     ]
     for warning in (*found.warnings, *left_out):
         say(f"warning: {warning}", "yellow")
@@ -152,21 +189,17 @@ def config_check(
 def _check_another(file: Path, home: Path) -> None:
     try:
         settings = read_foreign(file, home)
-        _refuse_contradictions(settings)
+        values = {name: value for name, (_, value) in named(settings).items()}
+        found = contradictions(settings, values)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, file))) from exc
+    # The value behind a reference is not known.
+    if wrong := [f"{key}: {text}" for key, text in found if not refers(values.get(key))]:
+        raise SettingsError("\n".join(located(SettingsError("\n".join(wrong)), file)))
     say(f"{file}: its keys and values are valid. It is not in use, so it was not tried. With it:")
     for line in [*of_settings(settings)] or ["a gateway runs nothing but itself"]:
         say(f"  {line}")
     say(f"`parley --config {file} config check` tries it: reads its secrets and runs its commands")
-
-
-def _refuse_contradictions(settings: Settings) -> None:
-    """Refuse values that break a rule, except those behind a reference."""
-    values = {name: value for name, (_, value) in named(settings).items()}
-    found = contradictions(settings, values)
-    if wrong := [f"{key}: {text}" for key, text in found if not refers(values.get(key))]:
-        raise SettingsError("\n".join(wrong))
 
 
 @config_app.command("set")
@@ -187,9 +220,12 @@ def config_set(
     file, path = file_of(chosen["config"], chosen["home"]), path_of(key)
     if instead := former(path):
         raise SettingsError(f"{key} is no longer a setting: {instead}")
-    spellings = list({repr(each): each for each in (_as_yaml(value), value)}.values())
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        parsed = value
     problems: list[SettingsError] = []
-    for each in spellings:
+    for each in list({repr(each): each for each in (parsed, value)}.values()):
         try:
             is_closed = set_values(file, {path: each}, partial(_check_draft, context, file))
             break
@@ -208,38 +244,26 @@ def config_set(
     if json:
         show_json({"file": str(file), "key": key, "closed": is_closed, "reload": outcome})
         raise typer.Exit(1 if outcome and outcome["problems"] else 0)
-    say(f"{file}: {key} is {shown(each, hidden=_is_secret(after, key))}")
+    now = after.values.get(key)
+    secrets = now if isinstance(now, tuple) else (now,)
+    hidden = any(isinstance(each, SecretStr) for each in secrets)
+    say(f"{file}: {key} is {shown(each, hidden=hidden)}")
     if is_closed:
         say(f"{file}: {OWNER_ONLY}")
     if outcome is None:
         say("no gateway runs here; it counts from the next start on")
     else:
-        _show_outcome(outcome)
-
-
-def _as_yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def _is_secret(found: Loaded, key: str) -> bool:
-    value = found.values.get(key)
-    return isinstance(value, SecretStr) or (
-        isinstance(value, tuple) and any(isinstance(each, SecretStr) for each in value)
-    )
+        _show_reload(outcome)
 
 
 def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
-    """Refuse a file that a gateway could not go by; its name in the messages is that of `file`."""
+    """Refuse a file that a gateway could not use; messages name `file` instead of the draft."""
     home = context.find_root().params["home"]
     try:
         found = load_settings(config=draft, overrides={"home": home}, hint=hint)
         refuse_unusable(found.settings)
     except SettingsError as exc:
-        lines = located(exc, draft)
-        text = "\n".join(lines).replace(str(draft), file.name)
+        text = "\n".join(located(exc, draft)).replace(str(draft), file.name)
         raise SettingsError(f"nothing was changed: {text}") from exc
 
 
@@ -263,35 +287,16 @@ def config_reload(
     if json:
         show_json(outcome)
         raise typer.Exit(1 if outcome.get("problems") else 0)
-    if secrets:
-        _show_secrets(outcome)
+    if secrets and not outcome["references"]:
+        say("no setting refers to a secret, so there is nothing to read again")
     else:
-        _show_outcome(outcome)
+        _show_reload(outcome)
 
 
-def _show_outcome(outcome: dict[str, Any]) -> None:
-    """Print what became of each setting and secret.
-
-    Raises:
-        SettingsError: They are wrong, and nothing was changed.
-    """
-    if outcome["problems"]:
-        raise SettingsError("\n".join(["nothing was changed:", *outcome["problems"]]))
-    lines = [f"{words}: {line}" for key, words in _COUNTS.items() for line in outcome[key]]
-    lines += [
-        f"{words}: {line}" for key, words in _BECAME.items() for line in outcome["secrets"][key]
-    ]
-    for line in lines or ["nothing has changed"]:
-        say(line)
-
-
-_COUNTS = {
-    "live": "in effect now",
-    "next_turn": "in effect with the next turn",
-    "restart": "needs a restart",
-    "adapters": "restarted",
-    "warnings": "warning",
-}
+def _show_reload(outcome: Mapping[str, Any]) -> None:
+    if problems := outcome.get("problems"):
+        raise SettingsError("\n".join(["nothing was changed:", *problems]))
+    say("\n".join(reload_lines(outcome)) or "nothing has changed")
 
 
 @adapter_app.command("restart")
@@ -304,65 +309,49 @@ def adapter_restart(
     found = _asked(context, "restart", name)
     if json:
         show_json(found)
-        return
-    for line in found:
-        say(line)
+    else:
+        say("\n".join(found))
 
 
-def _show_secrets(found: dict[str, Any]) -> None:
-    if not found["references"]:
-        say("no setting refers to a secret, so there is nothing to read again")
-        return
-    lines = [f"{words}: {line}" for key, words in _BECAME.items() for line in found[key]]
-    for line in lines or ["nothing has changed"]:
-        say(line)
+@engines_app.command("list")
+def engines_list(context: typer.Context, *, json: AsJson = False) -> None:
+    """List the engines that were found (* is active), without running any of their code."""
+    settings = settings_of(context)
+    found, wanted = engines.available(settings.home), settings.context.engine
+    usable = {info.name: info for info in found if info.problem is None}
+    active = usable.get(wanted, usable[DEFAULT])
+    if json:
+        names = ("name", "source", "description", "offers", "problem")
+        show_json([
+            {name: getattr(info, name) for name in names} | {"active": info is active}
+            for info in found
+        ])
+    else:
+        marks = ["*" if info is active else "!" if info.problem else "" for info in found]
+        cells = [
+            (mark, info.name, info.source, info.description)
+            for mark, info in zip(marks, found, strict=True)
+        ]
+        out.print(table(("", "name", "source", "description"), cells))
+        for info in found:
+            if info.problem:
+                say(f"! {info.name} ({info.source}) cannot be used: {info.problem}", "yellow")
+    if active.name != wanted:
+        warn(f"{ENGINE} is {wanted!r}, which cannot be used: {DEFAULT} is active")
 
 
-_BECAME = {
-    "renewed": "in use",
-    "restart": "needs a restart",
-    "refused": "in use, but refused",
-    "unreadable": "not taken, the value before goes on",
-}
-
-
-def rows(loaded: Loaded) -> dict[str, dict[str, Any]]:
-    """Return every key in the order of the tree, with its value, origin and mark.
-
-    Values are JSON data without secrets; a mark says when a change takes effect.
-    """
-    return {
-        key: {
-            "value": _address(value) if key in _ADDRESSES else _masked(value),
-            "origin": loaded.origins[key],
-            "mark": mark_of(path_of(key)),
-        }
-        for key, value in loaded.values.items()
-    }
-
-
-def _address(value: Any) -> Any:
-    """Return the address of a database without its passwords: who reads it looks for the host."""
-    if value is None or isinstance(value, ReferencedSecret):
-        return _masked(value)
-    return _redactor.text(_PASSWORD.sub(rf"\1{MASK}", value.get_secret_value()))
-
-
-def show(loaded: Loaded, console: Console) -> None:
-    """Print one aligned line for each key, then the warnings; what was set stands out."""
-    table = rows(loaded)
-    shown = {key: orjson.dumps(row["value"]).decode() for key, row in table.items()}
-    widths = max(map(len, table)), min(max(map(len, shown.values())), 40)
-    for key, row in table.items():
-        style = "dim" if row["origin"] == "default" else ""
-        line = Text(f"{key:<{widths[0]}}  ", "cyan")
-        line.append(f"{shown[key]:<{widths[1]}}  ", style)
-        line.append(f"{row['mark']:<9}  ", "dim").append(row["origin"], "dim")
-        console.print(line, soft_wrap=True)
-    for warning in loaded.warnings:
-        console.print(Text(f"warning: {warning}", "yellow"), soft_wrap=True)
-
-
-def _masked(value: Any) -> Any:
-    # A plain text may hold a key as well, as the address of a server does.
-    return plain(value, lambda secret: getattr(secret, "reference", MASK), _redactor.text)
+@engines_app.command("use")
+def engines_use(context: typer.Context, name: str) -> None:
+    """Choose the engine: write `context.engine` into the settings file."""
+    before = read(context)
+    if wrong := engines.why_unusable(before.settings.home, name):
+        raise NotFound(wrong)
+    file = before.config_file or before.settings.home / CONFIG_NAME
+    set_values(file, {("context", "engine"): name})
+    say(f"{file}: {ENGINE} is {name}")
+    # Read again: a variable of the environment may override what the file now says.
+    after = read(context)
+    if after.settings.context.engine == name:
+        say("A running gateway uses it with the next turn.")
+    else:
+        warn(f"{after.origins[ENGINE]} overrides it with {after.settings.context.engine!r}")

@@ -1,12 +1,9 @@
-"""Looks after what is stored: `parley db`, `search`, `forget`, `dead-letters`, `backup`, `restore`.
+"""What is stored: `parley db`, `search`, `audit`, `forget`, `dead-letters`, `backup`, `restore`.
 
-A dead letter is what was given up. What `forget` and `dead-letters` change goes through the running
-gateway, or directly into the database where none runs.
+`forget` and `dead-letters` act through the running gateway, or without one on the database.
 """
 
 import os
-import sys
-import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Annotated, Any
 
 import orjson
 import typer
+from rich.progress import Progress
 from rich.table import Column
 
 from agent.spans import SHOWN_DIGITS
@@ -28,35 +26,39 @@ from gateway.cli.common import (
     ConversationArgument,
     Limit,
     act,
+    err,
     loaded,
     opened,
+    page_of,
     readable,
+    say,
     settings_of,
+    show_json,
+    show_lines,
+    show_next,
+    show_table,
     step_back,
     trace_in,
+    warn,
+    write_whole,
 )
-from gateway.cli.output import page_of, say, show_json, show_lines, show_next, show_table, warn
 from gateway.errors import GatewayError
 from gateway.findings.settings import plain_secrets
 from gateway.settings.loading import home_of, load_settings
 from gateway.settings.references import argument
 from gateway.settings.tree import Settings
-from gateway.storage import maintenance
+from gateway.storage import audit_log, maintenance
 from gateway.storage.database import DatabaseServer, location_of
 from gateway.storage.queue import dead_letters
 from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.reports import history
-from gateway.storage.schema import REVISION
-
-TOLD_EVERY_S = 5.0
-"""How often a copy says how far it is, where nobody watches."""
-REWRITTEN_EVERY_S = 0.1
-"""And how often where somebody does."""
+from gateway.storage.schema import REVISION, iso_time
 
 db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
 forget_app = typer.Typer(add_completion=False)
 letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
 search_app = typer.Typer(help="The index of the search.", no_args_is_help=True)
+audit_app = typer.Typer(help="The audit log.", no_args_is_help=True)
 
 
 @db_app.command("migrate")
@@ -96,7 +98,7 @@ def db_prune(
             counted = pruning.count_all(conn, retention, raw_days)
         gone = {name: each._asdict() for name, each in counted.items()}
     else:
-        # The settings of whoever asks: those of the running gateway may be older.
+        # The settings of the caller: those of the running gateway may be older.
         target = {"retention": retention.model_dump(), "raw_days": raw_days}
         gone = act(settings, "prune", orjson.dumps(target).decode())
     if json:
@@ -122,15 +124,18 @@ def db_copy(
     URLs are sqlite:///FILE and postgresql://USER@HOST/NAME, or refer to a secret that is one
     (env:NAME, file:PATH). No gateway may run on either of them.
     """
-    # What copies is imported for no other command.
     from gateway.storage import copying  # noqa: PLC0415
 
     step_back()
     home = home_of(context.find_root().params.get("home"))
-    progress = CopyProgress()
     file, server = copying.file_of(argument(source), home), copying.server_of(argument(target))
-    digests = copying.copy(file, server, progress.tell)
-    progress.end()
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("rows")
+
+        def tell(part: str, rows: int, total: int) -> None:
+            progress.update(task, description=part, completed=rows, total=total)
+
+        digests = copying.copy(file, server, tell)
     if json:
         show_json([each._asdict() for each in digests])
         return
@@ -138,30 +143,6 @@ def db_copy(
     show_table(["table", Column("rows", justify="right"), "sha256"], rows, "there was nothing")
     count = sum(each.rows for each in digests)
     say(f"{copying.shown(server)} equals {file}: {count:,} rows")
-
-
-class CopyProgress:
-    """One line of stderr, written anew on a terminal, else now and then another one."""
-
-    def __init__(self) -> None:
-        """Say nothing yet."""
-        self._is_terminal = sys.stderr.isatty()
-        self._begun = self._told = time.monotonic()
-
-    def tell(self, part: str, rows: int, total: int) -> None:
-        """Say how far a copy is: the part, rows of it, all of them."""
-        now = time.monotonic()
-        if now - self._told < (REWRITTEN_EVERY_S if self._is_terminal else TOLD_EVERY_S):
-            return
-        self._told = now
-        line = f"{part}: {rows:,} of {total:,} rows, {now - self._begun:.0f} s"
-        sys.stderr.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
-        sys.stderr.flush()
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._is_terminal:
-            sys.stderr.write("\r\x1b[K")
 
 
 @db_app.command("compact")
@@ -176,6 +157,28 @@ def search_reindex(context: typer.Context) -> None:
     """Build the index anew from the transcripts; chats go on meanwhile."""
     fed: int = act(settings_of(context), "reindex-search")
     say(f"{fed} messages were read again")
+
+
+@audit_app.command("export")
+def audit_export(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(help="Where to; else to stdout.")] = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+) -> None:
+    """Write the whole audit log as JSON lines, the oldest first."""
+    with opened(settings_of(context)) as conn:
+        rows = (
+            {"seq": row.seq, "at": iso_time(row.at), "kind": row.kind}
+            | {"conversation": row.conversation}
+            | row.text()
+            for row in audit_log.records(conn)
+        )
+        if file is None:
+            show_lines(rows)
+            return
+        size = write_whole(file, (f"{orjson.dumps(row).decode()}\n" for row in rows), force=force)
+    say(f"{file}: {size:,} bytes")
 
 
 @forget_app.command()
@@ -222,7 +225,7 @@ def letters_list(
 
 
 def _as_data(settings: Settings, letter: DeadLetter) -> dict[str, Any]:
-    """Return a letter with how its trace begins, as its chat was told and `parley logs` takes."""
+    """Return a letter with the beginning of its trace, which `parley logs` takes."""
     trace = trace_in(settings, letter.conversation, letter.asked_seq)
     return asdict(letter) | {"trace": trace[:SHOWN_DIGITS]}
 
@@ -275,10 +278,19 @@ def backup(
     if keep is None and to is None:
         keep = settings.backup.keep
     made = backups.make(settings, folder, keep)
-    if json:
-        show_json(facts_of(made))
-        return
     count = len(made.manifest["files"])
+    if json:
+        show_json({
+            "path": str(made.path),
+            "at": made.at.isoformat(),
+            "age_s": round(made.age_s(datetime.now(UTC))),
+            "bytes": made.size_bytes,
+            "files": count,
+            "left_out": dict(made.left_out),
+            "version": made.manifest["version"],
+            "revision": made.manifest["revision"],
+        })
+        return
     say(f"{made.path}: {made.size_bytes:,} bytes in {count:,} files, verified")
     if made.lacks:
         warn(made.lacks)
@@ -290,25 +302,10 @@ def backup(
 
 
 def _holds(made: Backup, file: Path, home: Path) -> bool:
-    """Whether a settings file is in a backup: one that lies elsewhere is not."""
+    """Whether a settings file is in a backup: a file outside of the home is not."""
     file, home = file.resolve(), home.resolve()
     is_here = file.is_relative_to(home)
     return is_here and f"{HOME}/{file.relative_to(home)}" in made.manifest["files"]
-
-
-def facts_of(found: Backup) -> dict[str, Any]:
-    """Return what is known of a backup, for JSON."""
-    told = found.manifest
-    return {
-        "path": str(found.path),
-        "at": found.at.isoformat(),
-        "age_s": round(found.age_s(datetime.now(UTC))),
-        "bytes": found.size_bytes,
-        "files": len(told["files"]),
-        "left_out": dict(found.left_out),
-        "version": told["version"],
-        "revision": told["revision"],
-    }
 
 
 @restore_app.command()
@@ -323,7 +320,6 @@ def restore(
     ] = None,
 ) -> None:
     """Restore a backup into an empty PARLEY_HOME, after checking it completely."""
-    # What restores is imported for no other command.
     from gateway.backup import restoring  # noqa: PLC0415
 
     step_back()
@@ -345,7 +341,7 @@ def restore(
 def _server(context: typer.Context, path: Path) -> DatabaseServer | None:
     """Return the target of a PostgreSQL copy: named by the operator, never by the backup.
 
-    A parley.yaml in the home does not count: only an interrupted restore can have left one there.
+    A parley.yaml in the home does not count: it can only come from an interrupted restore.
     """
     if backups.require(path).manifest.get("database") != DUMP:
         return None

@@ -16,8 +16,7 @@ import typer
 from adapters.registry import AccountReport
 from agent.models.openai.client import base_url_of
 from gateway.agent_ports.tools import with_walls
-from gateway.cli.common import AsJson, loaded, opened
-from gateway.cli.output import say, show_json
+from gateway.cli.common import AsJson, loaded, opened, say, show_json
 from gateway.errors import GatewayError, SettingsError
 from gateway.findings.finding import Configured, Evidence
 from gateway.findings.machine import clock_trouble

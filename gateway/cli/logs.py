@@ -16,8 +16,14 @@ from rich.console import Console
 from rich.text import Text
 
 from agent.safety.redaction import printable
-from gateway.cli.common import AsLines, conversations_at_a_tab, opened, settings_of
-from gateway.cli.output import JSON_ESCAPES, out
+from gateway.cli.common import (
+    JSON_ESCAPES,
+    AsLines,
+    conversations_at_a_tab,
+    opened,
+    out,
+    settings_of,
+)
 from gateway.errors import GatewayError, NotFound
 from gateway.logging.recent import LEVELS, LineFilter, parsed
 from gateway.logging.setup import log_path, predecessors

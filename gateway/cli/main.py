@@ -89,7 +89,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
     # Statements and no table of strings, so that mypy and import-linter see what is imported.
     match name:
         case "usage":
-            from gateway.cli.usage import usage_app as found
+            from gateway.cli.status import usage_app as found
         case "run":
             from gateway.cli.run import run_app as found
         case "setup":
@@ -127,15 +127,15 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "sessions":
             from gateway.cli.sessions import sessions_app as found
         case "engines":
-            from gateway.cli.engines import engines_app as found
+            from gateway.cli.config import engines_app as found
         case "pair":
             from gateway.cli.people import pair_app as found
         case "prompt":
-            from gateway.cli.prompt import prompt_app as found
+            from gateway.cli.policy import prompt_app as found
         case "audit":
-            from gateway.cli.audit import audit_app as found
+            from gateway.cli.db import audit_app as found
         case "policy":
-            from gateway.cli.audit import policy_app as found
+            from gateway.cli.policy import policy_app as found
         case "search":
             from gateway.cli.db import search_app as found
         case "adapter":
@@ -184,14 +184,14 @@ def main() -> None:
     """
     os.umask(0o077)
     if instead := GONE.get(" ".join(sys.argv[1:3])):
-        from gateway.cli.output import warn
+        from gateway.cli.common import warn
 
         warn(f"`parley {' '.join(sys.argv[1:3])}` went; instead: {instead}", "red")
         sys.exit(2)
     try:
         app(prog_name="parley")
     except GatewayError as exc:
-        from gateway.cli.output import warn
+        from gateway.cli.common import warn
 
         warn(str(exc), "red")
         sys.exit(1)
@@ -201,7 +201,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in th
     if wanted:
         from importlib.metadata import version
 
-        from gateway.cli.output import say
+        from gateway.cli.common import say
 
         say(f"parley {version('parley')}")
         raise typer.Exit

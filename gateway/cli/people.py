@@ -20,8 +20,23 @@ import typer
 from adapters.door import OWNER
 from agent.messages import count
 from gateway.access.web_door import sign_in_address
-from gateway.cli.common import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
-from gateway.cli.output import NO_MORE, out, page_of, say, show_lines, show_next, show_table, table
+from gateway.cli.common import (
+    AFTER,
+    LISTED,
+    NO_MORE,
+    AsLines,
+    Limit,
+    act,
+    opened,
+    out,
+    page_of,
+    say,
+    settings_of,
+    show_lines,
+    show_next,
+    show_table,
+    table,
+)
 from gateway.errors import GatewayError, GatewayNotRunning
 from gateway.http import control
 from gateway.settings.tree import Settings

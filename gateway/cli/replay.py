@@ -14,11 +14,10 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from agent.plugins.engines import available
+from agent.plugins.engines import why_unusable
 from agent.plugins.loading import PLUGINS
 from agent.settings import AuxiliarySettings
-from gateway.cli.common import loaded
-from gateway.cli.output import out
+from gateway.cli.common import loaded, out
 from gateway.errors import SettingsError
 from gateway.replay.player import facts_in, playing
 from gateway.replay.recordings import BadRecording, Recording, load_recordings
@@ -61,8 +60,9 @@ def replay(  # noqa: PLR0913 - an option each
         prompt_caching__strategy=strategy,
         prompt_caching__cache_ttl=ttl,
     ).settings
-    if engine is not None:
-        _check_engine(settings.home, engine)
+    # A gateway would replace an engine that it cannot use by its own.
+    if engine is not None and (wrong := why_unusable(settings.home, engine)):
+        raise SettingsError(f"--engine {engine}: {wrong}")
     if not asyncio.run(play_files(settings, files, out, gap)):
         raise typer.Exit(1)
 
@@ -88,15 +88,6 @@ async def play_files(
     failed = [result for result in results if result.problem]
     console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
     return not failed
-
-
-def _check_engine(home: Path, name: str) -> None:
-    """Refuse an engine that is not there, which a gateway would replace by its own."""
-    found = available(home)
-    usable = sorted({info.name for info in found if info.problem is None})
-    if name not in usable:
-        why = next((info.problem for info in found if info.name == name), "there is no such engine")
-        raise SettingsError(f"--engine {name}: {why}; there are: {', '.join(usable)}")
 
 
 def _load(file: Path) -> list[Recording]:

@@ -12,8 +12,7 @@ from agent.models.factory import resolve_provider
 from gateway import app
 from gateway.access.web_door import sign_in_address
 from gateway.app import Welcome
-from gateway.cli.common import loaded
-from gateway.cli.output import warn
+from gateway.cli.common import loaded, warn
 from gateway.logging.setup import configure_logging
 from gateway.reload.reloading import Known, Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of

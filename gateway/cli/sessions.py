@@ -24,20 +24,18 @@ from agent.safety.redaction import printable
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
+    JSON_ESCAPES,
     LISTED,
+    NO_MORE,
     AsLines,
     ConversationArgument,
     Limit,
     conversation_id,
     opened,
-    settings_of,
-)
-from gateway.cli.output import (
-    JSON_ESCAPES,
-    NO_MORE,
     out,
     page_of,
     say,
+    settings_of,
     show_lines,
     show_next,
     table,

@@ -17,8 +17,7 @@ import typer
 
 from adapters.registry import Platform
 from agent.safety.threats import revealed
-from gateway.cli.common import AsJson, loaded
-from gateway.cli.output import say, show_json, warn
+from gateway.cli.common import AsJson, loaded, say, show_json, warn
 from gateway.errors import GatewayError
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of

@@ -68,6 +68,12 @@ def now(conn: Connection) -> float:
     return at
 
 
+def id_in(text: str) -> int | None:
+    """Return the id that a text is; None if it is not a number that fits into a column of ids."""
+    # Without `isascii` digits of other scripts would be ids too.
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def iso_time(at: float) -> str:
     """Return a stored time as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,8 +7,9 @@ the start: for them the log says that a restart is needed.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 
@@ -65,6 +66,28 @@ class SettingsReloaded:
     adapters: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     secrets: Reloaded = field(default_factory=Reloaded)
+
+
+_WORDS = {
+    "live": "in effect now",
+    "next_turn": "in effect with the next turn",
+    "restart": "needs a restart",
+    "adapters": "restarted",
+    "warnings": "warning",
+    "renewed": "in use",
+    "refused": "in use, but refused",
+    "unreadable": "not taken, the value before goes on",
+}
+
+
+def reload_lines(done: Mapping[str, Any]) -> list[str]:
+    """Describe a reload of settings, or of secrets alone: a line for each key that changed.
+
+    Args:
+        done: The fields of a `SettingsReloaded` or a `Reloaded`.
+    """
+    lines = [f"{words}: {each}" for name, words in _WORDS.items() for each in done.get(name, ())]
+    return lines + (reload_lines(done["secrets"]) if "secrets" in done else [])
 
 
 @dataclass(slots=True)

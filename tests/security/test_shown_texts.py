@@ -14,7 +14,7 @@ from adapters.rendering import rendered
 from adapters.rendering.markdown import to_html
 from adapters.web.events import page_html
 from agent.safety.redaction import printable
-from gateway.cli.output import JSON_ESCAPES
+from gateway.cli.common import JSON_ESCAPES
 from tests.adapters.rendering.test_renderer import calls_of, most_calls
 from tests.adapters.web.conftest import serving
 from tests.adapters.web.streams import listen

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from agent.plugins import engines, loading
 from agent.safety.threats import revealed
@@ -13,7 +14,7 @@ from gateway.settings.changes import located
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
 from gateway.storage.people import mcp
-from gateway.supervision.rotation import SettingsReloaded
+from gateway.supervision.rotation import SettingsReloaded, reload_lines
 
 SETTINGS = f"{HOME}/settings"
 ACCOUNTS = f"{HOME}/settings/accounts"
@@ -73,17 +74,8 @@ async def reload(ask: Ask) -> Result:
 
 
 def told(done: SettingsReloaded) -> str:
-    """Return what became of a reload in a few sentences."""
-    parts = (
-        ("In use now", (*done.live, *done.secrets.renewed)),
-        ("In use from the next turn on", done.next_turn),
-        ("Needs a restart", (*done.restart, *done.secrets.restart)),
-        ("Restarted", done.adapters),
-        ("Refused by its provider", done.secrets.refused),
-        ("Cannot be read", done.secrets.unreadable),
-    )
-    said = [f"{words}: {', '.join(names)}." for words, names in parts if names]
-    return " ".join(said) or "Read again; nothing has changed."
+    """Return the result of a reload in a sentence."""
+    return f"Read again: {'; '.join(reload_lines(asdict(done))) or 'nothing has changed'}."
 
 
 @action(f"{ACCOUNTS}/{{name}}/restart")

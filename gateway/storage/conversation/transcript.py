@@ -12,7 +12,7 @@ from agent.ports import PastMessage
 from agent.tokens import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.schema import blob, iso_time, message, now_s
+from gateway.storage.schema import blob, id_in, iso_time, message, now_s
 
 END = 2**31 - 1
 """Behind every message: the largest `seq` that the databases can hold."""
@@ -229,11 +229,9 @@ def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) 
 
 def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | None:
     """Return a stored output of this conversation; None if it has none by that id."""
-    number = output_id.removeprefix("o")
-    if not (number.isascii() and number.isdigit() and len(number) < INT64_DIGITS):
-        return None
+    number = id_in(output_id.removeprefix("o"))
     return conn.scalar(
-        select(blob.c.body).where(blob.c.id == int(number), blob.c.conversation == conversation_id)
+        select(blob.c.body).where(blob.c.id == number, blob.c.conversation == conversation_id)
     )
 
 

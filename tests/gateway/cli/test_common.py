@@ -1,4 +1,4 @@
-"""The settings of commands that only read: also while parley.yaml has a mistake."""
+"""Where commands print to, and their settings: also while parley.yaml has a mistake."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.safety.redaction import MASK
+from gateway.cli import common
 from gateway.settings.loading import LAST_USED, keep_last_used, load_settings
 from tests.gateway.cli.test_main import Process, fill
 from tests.support.command_line import Run as Parley
@@ -113,3 +114,10 @@ def test_a_running_gateway_is_asked_while_its_file_is_wrong(parley: Parley, home
         # What writes goes through the gateway, as before.
         assert "there is no dead letter" in parley("dead-letters", "drop", "t9").err
         process.end()
+
+
+@pytest.mark.parametrize("name", ["out", "err"])
+def test_names_of_emoji_are_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever prints, and however: `a:100:b` is no picture."""
+    getattr(common, name).print("a:100:b")
+    assert getattr(capsys.readouterr(), name) == "a:100:b\n"

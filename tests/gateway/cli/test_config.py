@@ -1,14 +1,17 @@
-"""`parley config show`: values, origins, and no secret in sight."""
+"""`parley config`, `adapter` and `engines`: values, origins, and no secret in sight."""
 
-import io
+import re
 from pathlib import Path
 
+import orjson
 import pytest
 import yaml
-from rich.console import Console
 
-from gateway.cli.config import rows, show
+from gateway.cli.config import rows
 from gateway.settings.loading import Loaded, load_settings
+from tests.agent.engines import views
+from tests.agent.engines.views import engine_source
+from tests.support.command_line import Result, Run, one_line
 from tests.support.command_line import Run as Parley
 
 YAML = """
@@ -56,11 +59,13 @@ def test_secrets_are_masked_and_their_absence_is_shown(loaded: Loaded) -> None:
     assert "hunter2" not in str(rows(loaded))
 
 
-def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
+def test_the_list_has_one_line_for_each_key_and_warning(
+    parley: Parley, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lines are not wrapped, so that they can be searched."""
-    out = io.StringIO()
-    show(loaded, Console(file=out, width=20))
-    lines = out.getvalue().splitlines()
+    monkeypatch.setenv("PARLEY_WEB__PORT", "1")
+    printed = parley("config", "show").out
+    lines = printed.splitlines()
     assert len(lines) == len(loaded.values) + len(loaded.warnings)
     assert next(line for line in lines if line.startswith("web.port")).split() == [
         "web.port",
@@ -70,7 +75,7 @@ def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
     ]
     warning = "fallbacks.0.retry_for_s is set, but has no effect: that of `model` holds for all"
     assert f"warning: {warning}" in lines
-    assert "hunter2" not in out.getvalue()
+    assert "hunter2" not in printed
 
 
 def test_it_says_which_sandbox_holds(parley: Parley, tmp_path: Path) -> None:
@@ -205,3 +210,103 @@ def test_a_setting_that_went_cannot_be_set(parley: Parley, tmp_path: Path) -> No
     assert done.code == 1
     assert "alerts.per_hour is no longer a setting: it is 10" in done.err
     assert not (tmp_path / "parley.yaml").exists()
+
+
+ROW = re.compile(r"([*! ]) +(\S+) +(plugin|built-in)")
+
+
+def marked(result: Result) -> dict[str, tuple[str, str]]:
+    """Return the mark and the source of each row of the table, by name."""
+    found = (ROW.match(line) for line in result.out.splitlines())
+    return {row[2]: (row[1], row[3]) for row in found if row}
+
+
+def test_the_engines_are_listed(parley: Run, tmp_path: Path) -> None:
+    """With source, description, what is active, and what is wrong."""
+    views.write_plugin(tmp_path, "sound", "raise AssertionError('this must not run')")
+    views.write_plugin(tmp_path, "empty", "", "notes.txt")
+    result = parley("engines", "list")
+    assert (result.code, result.err) == (0, "")
+    assert marked(result) == {
+        "empty": ("!", "plugin"),
+        "sound": (" ", "plugin"),
+        "compressor": ("*", "built-in"),
+        "rounds": (" ", "built-in"),
+        "lcm": (" ", "built-in"),
+    }
+    assert "! empty (plugin) cannot be used: " in result.out
+    assert "has neither __init__.py nor engine.py" in result.out
+
+
+def test_the_list_of_engines_as_json(parley: Run, tmp_path: Path) -> None:
+    """What the table holds; stdout is JSON alone, also where something is to be said."""
+    views.write_plugin(tmp_path, "empty", "", "notes.txt")
+    (tmp_path / "parley.yaml").write_text("context: {engine: empty}\n")
+    result = parley("engines", "list", "--json")
+    found = {each["name"]: each for each in orjson.loads(result.out)}
+    assert "neither __init__" in found["empty"]["problem"]
+    assert [name for name, each in found.items() if each["active"]] == ["compressor"]
+    assert "compressor is active" in result.err
+
+
+def test_markup_in_a_description_is_shown_as_it_is(parley: Run, tmp_path: Path) -> None:
+    """It is text of strangers."""
+    folder = views.write_plugin(tmp_path, "sound", engine_source("sound"))
+    (folder / "plugin.yaml").write_text("description: '[red]loud[/b]'\n")
+    assert "[red]loud[/b]" in parley("engines", "list").out
+
+
+def test_what_cannot_be_active_is_told(parley: Run, tmp_path: Path) -> None:
+    """The mark stands where the choice falls back to."""
+    (tmp_path / "parley.yaml").write_text("context: {engine: nobody}\n")
+    result = parley("engines", "list")
+    assert marked(result)["compressor"][0] == "*"
+    assert "'nobody', which cannot be used: compressor is active" in result.err
+
+
+def test_an_engine_is_chosen(parley: Run, tmp_path: Path) -> None:
+    """The file keeps everything else; a restart is needed."""
+    file = tmp_path / "parley.yaml"
+    file.write_text("# mine\nqueue: {mode: followup}\n")
+    result = parley("engines", "use", "rounds")
+    assert (result.code, result.err) == (0, "")
+    assert "with the next turn" in result.out
+    assert file.read_text() == "# mine\nqueue: {mode: followup}\ncontext: {engine: rounds}\n"
+    assert marked(parley("engines", "list"))["rounds"][0] == "*"
+
+
+def test_a_plugin_is_chosen_in_another_place(parley: Run, tmp_path: Path) -> None:
+    """`--home` and `--config` say where."""
+    views.write_plugin(tmp_path / "other", "sound", engine_source("sound"))
+    config = tmp_path / "my.yaml"
+    config.write_text("")
+    place = ("--home", str(tmp_path / "other"), "--config", str(config))
+    assert parley(*place, "engines", "use", "sound").code == 0
+    assert config.read_text() == "context:\n  engine: sound\n"
+    assert marked(parley(*place, "engines", "list"))["sound"][0] == "*"
+    assert not (tmp_path / "other" / "parley.yaml").exists()
+
+
+def test_an_unknown_engine_is_refused(parley: Run, tmp_path: Path) -> None:
+    """The error lists what there is, and nothing is written."""
+    for name, reason in (("nobody", "there is no engine 'nobody'"), ("empty", "neither __init__")):
+        views.write_plugin(tmp_path, "empty", "", "notes.txt")
+        failure = one_line(parley("engines", "use", name))
+        assert reason in failure
+        assert failure.endswith("there are: compressor, rounds, lcm")
+    assert not (tmp_path / "parley.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("PARLEY_CONTEXT__ENGINE", "compressor"), ("PARLEY_CONTEXT", '{"engine": "compressor"}')],
+)
+def test_a_variable_that_overrides_is_told(
+    parley: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    """The file has the choice, the next start has not."""
+    monkeypatch.setenv(variable, value)
+    result = parley("engines", "use", "rounds")
+    assert (tmp_path / "parley.yaml").read_text() == "context:\n  engine: rounds\n"
+    assert f"{variable} overrides it with 'compressor'" in result.err
+    assert "next start" not in result.out

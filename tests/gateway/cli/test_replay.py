@@ -28,7 +28,7 @@ OPTIONS = {
     "strategy": ("prompt_caching", "strategy"),
     "ttl": ("prompt_caching", "cache_ttl"),
 }
-ENGINES = "compressor, lcm, rounds"
+ENGINES = "compressor, rounds, lcm"
 PLUGIN = """
 from typing import ClassVar
 from agent.context_compressor import ContextCompressor
@@ -254,7 +254,7 @@ def test_the_window_has_a_default(tmp_path: Path) -> None:
         ),
         ({"threshold": "nan"}, "compression.threshold: nan in --threshold is not allowed"),
         ({"engine": ""}, "context.engine: '' in --engine is not allowed"),
-        ({"engine": "x"}, f"--engine x: there is no such engine; there are: {ENGINES}"),
+        ({"engine": "x"}, f"--engine x: there is no engine 'x'; there are: {ENGINES}"),
         (
             {"strategy": "x"},
             "'x' in --strategy is not allowed; must be 'system_and_3' or 'anchored'",

@@ -125,8 +125,8 @@ def test_a_reload_is_told_in_words() -> None:
         secrets=Reloaded(refused=("model.api_key",)),
     )
     assert told(done) == (
-        "In use now: budget.daily_usd. In use from the next turn on: model.name."
-        " Needs a restart: web.port. Refused by its provider: model.api_key."
+        "Read again: in effect now: budget.daily_usd; in effect with the next turn: model.name;"
+        " needs a restart: web.port; in use, but refused: model.api_key."
     )
 
 
