@@ -1,6 +1,6 @@
 """Changes one value of the settings file and not a byte beside it: comments and order stay.
 
-Used by commands that write settings (gateway/cli/config.py, gateway/cli/engines.py). PyYAML tells
+Used by commands that write settings (gateway/cli/config.py). PyYAML tells
 where things stand; the text is changed there, and read again before it takes the file's place.
 """
 
