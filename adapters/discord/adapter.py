@@ -1,34 +1,45 @@
-"""The Discord adapter: receives, renders and sends for one bot."""
+"""The Discord adapter: receives, renders and sends for one bot, and downloads files sent to it."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
 
 from adapters.base import Clock, Intake, Renderer
 from adapters.discord.buttons import Buttons
 from adapters.discord.client import LIMITS, Api, Shard
-from adapters.discord.files import fetch
-from adapters.discord.find_sent import find_unfinished
+from adapters.discord.errors import mapped_call
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.preview import DiscordPreviews
-from adapters.discord.reactions import Reactions
+from adapters.discord.preview import DiscordPreviews, Reactions
 from adapters.discord.receive import Receiver
 from adapters.discord.render import render
-from adapters.discord.send import Posts, Sender
+from adapters.discord.send import Posts, Sender, find_unfinished
 from adapters.discord.threads import ChannelKinds, Threads
+from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
 from adapters.messages import Address, Attachment, MessageRef
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
+from adapters.wire import read_within
+from agent.network import in_words
+
+_HOSTS = {"cdn.discordapp.com", "media.discordapp.net"}
+_CHUNK_BYTES = 65_536
+_GONE = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
 
 def renderer(_settings: DiscordSettings) -> Renderer:
-    """Return how text is shown, the same for all accounts."""
+    """Return the function that splits answers into messages."""
     return render
 
 
 def build(settings: DiscordSettings, host: Host) -> "DiscordAdapter":
-    """Return the adapter of one account, as the register calls it."""
+    """Return the adapter of one account."""
     limits = replace(LIMITS, share=host.share)
     return DiscordAdapter(settings, host.intake, host.commands, limits=limits)
 
@@ -36,11 +47,10 @@ def build(settings: DiscordSettings, host: Host) -> "DiscordAdapter":
 class DiscordAdapter:
     """One bot on Discord; implements `adapters.base.Adapter`.
 
-    A row is shown once: by its nonce, and by a look-up in the channel where its outcome is
-    unknown. Its previews are messages like others, so sends are not called idempotent.
+    A row is shown once: by its nonce, and by a look-up in the channel if its outcome is unknown.
+    Its previews are messages like others, so sends are not called idempotent.
 
     Args:
-        settings: The bot's block; a token must be in it.
         commands: The command menu: (name, description), names without a slash.
 
     Raises:
@@ -76,7 +86,6 @@ class DiscordAdapter:
         self._previews = DiscordPreviews(self._api, posts, kinds)
         sender = Sender(self._api, posts, kinds, buttons.pending, self._previews)
         reactions = Reactions(self._api, threads, reactions=settings.reactions)
-        # What one part does alone.
         self.render = render
         self.send = sender.send
         self.preview = self._previews.show
@@ -86,10 +95,6 @@ class DiscordAdapter:
         self.show_working = reactions.show_working
         self.acknowledge = reactions.acknowledge
 
-    async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Download a file; see `Adapter.fetch`."""
-        return await fetch(self._api, attachment, limit_bytes, self._settings.api_url)
-
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
@@ -97,3 +102,84 @@ class DiscordAdapter:
         if (ref := await self._previews.arrived(question)) is not None:
             return ref
         return await find_unfinished(self._api, question, nonce, others)
+
+    async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        """Download a file; an expired link is looked up again in its message.
+
+        See `Adapter.fetch`.
+        """
+        if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
+            raise FetchRejected(f"the file is larger than {limit_bytes} bytes")
+        try:
+            location = orjson.loads(attachment.ref)
+            location = {name: str(location[name]) for name in ("channel", "message", "id", "url")}
+        except (ValueError, LookupError, TypeError) as exc:
+            raise FetchRejected("it is not known where the file is") from exc
+        try:
+            return await self._download(location["url"], limit_bytes)
+        except Expired:
+            url = await self._fresh_url(location)
+        try:
+            return await self._download(url, limit_bytes)
+        except Expired as exc:
+            raise FetchRejected("the file does not exist any more") from exc
+
+    async def _download(self, url: str, limit_bytes: int) -> bytes:
+        if not url:
+            raise Expired
+        # The address came with a message: it must not lead into the operator's network.
+        if not is_discords(url, self._settings.api_url):
+            raise FetchRejected("the file is not on Discord's servers")
+
+        async def taken(answer: aiohttp.ClientResponse) -> bytes:
+            check_status(answer.status)
+            return await read_within(answer.content.iter_chunked(_CHUNK_BYTES), limit_bytes)
+
+        try:
+            return await self._api.download(url, taken)
+        except (aiohttp.ClientError, OSError, SendDelayed) as exc:
+            raise FetchDelayed(f"the file cannot be read: {in_words(exc)}") from exc
+
+    async def _fresh_url(self, location: dict[str, str]) -> str:
+        try:
+            with mapped_call():
+                message = await self._api.message(location["channel"], location["message"])
+                return _url_in(message, location["id"])
+        except SendDelayed as exc:
+            raise FetchDelayed(str(exc)) from exc
+        except SendRejected as exc:
+            raise FetchRejected(f"the file cannot be had any more: {exc}") from exc
+
+
+class Expired(Exception):
+    """The link does not lead to the file any more."""
+
+
+def is_discords(url: str, api_url: str | None) -> bool:
+    """Whether a URL leads to Discord's file servers, or to the host of the configured server."""
+    target = URL(url)
+    if api_url is not None and target.host == URL(api_url).host:
+        return True
+    return target.scheme == "https" and target.host in _HOSTS
+
+
+def check_status(status: int) -> None:
+    """Accept only an answer that contains the file.
+
+    Raises:
+        Expired: The link does not lead to it any more.
+        FetchDelayed: It does, but not now.
+    """
+    if status in _GONE:
+        raise Expired
+    if status != HTTPStatus.OK:
+        raise FetchDelayed(f"Discord's file server answered with status {status}")
+
+
+def _url_in(message: Any, number: str) -> str:
+    snapshots = [each["message"] for each in message.get("message_snapshots") or ()]
+    for said in [message, *snapshots]:
+        for file in said.get("attachments", ()):
+            if file["id"] == number:
+                return str(file["url"])
+    raise FetchRejected("the file does not exist any more")

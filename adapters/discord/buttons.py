@@ -1,8 +1,7 @@
-"""Slash commands and buttons, and how Discord is told within 3 s that they were received.
+"""Slash commands and buttons, and their acknowledgement within 3 s.
 
-An interaction is committed like any other message and acknowledged after that. A slash command's
-answer takes the place of "thinking…" for 14 minutes; what `send` needs for it is the message's ref.
-The menu is set as the application's global commands, and only when it has changed.
+An interaction is committed like any other message and acknowledged after that. For 14 minutes a
+slash command's answer replaces "thinking…"; what `send` needs for it is the message's ref.
 """
 
 import time
@@ -40,7 +39,7 @@ _STRING = 3
 OPTION = "text"
 """Name of a command's one option."""
 ANSWERABLE_S = 14 * 60.0
-"""How long an answer may take the place of "thinking…". Source: tokens live 15 minutes."""
+"""How long an answer may replace "thinking…". Source: tokens live 15 minutes."""
 # Ids count milliseconds from the beginning of 2015, above 22 bits of something else.
 # Source: https://discord.com/developers/docs/reference#snowflakes
 _EPOCH_MS = 1_420_070_400_000
@@ -48,7 +47,6 @@ _PREFIX = "interaction:"
 _EPHEMERAL = 1 << 6
 # Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
 _MAX_TEXT_CHARS = 2000
-# Types of interactions, and of answers to them.
 # Source: https://discord.com/developers/docs/interactions/receiving-and-responding
 _COMMAND, _COMPONENT = 2, 3
 _MESSAGE, _DEFERRED, _UPDATE = 4, 5, 7
@@ -58,7 +56,7 @@ _NOT_TAKEN = "I could not take this just now. Please try again."
 
 
 def menu_of(commands: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the menu as Discord takes it: each command has one optional text option."""
+    """Return Discord's form of the menu: each command has one optional text option."""
     option = {"type": _STRING, "name": OPTION, "description": "What to say with it"}
     return [
         {
@@ -72,26 +70,28 @@ def menu_of(commands: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def is_same(menu: Sequence[dict[str, Any]], registered: Any) -> bool:
-    """Whether Discord's list says the same as the menu, in whatever order and wrapping."""
-    return _words(menu) == _words(registered)
+    """Whether Discord's list has the same names and descriptions as the menu, in any order."""
 
+    def words(commands: Any) -> set[tuple[str, ...]]:
+        parts = ((each, *(each.get("options") or ())) for each in commands)
+        return {
+            tuple(word for it in own for word in (it["name"], it["description"])) for own in parts
+        }
 
-def _words(commands: Any) -> set[tuple[str, ...]]:
-    parts = ((each, *(each.get("options") or ())) for each in commands)
-    return {tuple(word for it in own for word in (it["name"], it["description"])) for own in parts}
+    return words(menu) == words(registered)
 
 
 async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, str]]) -> None:
-    """Make Discord's menu the same as ours; a failure costs only the menu."""
+    """Set the application's global commands if they differ; a failure costs only the menu."""
     menu = menu_of(commands)
     path = "/applications/{application_id}/commands"
     try:
         with mapped_call():
             registered = await api.get(path, application_id=application)
-            # Each change counts against a daily limit, and clients load the menu anew.
+            # Each change counts against a daily limit, and clients load the menu again.
             if is_same(menu, registered):
                 return
-            await api.call("PUT", path, json=menu, application_id=application)
+            await api.call("PUT", path, menu, application_id=application)
     except AdapterError as exc:
         log.warning("discord_commands_not_set", reason=str(exc))
     else:
@@ -100,7 +100,7 @@ async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, st
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """What it takes to put an answer in the place of "thinking…"."""
+    """What an answer needs to replace "thinking…"."""
 
     application: str
     token: str
@@ -108,7 +108,7 @@ class Callback:
 
     @classmethod
     def parse(cls, ref: str | None) -> "Callback | None":
-        """Return the callback that a `message_ref` holds, None if it is that of a message."""
+        """Return the callback in a `message_ref`, or None if that names a message."""
         if ref is None or not ref.startswith(_PREFIX):
             return None
         application, token, number = ref.removeprefix(_PREFIX).split(":", 2)
@@ -116,12 +116,12 @@ class Callback:
 
     @property
     def ref(self) -> str:
-        """The `message_ref` that holds it."""
+        """The `message_ref` that contains it."""
         return f"{_PREFIX}{self.application}:{self.token}:{self.id}"
 
     @property
     def age_s(self) -> float:
-        """How long ago the interaction was made."""
+        """Seconds since the interaction was made."""
         return time.time() - snowflake_s(self.id)
 
 
@@ -145,7 +145,7 @@ def snowflake_s(number: str) -> float:
 
 
 def snowflake_at(seconds: float) -> int:
-    """Return the least id that could have been made then."""
+    """Return the least id that could have been made at a time, in seconds since 1970."""
     # Below 0 there were no ids yet: everything in the channel is newer.
     return max(int(seconds * 1000) - _EPOCH_MS, 0) << 22
 
@@ -153,19 +153,18 @@ def snowflake_at(seconds: float) -> int:
 def to_interaction(
     data: Any, account: str, channel_kind: ChannelKind | None
 ) -> Interaction | Poison | None:
-    """Return what an interaction says, Poison if it cannot be decoded, None if nothing.
+    """Read an interaction: Poison if it cannot be decoded, None for kinds that are not used.
 
     Args:
-        channel_kind: Where it happened, if that is known; else the interaction tells.
+        channel_kind: Of its channel; None if the interaction contains it.
     """
     try:
         decoded = _Interaction.model_validate(data)
         channel_kind = channel_kind if channel_kind is not None else kind_of(decoded.channel)
     except (ValidationError, LookupError, TypeError):
         return unread(data, account, "an interaction that cannot be read")
-    text = _text(decoded)
     user = decoded.member.user if decoded.member else decoded.user
-    if text is None or user is None:
+    if not (text := decoded.text) or user is None:
         return None
     callback = Callback(decoded.application_id, decoded.token, decoded.id)
     address = address_in(decoded.channel_id or str(decoded.channel["id"]), account, channel_kind)
@@ -182,7 +181,6 @@ def to_interaction(
     )
     if decoded.message is None:
         return Interaction(callback, message)
-    # What stands on the pressed button.
     chosen = decoded.data.custom_id
     buttons = (button for row in decoded.message.components for button in row.components)
     labels = (it.label for it in buttons if it.custom_id == chosen and it.label)
@@ -198,7 +196,7 @@ class Buttons:
         self._intake = intake
 
     async def take(self, interaction: Interaction) -> Admission:
-        """Commit an interaction; whatever the intake raises, the person is told and it goes on."""
+        """Commit an interaction; if the intake raises, ask the user to try again, and raise it."""
         key = interaction.callback.id
         self.pending.begin(key)
         try:
@@ -209,9 +207,9 @@ class Buttons:
             raise
 
     async def acknowledge(self, interaction: Interaction, admission: Admission) -> None:
-        """Tell Discord that an interaction was received; best effort."""
+        """Answer an interaction after its commit; best effort."""
         try:
-            # The first one was answered; a second answer is refused by Discord.
+            # A duplicate's first copy was answered; Discord refuses a second answer.
             if admission.outcome != "duplicate":
                 await self._respond(interaction, _response(interaction, admission))
         finally:
@@ -259,6 +257,7 @@ class _Data(WirePart):
 
 
 class _Interaction(WirePart):
+    # Types that are not used (pings, menus, forms) are decoded, too: they are no Poison.
     id: Id
     application_id: Id
     type: Literal[1, 2, 3, 4, 5]
@@ -271,18 +270,19 @@ class _Interaction(WirePart):
     data: _Data = _Data()
     message: _Pressed | None = None
 
-
-def _text(decoded: _Interaction) -> str | None:
-    if decoded.type == _COMPONENT:
-        return decoded.data.custom_id or None
-    if decoded.type != _COMMAND or decoded.data.type != _CHAT_INPUT:
-        return None
-    given = [str(option.value) for option in decoded.data.options if option.value is not None]
-    return " ".join([f"/{decoded.data.name}", *given])
+    @property
+    def text(self) -> str:
+        """The command or the button's text; "" for other interactions."""
+        if self.type == _COMPONENT:
+            return self.data.custom_id
+        if self.type != _COMMAND or self.data.type != _CHAT_INPUT:
+            return ""
+        given = [str(option.value) for option in self.data.options if option.value is not None]
+        return " ".join([f"/{self.data.name}", *given])
 
 
 def noted(content: str, note: str) -> str:
-    """Return a message with what became of it noted below, if there is room."""
+    """Return a message with a note below, if there is room."""
     text = f"{content}\n-# {note}".strip()
     # A text that is too long is refused as a whole, and the buttons would stay.
     return text if len(text) <= _MAX_TEXT_CHARS else content
@@ -291,8 +291,7 @@ def noted(content: str, note: str) -> str:
 def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
     if admission.outcome in {"denied", "ignored"}:
         return _said(admission.told or _DENIED)
-    # "Thinking…" can take the answer within 15 minutes; without it Discord shows an error after 3
-    # s.
+    # "Thinking…": without an answer Discord shows an error after 3 s.
     if interaction.pressed is None:
         return {"type": _DEFERRED}
     if admission.answer == "refused":
@@ -303,7 +302,6 @@ def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
 
 
 def _said(text: str) -> dict[str, Any]:
-    """Return an answer that only the person sees."""
-    # Others in the channel need not know who was refused.
+    """Return an answer that only the user sees, such as a refusal."""
     data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": _NOBODY}
     return {"type": _MESSAGE, "data": data}

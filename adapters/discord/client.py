@@ -1,6 +1,6 @@
 """discord.py's HTTP API as Parley uses it, with and without a connection to the gateway.
 
-Requests raise what `adapters.discord.errors` maps; who asked for a request never ends it.
+Requests raise what `adapters.discord.errors` maps; a caller that is cancelled does not end one.
 """
 
 import asyncio
@@ -44,17 +44,19 @@ UNSAID_RETRY_S = 5.0
 # channel is not published, Discord's answers have named 5 in 5 s for years.
 LIMITS = PaceLimits(per_s=50, chat_interval_s=1.0, chat_burst=5, typing_interval_s=8.0)
 LONGEST_WAIT_S = 5.0
-"""How long an answer waits for what must come before it."""
+"""Longest wait of an answer for its thread or its acknowledgement."""
 _CLOCK_GRAIN_S = 0.01
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
 
-# Any 429 is raised and never slept through: who asked knows better what to do meanwhile.
+# Any 429 is raised and never slept through: the caller knows better what to do meanwhile.
 _NO_SILENT_WAIT_S = 0.001
 
 T = TypeVar("T")
 # Between the attempts of `answer_to`, where Discord does not say how long to wait.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+MESSAGES = "/channels/{channel_id}/messages"
+MESSAGE = MESSAGES + "/{message_id}"
 PAGE = 100
 """Most messages in one answer. Source: GET /channels/{id}/messages."""
 # The form that Discord asks for. Source: https://discord.com/developers/docs/reference#user-agent
@@ -77,33 +79,26 @@ _READS = 1 << 18 | 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of the connections of a bot, over which Discord spreads its servers.
+    """One of `of` connections of a bot, over which Discord spreads its servers.
 
-    From 2,500 servers on Discord takes no single one. Direct chats come over the first. Each is
-    received for by one process at a time; they are spread over the processes that there are.
+    A bot in more than 2,500 servers must have several. Direct chats come over the first (0). One
+    process at a time receives over each; they are spread over all processes.
     Source: https://docs.discord.com/developers/events/gateway#sharding
-
-    Attributes:
-        number: From 0 on.
-        of: How many there are.
     """
 
     number: int = 0
     of: int = 1
 
-    def tells_of(self, guild: str | None) -> bool:
-        """Tell whether this connection receives a server's events; None: direct messages."""
-        its = (int(guild) >> _ID_BITS_OF_TIME) % self.of if guild else 0
-        return self.number == its
+    def receives(self, guild: str | None) -> bool:
+        """Whether this connection receives a server's events; None for direct messages."""
+        return self.number == ((int(guild) >> _ID_BITS_OF_TIME) % self.of if guild else 0)
 
 
 class Http(HTTPClient):
-    """The SDK's HTTP client; every request ends in bounded time and says why.
-
-    Every 429 becomes a RateLimited, also one without the header `Via`.
+    """The SDK's HTTP client; each request ends in bounded time, and every 429 is a RateLimited.
 
     Args:
-        pacer: The budgets of the account; is told when the whole bot has to pause.
+        pacer: Blocked when Discord asks the whole bot to pause.
     """
 
     def __init__(self, pacer: Pacer) -> None:
@@ -141,7 +136,7 @@ class Http(HTTPClient):
     async def _answered(
         self, _session: object, _context: object, end: aiohttp.TraceRequestEndParams
     ) -> None:
-        """Look at every answer: the SDK does not tell which kind of limit was hit."""
+        """Check every answer: the SDK does not tell which kind of limit was hit."""
         answer = end.response
         if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
             return
@@ -176,7 +171,7 @@ class Api:
 
     @contextmanager
     def best_effort(self, action: str, channel: str) -> Iterator[None]:
-        """Heed a pause that Discord asks for; nothing else that goes wrong matters."""
+        """Log the failure of a request that nothing depends on; heed a pause Discord asks for."""
         try:
             yield
         except AdapterError as exc:
@@ -185,25 +180,29 @@ class Api:
             log.debug("discord_signal_failed", action=action, reason=str(exc))
 
     async def get(self, path: str, *, params: dict[str, Any] | None = None, **ids: str) -> Any:
-        """Read something; `ids` fill in the path, here and below."""
+        """Send a GET request; `ids` fill in the path, here and below."""
         return await self._request(Route("GET", path, **ids), params=params or {})
 
     async def history(self, channel: str, after: int, limit: int = PAGE) -> list[Any]:
-        """Return the messages behind an id, oldest first.
+        """Return the messages after an id, oldest first.
 
         Raises:
             SendDelayed: It cannot be read now.
             CodedRefusal: The bot may not read it.
         """
-        path, params = "/channels/{channel_id}/messages", {"after": str(after), "limit": limit}
+        params = {"after": str(after), "limit": limit}
         with mapped_call():
-            page = await self.get(path, params=params, channel_id=channel)
+            page = await self.get(MESSAGES, params=params, channel_id=channel)
             return sorted(page, key=lambda message: int(message["id"]))
 
+    async def message(self, channel: str, number: str) -> Any:
+        """Return one message."""
+        return await self.get(MESSAGE, channel_id=channel, message_id=number)
+
     async def call(
-        self, method: str, path: str, *, json: dict[str, Any] | list[Any] | None = None, **ids: str
+        self, method: str, path: str, json: dict[str, Any] | list[Any] | None = None, **ids: str
     ) -> Any:
-        """Change something."""
+        """Send another request, with a JSON body."""
         return await self._request(Route(method, path, **ids), json={} if json is None else json)
 
     async def upload(self, path: str, json: dict[str, Any], file: OutgoingFile, **ids: str) -> Any:
@@ -224,7 +223,7 @@ class Api:
         return await self.outbound.run(self._carry(route, options), _UPLOAD_DEADLINE_S)
 
     async def callback(self, method: str, path: str, json: dict[str, Any], **ids: str) -> Any:
-        """Answer an interaction: its token stands in the URL, which the SDK would log."""
+        """Answer an interaction; its token is part of the URL, which the SDK would log."""
         route = Route(method, path, **ids)
 
         async def taken(answer: aiohttp.ClientResponse) -> Any:
@@ -239,7 +238,7 @@ class Api:
         return await self.outbound.run(request, _DEADLINE_S)
 
     async def download(self, url: str, take: Callable[[aiohttp.ClientResponse], Awaitable[T]]) -> T:
-        """Return what `take` makes of a file; the caller has checked that it is one of Discord's.
+        """Return what `take` makes of the answer; the caller has checked that the URL is Discord's.
 
         Raises:
             TimeoutError: It takes too long.
@@ -295,7 +294,7 @@ class Api:
         return self._plain
 
     def _swap(self) -> Shut:
-        """Let the next request log in anew; return what closes the connections until now."""
+        """Let the next request log in again; return what closes the connections used so far."""
         http, self._http = self._http, None
         plain, self._plain = self._plain, None
 
@@ -308,7 +307,7 @@ class Api:
 
 
 class PendingKeys:
-    """Keys of things under way: a thread that is opened, an interaction that is acknowledged.
+    """Threads that are being opened, or interactions that are being acknowledged.
 
     A key is begun before the message is committed, so that an answer cannot come before it.
     """
@@ -321,27 +320,25 @@ class PendingKeys:
         self._events.setdefault(key, asyncio.Event())
 
     def end(self, key: str) -> None:
-        """Let those go on who wait for the key, however it ended; twice is fine."""
-        event = self._events.pop(key, None)
-        if event is not None:
+        """Wake those that wait for the key, however it ended; may be repeated."""
+        if (event := self._events.pop(key, None)) is not None:
             event.set()
 
     async def wait(self, key: str) -> None:
-        """Wait for the key's end, but not for longer than 5 s."""
-        event = self._events.get(key)
-        if event is not None:
+        """Wait for the key's end, 5 s at most."""
+        if (event := self._events.get(key)) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_WAIT_S):
                     await event.wait()
 
 
 def connector() -> aiohttp.TCPConnector:
-    """Return new connections, as many as there are requests."""
+    """Return a pool without a limit of connections."""
     return aiohttp.TCPConnector(limit=0, ssl=tls_for(Route.BASE))
 
 
 def use_servers(settings: DiscordSettings) -> None:
-    """Point the SDK at the configured servers; both hooks hold for the whole process."""
+    """Point the SDK at the configured servers, for the whole process."""
     if settings.api_url:
         root = settings.api_url.rstrip("/")
         # `http://host` and `http://host/api` are completed to the version that the SDK speaks.
@@ -352,12 +349,11 @@ def use_servers(settings: DiscordSettings) -> None:
 
 
 async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action: str) -> T:
-    """Make a request about a channel until it succeeds or is refused, however long that takes.
+    """Repeat a request until it succeeds or is refused, however long that takes.
 
     Args:
-        request: Raises SendDelayed when it is to be made again.
-        channel: Whose work waits meanwhile, for the log.
-        action: What is asked for: "channel" (what it is) or "history".
+        request: Raises SendDelayed to be repeated.
+        channel: The channel that waits meanwhile, for the log, as is `action`.
     """
     pause_s = _FIRST_PAUSE_S
     while True:
@@ -370,9 +366,9 @@ async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action
 
 
 async def check(settings: DiscordSettings) -> AccountReport:
-    """Return what Discord says of the bot, and which switches of its app are off.
+    """Report the bot's name, and the switches of its app that are off.
 
-    Without a connection to the gateway: each one would count against the day's limit of sessions.
+    No connection to the gateway is opened: each counts against the day's limit of sessions.
 
     Raises:
         AdapterRefused: Discord does not know the bot, or there is no token.
@@ -414,11 +410,11 @@ def _lacks(settings: DiscordSettings, app: Any, gateway: Any) -> list[str]:
 
 
 class _Budget(Ratelimit):
-    """One budget of a route, as Discord told it.
+    """The budget of a route, as Discord reported it.
 
-    The SDK's own refuses as soon as the budget's period is longer than the longest wait, however
-    much of it is left, and it holds back the answer that used the budget up until that is full
-    again. This one waits before a request, and only if nothing is left.
+    The SDK's own refuses if the budget's period is longer than the longest wait, however much is
+    left, and holds back the answer that used it up until it is full again. This one waits before a
+    request, and only if nothing is left.
     """
 
     def __init__(self, longest_s: float | None) -> None:
@@ -438,7 +434,7 @@ class _Budget(Ratelimit):
                 break
             now = asyncio.get_running_loop().time()
             wait_s = BUCKET_WAIT_S if self.expires is None else self.expires - now
-            # Who asked goes back to the outbox, which can wait for hours.
+            # The row goes back to the outbox, which can wait for hours.
             if wait_s > BUCKET_WAIT_S:
                 raise discord.RateLimited(wait_s)
             self._freed.clear()
@@ -457,7 +453,7 @@ class _Budget(Ratelimit):
 
 
 async def _retry_after_s(answer: Any) -> float:
-    """Return what a 429 asks for: in its body, else in its header."""
+    """Return the pause that a 429 asks for: in its body, else in its header."""
     said = await _said(answer)
     try:
         return float(said.get("retry_after", answer.headers.get("Retry-After")))
@@ -466,7 +462,7 @@ async def _retry_after_s(answer: Any) -> float:
 
 
 async def _said(answer: aiohttp.ClientResponse) -> dict[str, Any]:
-    """Return the body of an answer; empty where that is no JSON object."""
+    """Return the body of an answer; empty if it is not a JSON object."""
     try:
         said = await answer.json(content_type=None)
     except ValueError:

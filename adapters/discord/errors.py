@@ -58,7 +58,7 @@ _REFUSALS = {
         " developer portal, or set platforms.discord.message_content: false"
     ),
 }
-# Only with a code of Discord's own; a proxy's error page says nothing about the chat.
+# Final only with a code of Discord's own; a proxy's error page says nothing about the chat.
 _FINAL = {
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.FORBIDDEN,
@@ -75,7 +75,7 @@ _UNREADABLE = (*UNREADABLE, zlib.error)
 
 
 class CodedRefusal(SendRejected):
-    """Discord's own no, with its JSON error code (0: none)."""
+    """A refusal by Discord itself, with its JSON error code (0: none)."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -107,8 +107,7 @@ def mapped_call(*, once: bool = False) -> Iterator[None]:
     """Turn what the SDK raises on a request into a SendDelayed, -Unknown or -Rejected.
 
     Args:
-        once: The request must not be repeated unasked: if it may have been carried out that is a
-            SendUnknown, else a SendDelayed.
+        once: The request must not be repeated: SendUnknown if it may have been carried out.
     """
     doubt = SendUnknown if once else SendDelayed
     try:
@@ -154,9 +153,8 @@ def _reason(exc: discord.HTTPException) -> str:
 
 
 def _text(exc: BaseException) -> str:
-    """Return a reason without what came over the wire: an error page is no reason."""
     if isinstance(exc, discord.HTTPException):
         return _reason(exc)
-    # The transport's other errors quote the URL, in which an interaction's token may stand.
+    # The transport's other errors quote the URL, which may contain an interaction's token.
     told = isinstance(exc, OSError | discord.DiscordException) and str(exc)
     return in_words(exc, quoted=bool(told))

@@ -1,7 +1,4 @@
-"""Message JSON → `InboundMessage`, `Poison` or None; pure.
-
-Only the fields used here are decoded, so that new kinds of content never spoil a readable text.
-"""
+"""Message JSON → `InboundMessage`, `Poison` or None; pure."""
 
 import re
 from collections.abc import Callable, Collection
@@ -42,7 +39,7 @@ _MARKUP = re.compile(r"<(@!?|@&|#)(\d{1,20})>")
 _EMOJI = re.compile(r"<a?:(\w{2,32}):\d{1,20}>")
 _COMMAND = re.compile(r"<(/[^:>]{1,100}):\d{1,20}>")
 _SNOWFLAKE = r"^\d{1,20}$"
-# What people say; every other type is a service message (pins, joins, opened threads, boosts).
+# Messages and replies; every other type is a service message (pins, joins, threads, boosts).
 _SAID = {0, 19}
 # Of a message's reference: it is forwarded. A reply has another type.
 _FORWARD = 1
@@ -65,7 +62,7 @@ Id = Annotated[str, BeforeValidator(as_id), Field(pattern=_SNOWFLAKE)]
 
 
 class GuildMember(WirePart):
-    """What a person is called in one server."""
+    """A user's name in one server."""
 
     nick: Text | None = None
 
@@ -106,7 +103,7 @@ class EmbedField(WirePart):
 
 
 class EmbedPart(WirePart):
-    """Whom an embed names above its title, or what it says at its foot."""
+    """The author above an embed's title, or the text at its foot."""
 
     name: Text = ""
     text: Text = ""
@@ -125,7 +122,7 @@ class Embed(WirePart):
 
     @property
     def words(self) -> str:
-        """All that people read in it, in its order, and where its title leads."""
+        """All text of the embed, in its order, with the address of its title."""
         # The address of a linked page is in the message itself.
         is_link = self.title and self.url and self.type == "rich"
         title = f"{self.title} ({self.url})" if is_link else self.title
@@ -135,7 +132,7 @@ class Embed(WirePart):
 
 
 class Content(WirePart):
-    """What a message and a forwarded one have in common."""
+    """The fields that a message and a forwarded one have in common."""
 
     content: Text = ""
     embeds: list[Embed] = Field(default_factory=list)
@@ -160,18 +157,18 @@ class Replied(Content):
 
     @property
     def forwarded(self) -> list[Content]:
-        """What it forwards; Discord does not say who wrote that."""
+        """The messages it forwards; Discord does not name their authors."""
         return [each.message for each in self.message_snapshots]
 
 
 class Reference(WirePart):
-    """What another message is to this one."""
+    """The relation to another message."""
 
     type: int = 0
 
 
 class Message(Replied):
-    """A message as the gateway and the history tell it."""
+    """A message of the gateway or of the history."""
 
     id: Id
     channel_id: Id
@@ -189,12 +186,12 @@ class Message(Replied):
 
 @dataclass(frozen=True, slots=True)
 class ChannelKind:
-    """Where a message was said.
+    """The kind of a channel.
 
     Attributes:
-        parent: Of a thread: its channel.
+        parent: The channel of a thread.
         opens_threads: A thread can be opened from a message here, and the bot may do so.
-        guild: The server's id, where it is known.
+        guild: The server's id, if known.
     """
 
     dm: bool = False
@@ -207,7 +204,7 @@ DM = ChannelKind(dm=True, opens_threads=False)
 
 
 def kind_of(data: Any) -> ChannelKind:
-    """Return what a channel object of the HTTP API or of an interaction describes."""
+    """Return the kind of a channel object of the HTTP API or of an interaction."""
     kind = data["type"]
     if kind == _DM:
         return DM
@@ -217,18 +214,16 @@ def kind_of(data: Any) -> ChannelKind:
 
 
 NameOf = Callable[[str], str | None]
-"""Returns the name of what Discord's markup names by an id, if it is known."""
+"""Returns the name of a role ("@&<id>") or channel ("#<id>"), or None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Who reads a message, and where it was said, as far as it does not say so itself.
+    """The bot that reads a message, and the channel of the message.
 
     Attributes:
-        settings: The block of the bot.
-        bot: Its id.
-        roles: Its roles there; mentioning one of them is mentioning the bot.
-        name_of: Returns the name of a role ("@&<id>") or channel ("#<id>"), if it is known.
+        bot: The bot's id.
+        roles: The bot's roles there; a mention of one is a mention of the bot.
     """
 
     settings: DiscordSettings
@@ -241,15 +236,14 @@ class Reading:
 def to_inbound(
     data: Any, reading: Reading, *, edited: bool = False
 ) -> InboundMessage | Poison | None:
-    """Return what a message says, Poison if it cannot be decoded, None if nobody said it.
+    """Read a message: Poison if it cannot be decoded, None if no person wrote it.
 
-    Everything that people say is returned, with whom it is for; not what the bot itself, other
-    bots, webhooks or Discord say.
+    Messages that are not for the bot are read, too; not those of bots, webhooks and Discord.
 
     Args:
         data: The message object of the gateway or of the channel's history.
-        edited: It is the new version of a message; None if it differs by less than its text, as
-            when a link preview was added.
+        edited: It is a new version of a message; None if its text did not change, as when a link
+            preview was added.
     """
     # Updates without an author are partial; those without a time are Discord's own additions.
     is_partial = not isinstance(data, dict) or "author" not in data
@@ -269,7 +263,7 @@ def to_inbound(
 
 
 def unread(data: Any, account: str, reason: str) -> Poison:
-    """Return an event as Poison, named by its id if it has one."""
+    """Wrap an event that cannot be read; its key is its id, if it has one."""
     number = snowflake_of(data)
     channel = data.get("channel_id") if isinstance(data, dict) else None
     key = "" if number is None else f"p{number}"
@@ -277,7 +271,7 @@ def unread(data: Any, account: str, reason: str) -> Poison:
 
 
 def snowflake_of(data: Any) -> int | None:
-    """Return the id of an object, None where it has none."""
+    """Return the id of an object, or None."""
     text = as_id(data.get("id")) if isinstance(data, dict) else None
     return int(text) if isinstance(text, str) and re.match(_SNOWFLAKE, text) else None
 
@@ -288,7 +282,7 @@ def source_name(account: str, channel: str) -> str:
 
 
 def title_of(text: str) -> str:
-    """Return a name for the thread that a message opens: its first words, without a quote."""
+    """Return the title of the thread that a message opens: its first words, without a quote."""
     said = " ".join(line for line in text.splitlines() if not line.startswith("> "))
     words = " ".join(_MARKUP.sub("", said).split())
     if len(words) > MAX_TITLE_CHARS:
@@ -320,7 +314,7 @@ def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> 
     is_command = text.startswith("/")
     if not is_command:
         replied = _words_replied_to(message)
-        # What Discord shows of links is the word of somebody else.
+        # The preview of a link is text of another author.
         cards = [each.words for each in message.embeds if each.type != "rich" and each.words]
         quoted = _forwarded(message) or quote(replied)
         text = "\n\n".join(filter(None, (quoted, text, *map(quote, cards))))
@@ -346,17 +340,14 @@ def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> 
 def address_in(
     channel: str, account: str, channel_kind: ChannelKind, opened: str | None = None
 ) -> Address:
-    """Return the address of what is said in a channel or thread.
-
-    A thread that is opened from a message has the message's id.
-    """
+    """Return the address of a message in a channel or thread, or in the thread it opens."""
     if channel_kind.parent is not None:
         return Address("discord", account, channel_kind.parent, channel)
     return Address("discord", account, channel, opened)
 
 
 def chat_kind(address: Address, channel_kind: ChannelKind) -> ChatKind:
-    """Return what kind of conversation an address holds."""
+    """Return the kind of conversation at an address."""
     if channel_kind.dm:
         return "dm"
     return "group" if address.thread is None else "thread"
@@ -377,7 +368,7 @@ def _mentions(message: Message, reading: Reading) -> bool:
 
 
 def _said(message: Message, reading: Reading) -> str:
-    """Return the own words, without a leading mention of the bot, and with names for all others."""
+    """Return the text of a message without a leading mention of the bot, with names for ids."""
     bot = reading.bot
     mine = {f"@{bot}", f"@!{bot}"} | {f"@&{role}" for role in reading.roles}
     cards = (each.words for each in message.embeds if each.type == "rich")
@@ -389,7 +380,7 @@ def _said(message: Message, reading: Reading) -> str:
 
 
 def _named(text: str, said: Content, name_of: NameOf = lambda _: None) -> str:
-    """Replace Discord's markup by what people see in its place."""
+    """Replace Discord's markup by the text that people see."""
     users = {user.id: user.name for user in said.mentions}
 
     def name(mark: re.Match[str]) -> str:
@@ -401,13 +392,13 @@ def _named(text: str, said: Content, name_of: NameOf = lambda _: None) -> str:
 
 
 def _words(said: Content) -> str:
-    """Return what people read in a message of somebody else."""
+    """Return the text of a quoted or forwarded message."""
     parts = (_named(said.content, said), *(each.words for each in said.embeds))
     return "\n".join(filter(None, parts)).strip()
 
 
 def _words_replied_to(message: Message) -> str:
-    """Return the words of the message that is answered, or of what that one forwards."""
+    """Return the text of the message that is answered, and of what that one forwards."""
     replied = message.referenced_message
     if replied is None or not message.content:
         return ""
@@ -415,14 +406,14 @@ def _words_replied_to(message: Message) -> str:
 
 
 def _forwarded(message: Message) -> str:
-    """Return what was forwarded as a quote, whole."""
+    """Return the forwarded text, quoted in full."""
     if message.message_reference is None or message.message_reference.type != _FORWARD:
         return ""
     return quoted_lines("\n".join(map(_words, message.forwarded)).strip().splitlines())
 
 
 def _authors_replied_to(message: Message, words: str) -> list[str | None]:
-    """Return who wrote what a message replies to, where that is quoted; None if it is not told."""
+    """Return the authors of the quoted text (None for an unknown one), if text is quoted."""
     replied = message.referenced_message
     if replied is None or not words:
         return []
@@ -431,10 +422,7 @@ def _authors_replied_to(message: Message, words: str) -> list[str | None]:
 
 
 def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tuple[Attachment, ...]:
-    """Return the files of a message and of what it forwards; likewise, if meant, of its question.
-
-    The message that is answered is meant only with words.
-    """
+    """Return the files of a message, of what it forwards and, with text, of what it replies to."""
     found: list[tuple[AttachedFile, str, tuple[str, ...]]]
     unknown, replied = (UNKNOWN_AUTHOR,), message.referenced_message
     found = [(file, message.id, ()) for file in message.attachments]
@@ -452,7 +440,6 @@ def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tup
 def _attachment(
     file: AttachedFile, message: Message, number: str, authors: tuple[str, ...]
 ) -> Attachment:
-    """Return a file of the message with this number, which is the message or in its channel."""
     mime = (file.content_type or "").partition(";")[0].strip()
     is_voice = message.flags & _IS_VOICE and mime.startswith("audio/")
     channel = message.channel_id

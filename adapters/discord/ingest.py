@@ -1,8 +1,8 @@
 """Hands a connection's events to the intake, in order within each channel.
 
 Each channel has its own queue, and no channel waits for another. Discord has no acknowledgements:
-whatever is lost before it is committed comes back through the backfill, since a channel's cursor is
-committed together with its messages. What was said while the bot was away is read from there on.
+what is lost before its commit is read again by the backfill, since a channel's cursor is committed
+together with its messages.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from adapters.messages import Cursor, InboundMessage, Poison
 
 log = structlog.get_logger()
 
-# How long the end of a connection waits until what it brought is committed.
+# How long the end of a connection waits for the commit of its events.
 _SETTLE_S = 2.0
-# How long the start of one waits for the servers that READY names.
+# How long its start waits for the servers that READY names.
 _GUILDS_S = 2.0
 _WANTED = {
     "READY",
@@ -51,10 +51,10 @@ _WANTED = {
 # Outcomes that bring an answer, so that it needs its thread.
 _ANSWERED = {"queued", "command", "refused"}
 MOST_WAITING = 10_000
-"""Most jobs of one lane that wait."""
+"""Most waiting jobs of one lane."""
 
 RECENT = 200
-"""Channels that are looked through after a RESUME; Discord itself has sent what was missed."""
+"""Channels that are checked after a RESUME; Discord itself has sent what was missed."""
 _CURSORS_AT_ONCE = 200
 
 Job = Callable[[], Awaitable[None]]
@@ -65,11 +65,7 @@ Store = Callable[[str, list[Any], int], Awaitable[None]]
 class Lanes:
     """Runs jobs, one after the other in each lane, all lanes at once.
 
-    A lane has a task only while it has jobs. What a job raises goes to the task group, and so does
-    an AdapterDisconnected when a lane gets too long: a new connection reads the rest again.
-
-    Args:
-        tasks: Owns the lanes' tasks.
+    A lane has a task only while it has jobs. What a job raises goes to the task group.
     """
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
@@ -77,7 +73,11 @@ class Lanes:
         self._lanes: dict[str, deque[Job]] = {}
 
     def put(self, lane: str, job: Job) -> None:
-        """Run a job when those before it in its lane are done."""
+        """Run a job when those before it in its lane are done.
+
+        Raises:
+            AdapterDisconnected: The lane is too long: a new connection reads the rest again.
+        """
         waiting = self._lanes.get(lane)
         if waiting is not None:
             if len(waiting) >= MOST_WAITING:
@@ -96,7 +96,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class AccountParts:
-    """What outlives a connection: the parts of one account."""
+    """The parts of one account that outlive a connection."""
 
     api: Api
     intake: Intake
@@ -111,10 +111,7 @@ class Ingest:
 
     Args:
         client: The connection, for its directory of channels and roles.
-        settings: The block of the bot.
-        parts: What outlives the connection.
-        tasks: Owns the tasks of the channels.
-        on_ready: Called when Discord has accepted the session, anew or resumed.
+        on_ready: Called when Discord has accepted the session, new or resumed.
     """
 
     def __init__(
@@ -142,11 +139,11 @@ class Ingest:
         self._backfill = Backfill(settings.name, parts, shard, self._store_page)
 
     def take(self, frame: str) -> None:
-        """Queue an event if something is to be done about it."""
+        """Queue an event if it is of a kind that is used."""
         try:
             event = json.loads(frame)
             name, data = str(event["t"]), event["d"]
-        # What is no JSON ends the connection in the SDK.
+        # The SDK ends the connection if a frame is not JSON.
         except (ValueError, LookupError, TypeError):
             return
         if name == "GUILD_CREATE":
@@ -164,7 +161,7 @@ class Ingest:
             elif name == "RESUMED":
                 await self._begin(resumed=True)
             elif name in {"MESSAGE_CREATE", "MESSAGE_UPDATE"}:
-                # No event is waited for here: the reader of the socket must not stand still.
+                # No event is waited for here: the reader of the socket must not be blocked.
                 job = partial(self._message, data, edited=name == "MESSAGE_UPDATE")
                 self._lanes.put(_channel_of(data), partial(self._counted, job))
                 # The lane counts the frame as done when its job is.
@@ -179,7 +176,7 @@ class Ingest:
             self._events.task_done()
 
     async def settle(self) -> None:
-        """Wait until what was received is committed, but not for long."""
+        """Wait for the commit of what was received, 2 s at most."""
         if self._is_broken:
             return
         try:
@@ -197,7 +194,7 @@ class Ingest:
         self._events.task_done()
 
     async def _guilds_known(self) -> None:
-        """Wait until the servers have come that READY has announced, but not for long."""
+        """Wait for the servers that READY has announced, 2 s at most."""
         try:
             async with asyncio.timeout(_GUILDS_S):
                 while any(guild.unavailable for guild in self._client.guilds):
@@ -208,7 +205,7 @@ class Ingest:
             log.info("discord_servers_unavailable", servers=missing)
 
     async def _begin(self, *, resumed: bool) -> None:
-        """Find the gaps, and have them filled before what comes in now, channel by channel."""
+        """Find the gaps of all channels; each is filled before the channel's new messages."""
         if self._client.user is not None:
             self._bot = str(self._client.user.id)
         self._parts.channel_kinds.use(self._shard.number, self._client)
@@ -223,8 +220,7 @@ class Ingest:
             self._tasks.create_task(menu, name="discord commands")
 
     async def _fill(self, channel: str) -> None:
-        # What was said before it, while nobody listened, is stored before it.
-        if await self._backfill.is_told(channel):
+        if await self._backfill.is_own(channel):
             await self._backfill.fill(channel)
 
     async def _message(self, data: Any, *, edited: bool) -> None:
@@ -299,29 +295,29 @@ class Ingest:
             self._tasks.create_task(told, name=f"discord interaction {read.callback.id}")
 
     async def _channel_kind_of(self, data: Any) -> ChannelKind | None:
-        """Return where an interaction happened; None if it tells that itself, or nobody can."""
+        """Return the kind of an interaction's channel; None if it contains that, or has none."""
         if isinstance(data, dict) and not data.get("guild_id"):
             return DM
         channel = _channel_of(data)
         if not channel:
             return None
         known = self._parts.channel_kinds.known(channel)
-        # Asking may take longer than the 3 s that an interaction has.
-        told = known is None and "type" in (data.get("channel") or ())
-        return known if told else await self._parts.channel_kinds.of(channel)
+        # To ask may take longer than the 3 s that an interaction has.
+        is_in_it = known is None and "type" in (data.get("channel") or ())
+        return None if is_in_it else await self._parts.channel_kinds.of(channel)
 
     def _cursor(self, channel: str, position: int) -> Cursor:
         return Cursor(source_name(self._settings.name, channel), position)
 
 
 def _channel_of(data: Any) -> str:
-    """Return the channel that an event belongs to, "" if it does not say."""
+    """Return the channel of an event, "" if it has none."""
     channel = as_id(data.get("channel_id")) if isinstance(data, dict) else None
     return channel if isinstance(channel, str) and channel.isdecimal() else ""
 
 
 def _newest(client: discord.Client) -> dict[str, int | None]:
-    """Return the channels and threads that the bot reads, with their newest messages."""
+    """Return the newest message of each channel and thread that the bot may read."""
     return {
         str(channel.id): channel.last_message_id
         for guild in client.guilds
@@ -332,7 +328,6 @@ def _newest(client: discord.Client) -> dict[str, int | None]:
 
 
 def _name_in(guild: discord.Guild, mark: str) -> str | None:
-    """Return the name of a role ("@&<id>") or channel ("#<id>") of a server."""
     if mark.startswith("@&"):
         found: Any = guild.get_role(int(mark[2:]))
     else:
@@ -341,12 +336,7 @@ def _name_in(guild: discord.Guild, mark: str) -> str | None:
 
 
 class Backfill:
-    """Fills the gaps of one connection: those of the channels of which it tells.
-
-    Args:
-        parts: Of the account; reading steps back behind messages.
-        shard: Which of its connections it is.
-    """
+    """Fills the gaps in the channels whose events come over one connection."""
 
     def __init__(self, account: str, parts: AccountParts, shard: Shard, store: Store) -> None:
         self._account = account
@@ -357,15 +347,14 @@ class Backfill:
         self._gaps: dict[str, int] = {}
 
     async def look(self, newest: Mapping[str, int | None], *, resumed: bool) -> list[str]:
-        """Return the channels that `fill` has something to do for, the liveliest first.
+        """Return the channels with a gap, those with the latest messages first.
 
         A channel without a cursor gets one: it is read from now on. If it is newer than all that
         was ever read, it was opened while the bot was away, and is read from its beginning.
 
         Args:
-            newest: The channels that the bot sees with their newest message, if that is known;
-                those that have nothing new are left out.
-            resumed: Discord has sent again what was missed: only the liveliest are looked at.
+            newest: The newest message, if known, of each channel that the bot sees.
+            resumed: Discord has sent what was missed: only the first 200 are returned.
         """
         prefix = source_name(self._account, "")
         positions = await self._parts.intake.positions(prefix)
@@ -377,30 +366,30 @@ class Backfill:
         # One less: the first message of a forum post has the id of the post.
         opened = {name: int(name) - 1 for name in fresh if last is not None and int(name) > last}
         await self._begin({name: newest[name] for name in fresh if name not in opened})
-        # What the directory does not tell (direct chats, archived threads) may have news.
+        # Channels that are not in the directory (direct chats, archived threads) may have news.
         stale = {name: at for name, at in known.items() if (newest.get(name) or at + 1) > at}
         left = [gap for gap in (stale | opened).items() if gap[0] not in self._gone]
-        # Where somebody spoke lately somebody is likely to wait.
+        # In lately used channels a user is likely to wait.
         left.sort(key=lambda gap: gap[1], reverse=True)
         for channel, after in left[: RECENT if resumed else None]:
             self._gaps.setdefault(channel, after)
         return list(self._gaps)
 
-    async def is_told(self, channel: str) -> bool:
-        """Whether the events of a channel with a gap come over this connection.
+    async def is_own(self, channel: str) -> bool:
+        """Whether a channel's events come over this connection; forget its gap if not.
 
-        No directory has direct chats and archived threads: Discord is asked where these belong.
+        Direct chats and archived threads are in no directory: Discord is asked for their server.
         """
         if self._shard.of == 1 or channel not in self._gaps:
             return True
         kind = await self._parts.channel_kinds.of(channel)
-        is_told = self._shard.tells_of(kind.guild)
-        if not is_told:
+        is_own = self._shard.receives(kind.guild)
+        if not is_own:
             del self._gaps[channel]
-        return is_told
+        return is_own
 
     async def fill(self, channel: str) -> None:
-        """Commit what was said in a channel while the bot was away, however long Discord takes."""
+        """Commit the messages that a channel's gap has lost, however long Discord takes."""
         after = self._gaps.pop(channel, None)
         found = 0
         while after is not None:
@@ -417,7 +406,7 @@ class Backfill:
     async def _begin(self, channels: Mapping[str, int | None]) -> None:
         """Set the cursors of channels that are seen for the first time.
 
-        The newest come first: should the rest be lost, it does not look newer than all there is.
+        The newest come first: if the rest is lost, it is not newer than all that was read.
         """
         cursors = [
             Cursor(source_name(self._account, name), at or int(name))
@@ -429,14 +418,14 @@ class Backfill:
 
     async def _page(self, channel: str, after: int) -> list[Any]:
         """Return the next messages, oldest first; none if the channel is gone."""
-        read = partial(self._read, channel, after)
+
+        async def read() -> list[Any]:
+            with await self._parts.api.pacer.wait_signal(channel):
+                return await self._parts.api.history(channel, after)
+
         try:
             return await answer_to(read, channel=channel, action="history")
         except CodedRefusal as exc:
             self._gone.add(channel)
             log.info("discord_channel_forgotten", channel=channel, reason=str(exc))
             return []
-
-    async def _read(self, channel: str, after: int) -> list[Any]:
-        with await self._parts.api.pacer.wait_signal(channel):
-            return await self._parts.api.history(channel, after, PAGE)

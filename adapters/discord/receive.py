@@ -1,10 +1,7 @@
-"""Receives for a bot: keeps a connection to Discord's gateway, and a fresh one for each attempt.
-
-A bot in many servers has several (`Shard` in client.py), each with a receiver of its own.
+"""Receives over one connection (`Shard`) to Discord's gateway, a fresh one for each attempt.
 
 The SDK keeps the session (heartbeats, RESUME) and the directory of channels; a supervisor restarts
-what it cannot resume. Its events are not used, so that every message keeps the form in which it
-came. What comes in is worked through by `adapters.discord.ingest`.
+what it cannot resume. Its events are not used: raw frames go to `adapters.discord.ingest`.
 """
 
 import asyncio
@@ -26,30 +23,29 @@ from agent.network import proxy_for
 
 log = structlog.get_logger()
 
-# Parley never speaks in voice channels: what the SDK lacks for that is not worth a warning.
+# Parley does not use voice channels, so packages that the SDK lacks for them need no warning.
 discord.VoiceClient.warn_nacl = False
 discord.VoiceClient.warn_dave = False
 
 MOST_DROPS = 5
-"""Times in a row that the socket may be lost within a minute; the SDK tries again at once."""
+"""Most losses of the socket in a row; the SDK reconnects at once after each."""
 STEADY_S = 60.0
-"""A session that has lived so long shows that the drops before it are over."""
+"""Age of a session after which losses are counted from 0 again."""
 IDENTIFY_EVERY_S = 5.0
-"""Discord lets one connection of a bot identify in this time."""
+"""Least time between two connections of a bot that identify."""
 HEARTBEAT_TIMEOUT_S = 60.0
-"""A socket that is silent for so long is given up; Discord's heartbeats are 41 s apart."""
-# An event that the SDK cannot parse ends its connection, and what it makes of these is not used.
+"""A socket that is silent for so long is dead; Discord's heartbeats are 41 s apart."""
+# An event that the SDK cannot parse ends its connection; its result is not used for these.
 _READ_HERE = ("MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE")
 _FRESH_FOR_S = 90.0
 _CLOSE_S = 5.0
 
 
 class Receiver:
-    """The incoming half of one bot, or one of its shards.
+    """The incoming half of one bot, or of one of its shards.
 
     Args:
-        parts: What outlives a connection; all shards share it.
-        shard: Over which connection it receives.
+        parts: Outlive a connection; all shards share them.
     """
 
     def __init__(
@@ -77,9 +73,9 @@ class Receiver:
         return self._is_live and self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> NoReturn:
-        """Receive until cancelled, on a connection of its own.
+        """Receive until cancelled; raises what the intake raises, and the next run reads the gap.
 
-        Whatever the intake raises goes on to the caller; the next run reads the gap.
+        See `Receives.run`.
         """
         use_servers(self._settings)
         self._drops = 0
@@ -98,16 +94,13 @@ class Receiver:
         raise AdapterDisconnected("Discord closed the connection")
 
     def heard(self, frame: str) -> None:
-        """Note that Discord lives, and have a frame worked through, which is JSON text.
-
-        Frames come in order, before the SDK reads them.
-        """
+        """Take a frame (JSON text); frames come in order, before the SDK reads them."""
         self._reached_at = self._clock()
         if self._ingest is not None:
             self._ingest.take(frame)
 
     def dropped(self) -> None:
-        """Note that the socket was lost, which the SDK will RESUME; end what is lost too often."""
+        """Note that the socket was lost, which the SDK will RESUME, unless it happens too often."""
         if self._is_live and self._clock() - self._ready_at >= STEADY_S:
             self._drops = 0
         self._is_live = False
@@ -120,12 +113,12 @@ class Receiver:
         self._ingest = ingest
         tasks.create_task(ingest.run(), name=f"discord {self._settings.name}")
         try:
-            # Discord refuses who identifies too early, and each try counts against a daily limit.
+            # Discord refuses to identify too early, and each try counts against a daily limit.
             await asyncio.sleep(self._waits_s)
             self._waits_s = 0.0
             with mapped_receiving():
                 # The SDK would try a dead address for ever, and fails by an AttributeError (2.7.1)
-                # where its first attempt failed.
+                # if its first attempt failed.
                 await socket.connect(reconnect=False)
             raise AdapterDisconnected("Discord closed the connection")
         finally:
@@ -139,11 +132,7 @@ class Receiver:
 
 
 class GatewaySocket(discord.Client):
-    """One connection to the gateway, for one attempt.
-
-    Args:
-        receiver: Is told what comes and goes.
-    """
+    """One connection to the gateway, for one attempt; hands frames and losses to the receiver."""
 
     def __init__(self, settings: DiscordSettings, receiver: "Receiver", shard: Shard) -> None:
         super().__init__(
@@ -151,8 +140,15 @@ class GatewaySocket(discord.Client):
             proxy=proxy_for(Route.BASE),
             shard_id=shard.number,
             shard_count=shard.of,
-            intents=intents_of(settings),
-            # No answer of a model may call a whole server.
+            # `message_content` is privileged: if the portal does not grant it Discord closes the
+            # connection with code 4014.
+            intents=discord.Intents(
+                guilds=True,
+                guild_messages=True,
+                dm_messages=True,
+                message_content=settings.message_content,
+            ),
+            # No answer of a model may ping a whole server.
             allowed_mentions=discord.AllowedMentions.none(),
             # Of the SDK's caches only the directory of channels and roles is used.
             max_messages=None,
@@ -161,7 +157,7 @@ class GatewaySocket(discord.Client):
             # The SDK's own wait for servers is for an event that is not used here.
             guild_ready_timeout=0.0,
             heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
-            # The only way to frames as they came.
+            # The only way to raw frames.
             enable_debug_events=True,
         )
         for event in _READ_HERE:
@@ -176,17 +172,6 @@ class GatewaySocket(discord.Client):
             self._receiver.dropped()
 
 
-def intents_of(settings: DiscordSettings) -> discord.Intents:
-    """Return the gateway intents."""
-    intents = discord.Intents.none()
-    intents.guilds = True
-    intents.guild_messages = True
-    intents.dm_messages = True
-    # Privileged: where the portal does not grant it Discord closes the connection with 4014.
-    intents.message_content = settings.message_content
-    return intents
-
-
 async def _close(socket: GatewaySocket) -> None:
     """Close a connection, although the other side may be gone."""
     try:
@@ -195,5 +180,5 @@ async def _close(socket: GatewaySocket) -> None:
     except TimeoutError:
         log.info("discord_closed_late")
     finally:
-        # A close that was cancelled, by us or by who stops the adapter, has left this open.
+        # A close that was cancelled, by us or by the adapter's owner, has left this open.
         await socket.http.close()

@@ -1,18 +1,20 @@
 """Sends outbox rows: in place of a preview, of "thinking…", or as a new message.
 
-Every new message carries the row's nonce, which Discord holds unique for some minutes; a row whose
-outcome is unknown is first looked for in the channel's history. So it is shown once; where the bot
-may not look, it is marked. Nothing is ever posted in a thread's parent channel instead.
+Every new message carries the row's nonce, which Discord keeps unique for some minutes; a row whose
+outcome is unknown is first looked up in the channel's history. So it is shown once; if the bot may
+not read the history, it is marked. Nothing is posted in a thread's parent channel instead.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import structlog
 
 from adapters.base import Recent
-from adapters.discord.buttons import ANSWERABLE_S, Callback, noted
-from adapters.discord.client import Api, PendingKeys
+from adapters.discord.buttons import ANSWERABLE_S, Callback, noted, snowflake_at
+from adapters.discord.client import MESSAGE, MESSAGES, PAGE, Api, PendingKeys
 from adapters.discord.errors import (
     INVALID_TOKEN,
     THREAD_ARCHIVED,
@@ -23,12 +25,20 @@ from adapters.discord.errors import (
     CodedRefusal,
     mapped_call,
 )
-from adapters.discord.find_sent import find_sent
 from adapters.discord.render import RESENT_MARK
 from adapters.discord.threads import ChannelKinds, Threads, channel_of
-from adapters.errors import SendDelayed, SendUnknown
-from adapters.messages import Address, Choice, Outgoing, OutgoingFile, Receipt, Withdrawal
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.messages import (
+    Address,
+    Choice,
+    MessageRef,
+    Outgoing,
+    OutgoingFile,
+    Receipt,
+    Withdrawal,
+)
 from adapters.previews import Previews
+from adapters.rendering.chunks import PREVIEW_END
 
 log = structlog.get_logger()
 
@@ -36,18 +46,20 @@ _SUPPRESS_EMBEDS = 1 << 2
 # Source: https://discord.com/developers/docs/components/reference (types, styles, "up to 5")
 _BUTTONS_PER_ROW = 5
 _ROW, _BUTTON, _GREY = 1, 2, 2
-_MESSAGES = "/channels/{channel_id}/messages"
 _REMEMBERED = 1024
 ACKNOWLEDGED_IN_S = 5.0
 """An interaction has 3 s to be acknowledged; clocks may differ a little."""
 UNTIL_THEN_S = 0.5
 _NOT_EDITABLE = {UNKNOWN_MESSAGE, THREAD_ARCHIVED}
-# What Discord says of an interaction that is too old to be answered.
+# Codes for an interaction that is too old to be answered.
 _EXPIRED = {UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, INVALID_TOKEN}
+# How far the clocks may differ; an equal answer of before the row must not be taken for it.
+_SKEW_S = 2.0
+_MOST_PAGES = 5
 
 
 def body_of(text: str, choices: Sequence[Choice] = ()) -> dict[str, Any]:
-    """Return a message for Discord: nobody is pinged, no link preview is added."""
+    """Return the body of a message that pings nobody and shows no link preview."""
     return {
         "content": text,
         "components": _rows(choices),
@@ -84,32 +96,23 @@ class Posts:
     async def edit(self, address: Address, ref: str, body: dict[str, Any]) -> None:
         """Change a message; raises as `Adapter.withdraw`."""
         with mapped_call():
-            shown = await self._api.call(
-                "PATCH",
-                _MESSAGES + "/{message_id}",
-                json=body,
-                channel_id=channel_of(address),
-                message_id=ref,
-            )
+            ids = {"channel_id": channel_of(address), "message_id": ref}
+            shown = await self._api.call("PATCH", MESSAGE, body, **ids)
             # A page that answers for Discord, such as that of a Wi-Fi, has changed nothing.
             shown["id"]
 
     async def delete(self, address: Address, ref: str) -> None:
-        """Take a message away; raises as `Adapter.withdraw`."""
+        """Delete a message; raises as `Adapter.withdraw`."""
         with mapped_call():
-            await self._api.call(
-                "DELETE",
-                _MESSAGES + "/{message_id}",
-                channel_id=channel_of(address),
-                message_id=ref,
-            )
+            channel = channel_of(address)
+            await self._api.call("DELETE", MESSAGE, channel_id=channel, message_id=ref)
 
     async def _create(self, channel: str, body: dict[str, Any], file: OutgoingFile | None) -> str:
         with mapped_call(once=True):
             if file is None:
-                sent = await self._api.call("POST", _MESSAGES, json=body, channel_id=channel)
+                sent = await self._api.call("POST", MESSAGES, body, channel_id=channel)
             else:
-                sent = await self._api.upload(_MESSAGES, body, file, channel_id=channel)
+                sent = await self._api.upload(MESSAGES, body, file, channel_id=channel)
             return str(sent["id"])
 
 
@@ -126,7 +129,7 @@ class Sender:
     """Shows the outbox rows of one account.
 
     Args:
-        acknowledging: Interactions that Discord does not know to be received yet.
+        acknowledging: Interactions that are not acknowledged yet.
     """
 
     def __init__(
@@ -166,13 +169,11 @@ class Sender:
         return receipt
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`.
-
-        A pause that Discord asks for does not hold up the channel: it may be for edits of messages
-        that are older than an hour, of which there can be only few (its code 30046).
-        """
+        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
         address = withdrawal.address
         body = body_of(noted(withdrawal.payload, withdrawal.note))
+        # A 429 does not block the channel: it may be for edits of messages that are older than an
+        # hour, of which Discord allows only few (its code 30046).
         with await self._api.pacer.wait(channel_of(address), group=False):
             await self._posts.edit(address, withdrawal.message_ref, body)
 
@@ -182,7 +183,7 @@ class Sender:
         if await self._replace(message, message.preview_ref):
             return Receipt(message.preview_ref)
         receipt = await self._show_anew(message)
-        # The look-up may have found that very message: it is the answer then.
+        # The look-up may have found the same message: it is the answer then.
         if receipt.platform_ref != message.preview_ref:
             with self._api.best_effort("preview", channel_of(message.address)):
                 await self._posts.delete(message.address, message.preview_ref)
@@ -197,17 +198,16 @@ class Sender:
             try:
                 shown = self._shown.items()
                 others = frozenset(ref for ref, nonce in shown if nonce != message.nonce)
-                channel = channel_of(message.address)
-                if found := await find_sent(self._api, channel, message, others):
+                if found := await _find_sent(self._api, message, others):
                     return Receipt(found)
             except CodedRefusal as exc:
-                # The nonce is what is left, for some minutes; later it would be shown twice.
+                # Only the nonce is left, for some minutes; later it would be shown twice.
                 log.warning("discord_look_up_failed", chat=message.address.chat, reason=str(exc))
                 return Receipt(await self._post(message, RESENT_MARK), resent=True)
         return Receipt(await self._post(message))
 
     async def _replace(self, message: Outgoing, ref: str) -> bool:
-        """Put the row in the place of its preview; False if that cannot be edited any more."""
+        """Turn the preview into the row; False if it cannot be edited any more."""
         try:
             body = body_of(message.payload, message.choices)
             await self._posts.edit(message.address, ref, body)
@@ -219,9 +219,9 @@ class Sender:
         return True
 
     async def _answer(self, message: Outgoing, callback: Callback) -> str | None:
-        """Put the row in the place of "thinking…"; None if it is too late for that.
+        """Show the row in place of "thinking…"; None if it is too late for that.
 
-        Only one row can take it; what comes after it are messages of the channel.
+        Only one row can be shown there; further ones are messages of the channel.
         """
         # An edit before the acknowledgement is an unknown webhook to Discord.
         await self._acknowledging.wait(callback.id)
@@ -234,7 +234,7 @@ class Sender:
         ids = {"webhook_id": callback.application, "webhook_token": callback.token}
         try:
             with mapped_call(once=True):
-                # Before the request: also where its outcome is unknown the place is taken.
+                # Before the request: the place is taken even if its outcome is unknown.
                 self._answered[callback.id] = message.nonce
                 shown = await self._api.callback("PATCH", path, body, **ids)
                 return str(shown["id"])
@@ -242,7 +242,7 @@ class Sender:
             if exc.code not in _EXPIRED:
                 raise
             if not self._channel_kinds.is_whole and callback.age_s < ACKNOWLEDGED_IN_S:
-                # Who received it is another process, and has not acknowledged it yet.
+                # Another process received it, and has not acknowledged it yet.
                 raise SendDelayed("the interaction is not acknowledged yet", UNTIL_THEN_S) from exc
             log.info("discord_interaction_expired", chat=message.address.chat, reason=str(exc))
             return None
@@ -253,3 +253,92 @@ class Sender:
         body |= {"nonce": message.nonce, "enforce_nonce": True}
         body |= await self._channel_kinds.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)
+
+
+async def _find_sent(api: Api, message: Outgoing, others: frozenset[str]) -> str | None:
+    """Return the id of the message that shows a row, or None if an earlier attempt left none.
+
+    Args:
+        others: Ids of messages that are known to show other rows.
+
+    Raises:
+        SendDelayed: The history cannot be read now.
+        CodedRefusal: The bot may not read it.
+    """
+    callback = Callback.parse(message.reply_to)
+    answered = _id_of((callback.id if callback else message.reply_to) or message.address.thread)
+    after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), answered)
+    async with aclosing(_since(api, channel_of(message.address), after)) as history:
+        async for shown in history:
+            if shown["id"] not in others and _shows(shown, message, api.user):
+                return str(shown["id"])
+    return None
+
+
+async def find_unfinished(
+    api: Api, question: MessageRef, nonce: str, others: frozenset[str]
+) -> str | None:
+    """Return the id of the preview that was begun for a question, or None if there is none.
+
+    The history has no nonces, so it is the only unfinished message of the bot behind the question
+    that names no other question. See `Adapter.find_preview`.
+
+    Raises:
+        SendRejected: The history cannot be read or is too long, or several messages may be the one.
+    """
+    after = _id_of(question.message_ref or question.address.thread)
+    if not after:
+        raise SendRejected("what was asked has no place in the history")
+    found, read = [], 0
+    async for shown in _since(api, channel_of(question.address), after):
+        read += 1
+        if shown["id"] not in others and _is_unfinished(shown, question, nonce, api.user):
+            found.append(str(shown["id"]))
+    if len(found) > 1 or (not found and read == _MOST_PAGES * PAGE):
+        raise SendRejected(f"{len(found)} of {read} messages may be the preview")
+    return found[0] if found else None
+
+
+def _is_unfinished(shown: Any, question: MessageRef, nonce: str, user: str) -> bool:
+    if shown["author"]["id"] != user or not shown["content"].endswith(PREVIEW_END):
+        return False
+    if told := shown.get("nonce"):
+        return str(told) == nonce
+    named = (shown.get("message_reference") or {}).get("message_id")
+    return named is None or named == question.message_ref
+
+
+def _id_of(ref: str | None) -> int:
+    return int(ref) if ref is not None and ref.isdecimal() else 0
+
+
+async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None]:
+    """Yield the messages after an id, oldest first, some pages at most.
+
+    Raises:
+        CodedRefusal: The bot may not read the history.
+    """
+    for number in range(_MOST_PAGES):
+        page = await api.history(channel, after)
+        # A channel with a hidden history looks as quiet as one that is.
+        # Source: https://discord.com/developers/docs/resources/message#get-channel-messages
+        if not page and number == 0 and not await api.history(channel, 0, limit=1):
+            raise CodedRefusal("the bot may not read the history", 0)
+        for shown in page:
+            yield shown
+        if len(page) < PAGE:
+            return
+        after = int(page[-1]["id"])
+
+
+def _shows(shown: Any, message: Outgoing, user: str) -> bool:
+    """Whether a message is the row's: by its nonce where Discord tells it, else by its content."""
+    if shown["author"]["id"] != user:
+        return False
+    if nonce := shown.get("nonce"):
+        return str(nonce) == message.nonce
+    if message.file is not None:
+        sizes = [file["size"] for file in shown.get("attachments", ())]
+        return sizes == [len(message.file.content)]
+    content = shown["content"].strip().removeprefix(RESENT_MARK)
+    return bool(content == message.payload.strip())

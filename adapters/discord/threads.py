@@ -1,8 +1,9 @@
-"""Channels and threads: what a channel id names, and the threads in which conversations go on.
+"""Channels and threads: the kind of channel an id names, and the threads of conversations.
 
 A thread has the id of the message it is opened from.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import discord
 import structlog
 
 from adapters.base import Intake, Recent
-from adapters.discord.client import Api, PendingKeys, answer_to
+from adapters.discord.client import MESSAGE, Api, PendingKeys, answer_to
 from adapters.discord.errors import (
     THREAD_EXISTS,
     TITLE_REFUSED,
@@ -38,10 +39,10 @@ _REMEMBERED = 10_000
 
 
 class ChannelKinds:
-    """What the ids of channels name: told by the gateway's directory, else asked for once.
+    """The kinds of channels, from the connections' directories, else asked for once.
 
     Args:
-        shards: Over how many connections the bot receives.
+        shards: Number of connections over which the bot receives.
     """
 
     def __init__(self, api: Api, shards: int = 1) -> None:
@@ -52,38 +53,34 @@ class ChannelKinds:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this process has all of the directory: no connection is another one's."""
+        """Whether this process has the whole directory: no connection is another process's."""
         return len(self._directories) == self._shards
 
     def use(self, shard: int, client: discord.Client) -> None:
-        """Look into the directory of this connection, in place of the one before it."""
+        """Use the directory of this connection, instead of the one before it."""
         self._directories[shard] = client
 
     async def of(self, channel: str) -> ChannelKind:
-        """Return what the id names, however long Discord takes to tell."""
-        known = self.known(channel)
-        if known is not None:
+        """Return the kind of a channel, however long Discord takes to answer."""
+        if (known := self.known(channel)) is not None:
             return known
-        channel_kind = await answer_to(
-            partial(self._ask, channel), channel=channel, action="channel"
-        )
-        self.learn(channel, channel_kind)
-        return channel_kind
+        ask = partial(self._ask, channel)
+        return await answer_to(ask, channel=channel, action="channel")
 
     def known(self, channel: str) -> ChannelKind | None:
-        """Return what the id names if that is known already."""
+        """Return the kind of a channel, or None if it must be asked for."""
         for client in self._directories.values():
             if (found := client.get_channel(int(channel))) is not None:
                 return _from_directory(found)
         return self._asked.get(channel)
 
     async def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
-        """Return what makes a message name the one that it answers; empty where nobody needs that.
+        """Return the field that names the answered message; empty outside of servers' channels.
 
         In a channel several people talk at once.
 
         Raises:
-            SendDelayed: Discord does not tell now what the channel is.
+            SendDelayed: The kind of the channel cannot be read now.
         """
         if ref is None or address.thread is not None or not ref.isdecimal():
             return {}
@@ -91,22 +88,21 @@ class ChannelKinds:
         if channel_kind is None and not self.is_whole:
             # Another process may have its connection, and its directory.
             channel_kind = await self._ask(address.chat)
-            self.learn(address.chat, channel_kind)
         if channel_kind is None or channel_kind.dm:
             return {}
         return {"message_reference": {"message_id": ref, "fail_if_not_exists": False}}
 
     def learn(self, channel: str, channel_kind: ChannelKind) -> None:
-        """Remember what an event said about a channel."""
+        """Remember the kind of a channel that an event belongs to."""
         self._asked[channel] = channel_kind
 
     async def _ask(self, channel: str) -> ChannelKind:
-        try:
-            # It steps back behind messages.
-            with await self._api.pacer.wait_signal(channel), mapped_call():
-                return kind_of(await self._api.get("/channels/{channel_id}", channel_id=channel))
-        except CodedRefusal:
-            return ChannelKind()
+        found = ChannelKind()
+        # It steps back behind messages. A channel that the bot may not read is remembered, too.
+        with suppress(CodedRefusal), await self._api.pacer.wait_signal(channel), mapped_call():
+            found = kind_of(await self._api.get("/channels/{channel_id}", channel_id=channel))
+        self.learn(channel, found)
+        return found
 
 
 def _from_directory(channel: Any) -> ChannelKind:
@@ -125,10 +121,7 @@ def _from_directory(channel: Any) -> ChannelKind:
 
 
 class Threads:
-    """What is known about the threads of one account.
-
-    Args:
-        intake: Knows which were read.
+    """Opens the threads of one account.
 
     Attributes:
         pending: The threads that are being opened.
@@ -149,12 +142,9 @@ class Threads:
         try:
             await self._open(address, title_of(text))
         except AdapterError as exc:
-            log.warning(
-                "discord_thread_not_opened",
-                chat=address.chat,
-                thread=address.thread,
-                reason=str(exc),
-            )
+            chat, thread = address.chat, address.thread
+            reason = str(exc)
+            log.warning("discord_thread_not_opened", chat=chat, thread=thread, reason=reason)
         finally:
             self.pending.end(address.thread or "")
 
@@ -173,7 +163,7 @@ class Threads:
         await self._open(address, title_of(await self._starter_text(address)))
 
     async def _open(self, address: Address, title: str) -> None:
-        """Open a thread, under a plain title where Discord does not take the message's words."""
+        """Open a thread, under a plain title if Discord refuses the message's words."""
         try:
             await self._create(address, title)
         except CodedRefusal as exc:
@@ -183,13 +173,11 @@ class Threads:
 
     async def _create(self, address: Address, title: str) -> None:
         thread = address.thread or ""
-        path = "/channels/{channel_id}/messages/{message_id}/threads"
         wish = {"name": title, "auto_archive_duration": AUTO_ARCHIVE_MIN}
+        ids = {"channel_id": address.chat, "message_id": thread}
         try:
             with await self._api.pacer.wait_signal(address.chat), mapped_call():
-                await self._api.call(
-                    "POST", path, json=wish, channel_id=address.chat, message_id=thread
-                )
+                await self._api.call("POST", MESSAGE + "/threads", wish, **ids)
         except CodedRefusal as exc:
             # Another attempt, or a person, was faster: that thread is as good.
             if exc.code != THREAD_EXISTS:
@@ -197,11 +185,8 @@ class Threads:
         self.note(thread)
 
     async def _starter_text(self, address: Address) -> str:
-        path = "/channels/{channel_id}/messages/{message_id}"
         with mapped_call():
-            starter = await self._api.get(
-                path, channel_id=address.chat, message_id=address.thread or ""
-            )
+            starter = await self._api.message(address.chat, address.thread or "")
             return str(starter["content"])
 
 

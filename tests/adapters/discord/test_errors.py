@@ -8,8 +8,8 @@ import aiohttp
 import discord
 import pytest
 
+from adapters.discord.adapter import Expired, check_status
 from adapters.discord.errors import CodedRefusal, mapped_call, mapped_receiving
-from adapters.discord.files import Expired, check_status
 from adapters.errors import (
     AdapterDisconnected,
     AdapterError,

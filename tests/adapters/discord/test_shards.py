@@ -38,13 +38,13 @@ def channels(server: DiscordServer) -> list[Channel]:
 @given(guild=st.integers(0, 2**63 - 1), of=st.integers(1, 64))
 def test_each_server_has_one_connection(guild: int, of: int) -> None:
     """Whatever its id is, and however many connections there are."""
-    its = [number for number in range(of) if Shard(number, of).tells_of(str(guild))]
+    its = [number for number in range(of) if Shard(number, of).receives(str(guild))]
     assert its == [(guild >> 22) % of]
 
 
 def test_direct_chats_come_over_the_first() -> None:
     """They belong to no server."""
-    assert [Shard(number, 3).tells_of(None) for number in range(3)] == [True, False, False]
+    assert [Shard(number, 3).receives(None) for number in range(3)] == [True, False, False]
 
 
 async def test_each_connection_hears_its_own_servers(

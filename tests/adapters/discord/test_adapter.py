@@ -3,8 +3,7 @@
 import orjson
 import pytest
 
-from adapters.discord.adapter import DiscordAdapter
-from adapters.discord.files import is_discords
+from adapters.discord.adapter import DiscordAdapter, is_discords
 from adapters.errors import FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
 from tests.adapters.discord.conftest import where
