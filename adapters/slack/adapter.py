@@ -1,36 +1,35 @@
-"""The Slack adapter: receives, renders and sends for one app."""
+"""The Slack adapter: receives, renders and sends for one app, and downloads files sent to it."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from http import HTTPStatus
 
 from aiohttp import web
 
 from adapters.base import Clock, Intake, Renderer
-from adapters.errors import SendDelayed
+from adapters.errors import FetchDelayed, FetchRejected, SendDelayed
 from adapters.messages import Address, Attachment, MessageRef, Outgoing, Receipt
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.slack.client import LIMITS, Client, signing_secret
-from adapters.slack.files import download
-from adapters.slack.find_sent import find_unfinished
+from adapters.slack.errors import CREDENTIALS, Coded, mapped
 from adapters.slack.inbound import Names
 from adapters.slack.ingest import Ingest
 from adapters.slack.platform import SlackSettings
-from adapters.slack.preview import SlackPreviews
-from adapters.slack.reactions import Reactions
+from adapters.slack.preview import Reactions, SlackPreviews
 from adapters.slack.receive import Receiver, Webhook
 from adapters.slack.render import render
-from adapters.slack.send import Sender
+from adapters.slack.send import Sender, find_unfinished
 
 
 def renderer(_settings: SlackSettings) -> Renderer:
-    """Return how text is shown, the same for all accounts."""
+    """Return the function that splits answers into messages."""
     return render
 
 
 def build(settings: SlackSettings, host: Host) -> "SlackAdapter":
-    """Return the adapter of one account, as the register calls it."""
+    """Return the adapter of one account."""
     limits = replace(LIMITS, share=host.share)
     return SlackAdapter(settings, host.intake, host.commands, limits=limits)
 
@@ -38,11 +37,10 @@ def build(settings: SlackSettings, host: Host) -> "SlackAdapter":
 class SlackAdapter:
     """One app in one workspace; implements `adapters.base.Adapter`.
 
-    Slack has no idempotent sends: each message carries its row's nonce as metadata, and where the
+    Slack has no idempotent sends: each message carries its row's nonce as metadata, and if the
     outcome of a send is unknown it is looked up in the channel before it is sent again.
 
     Args:
-        settings: The app's block; a bot token must be in it.
         commands: The command menu: (name, description), names without a slash.
 
     Raises:
@@ -67,13 +65,12 @@ class SlackAdapter:
         self._client = Client(settings, limits, clock)
         names = Names(self._client, clock)
         self._ingest = Ingest(settings, intake, commands, names)
-        self.receivers = (Receiver(settings, self._ingest, intake, clock=clock),)
+        self.receivers = (Receiver(settings, self._ingest, intake, clock),)
         # One process at a time has the socket; calls of the webhook go to any.
         self.is_exclusive = settings.mode == "socket"
         self._previews = SlackPreviews(self._client, self._ingest, clock=clock)
         self._sender = Sender(self._client, self._previews)
         self._reactions = Reactions(self._client, reactions=settings.reactions, clock=clock)
-        # What one part does alone.
         self.render = render
         self.preview = self._previews.show
         self.pool = self._client.outbound
@@ -82,16 +79,12 @@ class SlackAdapter:
         self.acknowledge = self._reactions.acknowledge
 
     def routes(self) -> list[web.RouteDef]:
-        """Return where Slack delivers in HTTP mode, for the gateway's own HTTP server.
-
-        Events, interactivity and the slash command all lead to `/slack/{account}`.
-        """
+        """Return the route of events, interactivity and the slash command in HTTP mode."""
         secret = signing_secret(self._settings)
         if self._settings.mode == "socket" or not secret:
             return []
-        return [
-            web.post(f"/slack/{self.account}", Webhook(secret, self._client, self._ingest).handle)
-        ]
+        webhook = Webhook(secret, self._client, self._ingest)
+        return [web.post(f"/slack/{self.account}", webhook.handle)]
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
@@ -100,14 +93,10 @@ class SlackAdapter:
         await self._reactions.show_done(message.address, posted=message.preview_ref is None)
         return receipt
 
-    async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Download a file; see `Adapter.fetch`."""
-        return await download(self._client, attachment, limit_bytes)
-
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
-        """Look a preview up where it was to be; see `Adapter.find_preview`."""
+        """Look a preview up in its channel or thread; see `Adapter.find_preview`."""
         if (ref := await self._previews.arrived(question)) is not None:
             return ref
         await self._ingest.know_bot(self._client)
@@ -117,6 +106,50 @@ class SlackAdapter:
         return await find_unfinished(self._client, question, nonce, identity.user, others)
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show a status line in a thread, until something is said there."""
+        """Show a status line in a thread, unless the answer is shown there as it grows."""
         if not self._previews.is_live(question.address):
             await self._reactions.show_working(question)
+
+    async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        """Download a file; see `Adapter.fetch`."""
+        client = self._client
+        try:
+            with mapped():
+                answer = await client.web.files_info(file=attachment.ref)
+                file = answer.get("file")
+                known = file if isinstance(file, dict) else {}
+                url = str(known.get("url_private_download") or known.get("url_private") or "")
+                if not client.is_slack(url):
+                    raise FetchRejected("the file is not kept at Slack")
+                return await client.exchange(
+                    "GET",
+                    url,
+                    lambda answer: check_download(answer.status, answer.content_type, attachment),
+                    limit_bytes=limit_bytes,
+                    headers=client.authorization(url),
+                    # It may lead to the login page, or elsewhere; the token must not follow.
+                    allow_redirects=False,
+                )
+        except Coded as exc:
+            # A token can be fixed, and the file is still there.
+            if exc.code in CREDENTIALS:
+                raise FetchDelayed(str(exc)) from exc
+            raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc
+        except SendDelayed as exc:
+            raise FetchDelayed(str(exc)) from exc
+
+
+def check_download(status: int, content_type: str, attachment: Attachment) -> None:
+    """Accept only an answer that contains the file.
+
+    Without the scope `files:read` Slack answers with its login page, or leads there.
+
+    Raises:
+        FetchDelayed: Try again later.
+        FetchRejected: It can never be downloaded.
+    """
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise FetchDelayed(f"the file's server answered with HTTP status {status}")
+    is_login = content_type == "text/html" and "html" not in attachment.mime
+    if status != HTTPStatus.OK or is_login:
+        raise FetchRejected(f"Slack does not hand out the file (HTTP status {status})")

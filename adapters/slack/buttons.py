@@ -1,7 +1,4 @@
-"""What is no message but acts like one: slash commands, buttons, the stop button; pure.
-
-Also the other way round: the buttons of an answer, and the message without them.
-"""
+"""Slash commands, buttons and the stop button as messages, and the blocks of buttons; pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +19,10 @@ class Press:
     """A pressed button.
 
     Attributes:
-        message: The same as a written message.
-        blocks: What the message showed.
-        text: Its text, for notifications.
-        admission: What became of it, once it was committed.
+        message: The press as a written message.
+        ts: Of the message with the button, as are `blocks` and `text`.
+        text: For notifications.
+        admission: Set once the press was committed.
     """
 
     message: InboundMessage
@@ -40,7 +37,7 @@ class Press:
 def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | None:
     """Return a slash command as text: "/parley status" is "/status", "/parley" alone "/help".
 
-    What follows the command's name and is no command of the menu is a question.
+    Other text behind "/parley" is a question.
     """
     channel, sender = _word(form, "channel_id"), _word(form, "user_id")
     if not channel or not sender:
@@ -67,14 +64,14 @@ def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | Non
 
 
 def response_url(message_ref: str | None) -> str | None:
-    """Return where a slash command may be answered for 30 minutes, None for anything else."""
+    """Return the address at which a slash command may be answered for 30 minutes, or None."""
     if message_ref is None or not message_ref.startswith(_COMMAND_REF):
         return None
     return message_ref.removeprefix(_COMMAND_REF) or None
 
 
 def read_press(payload: Any, reading: Reading) -> Press | None:
-    """Return a press of one of our buttons, None for any other interaction."""
+    """Return a press of one of Parley's buttons, None for any other interaction."""
     if not isinstance(payload, dict) or payload.get("type") != "block_actions":
         return None
     action = next((each for each in _dicts(payload.get("actions")) if _is_ours(each)), None)
@@ -126,7 +123,7 @@ def choice_blocks(payload: str, choices: Sequence[Choice]) -> list[dict[str, Any
         {
             "type": "button",
             "action_id": f"{_ACTION}{number}",
-            # Slack refuses the whole message where one label is too long.
+            # Slack refuses the whole message if one label is too long.
             "text": {"type": "plain_text", "text": choice.label[:CHOICE_LABEL_CHARS]},
             "value": choice.text,
         }
@@ -136,12 +133,12 @@ def choice_blocks(payload: str, choices: Sequence[Choice]) -> list[dict[str, Any
 
 
 def over_blocks(payload: str, note: str) -> list[dict[str, Any]]:
-    """Return a message without its buttons, and with a note that says how the question ended."""
+    """Return a message without its buttons, with a note how the question ended."""
     return [_markdown(payload), _note(note)]
 
 
 def pressed_blocks(press: Press) -> list[dict[str, Any]]:
-    """Return the message without its buttons, and who chose what."""
+    """Return the message without its buttons, with the choice and its user."""
     kept = [
         block
         for block in press.blocks

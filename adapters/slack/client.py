@@ -1,17 +1,16 @@
 """slack_sdk as Parley uses it: its AsyncWebClient without retries, on one pool, within the budgets.
 
 The SDK's own retry handlers would post again after a lost answer, and the one for rate limits
-reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`). Who asked
-for a request never ends it. Slack allows one message a second per channel, and so many calls of
-each method. Source: https://docs.slack.dev/apis/web-api/rate-limits and the methods' own pages; all
-tiers are "at least", per method and workspace.
+reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`). Slack allows
+one message a second per channel, and a number of calls of each method per workspace.
+Source: https://docs.slack.dev/apis/web-api/rate-limits and the methods' own pages.
 """
 
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -50,7 +49,7 @@ _PER_MIN = {
     STATUS: 50,
     USERS: 100,
 }
-# Pause after a 429 that does not say how long it holds.
+# Pause after a 429 that names none.
 _BLOCKED_S = 30.0
 _CHUNK_BYTES = 1 << 16
 _ANSWER_TIMEOUT_S = 20
@@ -61,8 +60,6 @@ _DEADLINE_S = 60.0
 PAGE = 200
 """Most messages in one answer; Slack recommends no more. Source: conversations.history."""
 _METADATA_EVENT = "parley_message"
-_DIRECT = "D"
-"""Begins the ids of direct chats."""
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 SCOPES = (
     "app_mentions:read",
@@ -83,7 +80,6 @@ SCOPES = (
 sdk_log = logging.getLogger("parley.slack_sdk")
 """For slack_sdk and Bolt: below WARNING they log texts and tokens."""
 sdk_log.setLevel(logging.WARNING)
-T = TypeVar("T")
 
 
 class Client:
@@ -122,7 +118,7 @@ class Client:
                 self._token,
                 base_url=self._base_url,
                 session=self.session,
-                # For sockets, too.
+                # Of sockets, too.
                 ssl=self._tls,
                 logger=sdk_log,
                 # The SDK's handler would post again after a lost answer.
@@ -143,11 +139,11 @@ class Client:
 
     @asynccontextmanager
     async def turn(self, method: str, channel: str) -> AsyncIterator[None]:
-        """Wait for the turn of a call; the call is the body.
+        """Wait for the budget of the call in the block.
 
         Raises:
             SendDelayed: It would come too late; nothing was charged.
-            AdapterError: What the call does; a SendUnknown only if it shows something new.
+            AdapterError: Of the call; a SendUnknown only if it shows something new.
         """
         pacer, chat, group = self._pacer(method, channel)
         slot = await pacer.wait(chat, group=group)
@@ -155,21 +151,16 @@ class Client:
             yield
 
     def chance(self, method: str, channel: str) -> AbstractContextManager[None] | None:
-        """Return a context manager around a best-effort call; None if it may not be made now.
-
-        It leaves room for calls that matter more, and raises what `turn` does.
-        """
+        """Return `turn` for a best-effort call, or None if the budget has no room for it now."""
         pacer, chat, group = self._pacer(method, channel)
         slot = pacer.try_preview(chat, group=group)
         return None if slot is None else _taken(pacer, chat, slot, once=method in _ONCE)
 
     def _pacer(self, method: str, channel: str) -> tuple[Pacer, str, bool]:
-        """Return what counts a call, under which key, and whether several processes do so.
-
-        Posts are counted by channel, other methods over all of them.
-        """
+        """Return a call's pacer, its key there, and whether processes share that budget."""
         if method == POST:
-            return self._posts, channel, not channel.startswith(_DIRECT)
+            # Ids of direct chats begin with a D.
+            return self._posts, channel, not channel.startswith("D")
         return self._methods[method], method, True
 
     async def exchange(
@@ -181,16 +172,15 @@ class Client:
         limit_bytes: int = 0,
         **options: Any,
     ) -> bytes:
-        """Return the body of an answer to a request that is no method of the Web API.
+        """Return the body of an answer to a request past the Web API.
 
         Args:
             check: Raises what a bad answer means.
             limit_bytes: Largest body; 0 reads none.
 
         Raises:
-            FetchRejected: There are more bytes.
-            aiohttp.ClientError: There is no answer.
-            OSError: Likewise, or it takes too long.
+            FetchRejected: The body is larger.
+            aiohttp.ClientError: There is no answer, or (OSError) it takes too long.
         """
 
         async def taken() -> bytes:
@@ -205,13 +195,12 @@ class Client:
     async def history(
         self, channel: str, thread: str | None, *, oldest: str, cursor: str | None, **options: Any
     ) -> dict[str, Any]:
-        """Return a page of what was said in a channel, or in one of its threads.
+        """Return a page of messages of a channel, or of one of its threads.
 
         Args:
             thread: The timestamp of the thread's first message; None for the channel itself.
-            oldest: The timestamp behind which it is read.
-            cursor: Where the page before this one ended.
-            options: Others of `conversations.history`.
+            oldest: Only later messages are returned.
+            cursor: `next_cursor` of the page before; None for the first.
 
         Raises:
             SendDelayed: It cannot be read now.
@@ -228,15 +217,15 @@ class Client:
             return cast("dict[str, Any]", page.data)
 
     def anonymous(self) -> AsyncWebClient:
-        """Return a client of the same server that has no token and no connections."""
+        """Return a client of the same server without token and connections."""
         return AsyncWebClient(base_url=self._base_url, logger=sdk_log, retry_handlers=[])
 
     def authorization(self, url: str) -> dict[str, str] | None:
-        """Return the header that proves who asks; None for a server that must not see the token."""
+        """Return the header with the token; None for a server that must not see it."""
         return {"Authorization": f"Bearer {self._token}"} if self.is_slack(url) else None
 
     def is_slack(self, url: str) -> bool:
-        """Whether an address is one of Slack's own, or of the server in `base_url`."""
+        """Whether an address is Slack's, or that of the server in `base_url`."""
         parts, base = urlsplit(url), urlsplit(self._base_url)
         if (parts.scheme, parts.netloc) == (base.scheme, base.netloc):
             return True
@@ -244,7 +233,7 @@ class Client:
         return parts.scheme == "https" and any(host.endswith(f".{each}") for each in _SLACK_DOMAINS)
 
     def _swap(self) -> Shut:
-        """Let the next call open new connections; return what closes those until now."""
+        """Let the next call open new connections; return what closes those used so far."""
         session, self._session, self._web = self._session, None, None
 
         async def shut() -> None:
@@ -255,7 +244,7 @@ class Client:
 
 
 def api_root(url: str) -> str:
-    """Return where the methods are, with the `/api/` that the SDK expects at the end."""
+    """Return the address of the methods, with the `/api/` that the SDK expects at the end."""
     root = url.rstrip("/")
     return f"{root}/" if root.endswith("/api") else f"{root}/api/"
 
@@ -266,7 +255,7 @@ def metadata_of(nonce: str) -> dict[str, Any]:
 
 
 def nonce_of(message: dict[str, Any]) -> str | None:
-    """Return the nonce of a message in a channel's history, None if it has none of ours."""
+    """Return the nonce of a message in a channel's history, or None if it has none of Parley's."""
     metadata = message.get("metadata") or {}
     if metadata.get("event_type") != _METADATA_EVENT:
         return None
@@ -275,18 +264,18 @@ def nonce_of(message: dict[str, Any]) -> str | None:
 
 
 def signing_secret(settings: SlackSettings) -> str:
-    """Return the secret that signs Slack's calls, empty if none is set."""
+    """Return the secret that signs Slack's calls, "" if none is set."""
     secret = settings.signing_secret
     return secret.get_secret_value().strip() if secret else ""
 
 
 async def check(settings: SlackSettings) -> AccountReport:
-    """Return what Slack says of the app, and which scopes it lacks.
+    """Report the app's name, and the scopes that it lacks.
 
-    The App-Level Token is asked for the address of a socket, to which nobody connects.
+    The App-Level Token is checked by asking for the address of a socket, which is not opened.
 
     Raises:
-        AdapterRefused: A token is refused, or is not there.
+        AdapterRefused: A token is refused or missing.
         AdapterDisconnected: Slack does not answer.
     """
     client = Client(settings)
@@ -307,7 +296,7 @@ async def check(settings: SlackSettings) -> AccountReport:
 
 
 def _lacks(headers: Any) -> tuple[str, ...]:
-    """Return which scopes are missing; nothing where Slack does not say which there are."""
+    """Return the missing scopes as one text; nothing if Slack does not name the granted ones."""
     named = {str(name).lower(): str(value) for name, value in headers.items()}
     granted = {each.strip() for each in named.get("x-oauth-scopes", "").split(",")} - {""}
     missing = [scope for scope in SCOPES if scope not in granted]
@@ -320,7 +309,7 @@ def _lacks(headers: Any) -> tuple[str, ...]:
 
 @contextmanager
 def _taken(pacer: Pacer, chat: str, slot: Slot, *, once: bool) -> Iterator[None]:
-    """Tell the pacer when the call ends, and be quiet for as long as Slack asks for."""
+    """Charge the call, and block the chat for as long as Slack asks for."""
     try:
         with slot, mapped(once=once):
             yield

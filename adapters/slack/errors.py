@@ -42,7 +42,7 @@ CREDENTIALS = frozenset({
     "missing_args",
 })
 """Codes of a wrong or revoked token. It can be fixed, so nothing is buried for them."""
-_MENDABLE = CREDENTIALS | frozenset({
+_FIXABLE = CREDENTIALS | frozenset({
     "missing_scope",
     "no_permission",
     "access_denied",
@@ -55,18 +55,18 @@ _MENDABLE = CREDENTIALS | frozenset({
 
 
 class Limited(SendDelayed):
-    """Slack asked for a pause; the own budgets' delays are plain SendDelayed."""
+    """Slack asked for a pause; delays by Parley's own budgets are plain SendDelayed."""
 
 
 class Coded(AdapterError):
-    """Slack's no, with its `code`."""
+    """A refusal by Slack, with its `code`."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"Slack: {code}")
         self.code = code
 
 
-class Mendable(Coded, SendDelayed):
+class Fixable(Coded, SendDelayed):
     """For a reason that an operator can fix: nothing is buried."""
 
 
@@ -75,7 +75,7 @@ class Refused(Coded, SendRejected):
 
 
 def code_of(exc: AdapterError) -> str:
-    """Return Slack's word for a refusal, empty for what is none."""
+    """Return Slack's code of a refusal, "" for another error."""
     return exc.code if isinstance(exc, Coded) else ""
 
 
@@ -84,8 +84,7 @@ def mapped(*, once: bool = False) -> Iterator[None]:
     """Turn what the SDK raises into the adapters' errors, without its texts: they quote answers.
 
     Args:
-        once: The call must not be repeated unasked: if it may have been carried out that is a
-            SendUnknown, else a SendDelayed.
+        once: The call must not be repeated: SendUnknown if it may have been carried out.
     """
     doubt = SendUnknown if once else SendDelayed
     try:
@@ -93,7 +92,7 @@ def mapped(*, once: bool = False) -> Iterator[None]:
     except SlackApiError as exc:
         raise _of_answer(exc, doubt) from None
     except aiohttp.RedirectClientError as exc:
-        # Some of these are InvalidURL too, but an answer has led there: the request has left.
+        # Some of these are InvalidURL too, but an answer has redirected: the request has left.
         raise doubt(f"Slack: {in_words(exc)}") from exc
     except _NOT_SENT as exc:
         raise SendDelayed(f"Slack: {in_words(exc)}") from exc
@@ -121,7 +120,7 @@ def mapped_receiving(setting: str) -> Iterator[None]:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return what an answer says about when to come again."""
+    """Return the pause that an answer asks for, or None."""
     named = {name.lower(): value for name, value in headers.items()}
     try:
         return max(float(named["retry-after"]), 0.0)
@@ -130,7 +129,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _of_answer(exc: SlackApiError, doubt: type[SendUnknown] | type[SendDelayed]) -> AdapterError:
-    """Tell apart what an answer says; where it was not even JSON the response is aiohttp's own."""
+    # The response is aiohttp's own if it was not JSON.
     response = exc.response
     status: int = getattr(response, "status_code", 0) or getattr(response, "status", 0)
     data = getattr(response, "data", None)
@@ -143,4 +142,4 @@ def _of_answer(exc: SlackApiError, doubt: type[SendUnknown] | type[SendDelayed])
         return doubt(f"Slack: malformed answer with HTTP status {status}")
     if code in _NOT_NOW:
         return SendDelayed(f"Slack: {code}")
-    return Mendable(code) if code in _MENDABLE else Refused(code)
+    return Fixable(code) if code in _FIXABLE else Refused(code)

@@ -1,9 +1,7 @@
-"""Message event JSON → `InboundMessage`, `Poison` or None.
+"""Message JSON of events and histories → `InboundMessage`, `Poison` or None; the names of users.
 
-Live events and messages read from a channel's history take the same way. Only the fields used here
-are decoded, so that new kinds of content never spoil a readable text. Slack's markup is `<…>`; `&`,
-`<` and `>` of the text itself come as entities. Events hold only the ids of people: their names are
-asked for, best effort, remembered, bounded in time.
+Slack's markup is `<…>`; `&`, `<` and `>` of the text itself come as entities. Events contain only
+the ids of users: their names are asked for, best effort.
 Source: https://docs.slack.dev/messaging/formatting-message-text
 """
 
@@ -28,12 +26,12 @@ from adapters.wire import Text, WirePart, file_kind, flaw, others, poison, quote
 
 log = structlog.get_logger()
 
-# Messages of people. Every other subtype is a notice of Slack's own ("has joined the channel").
+# Messages of users. Every other subtype is a notice of Slack's own ("has joined the channel").
 # Source: https://docs.slack.dev/reference/events/message
 _SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
-# Files that are listed but cannot be had. Source: https://docs.slack.dev/reference/objects/file-object
+# Files that are listed but gone. Source: https://docs.slack.dev/reference/objects/file-object
 _GONE_FILES = frozenset({"tombstone", "hidden_by_limit"})
-# The app's verification token, and the address that anybody may answer a command at.
+# The app's verification token, and the address at which anybody can answer a command.
 _SECRETS = frozenset({"token", "response_url"})
 SLIP = 0.75
 """How alike a slip and a command are (0 to 1): "stauts" and "status" 0.83, "now" and "new" 0.67."""
@@ -41,18 +39,18 @@ _MARKUP = re.compile(r"<([^<>\s][^<>]*)>")
 WAIT_S = 0.5
 """How long a batch of updates waits for names; Slack wants its acknowledgement within 3 s."""
 _QUIET_S = 30.0
-"""How long nobody is asked for after Slack was late, so that only few updates wait for it."""
+"""How long no name is asked for after Slack was late, so that only few updates wait."""
 _AT_ONCE = 20
 _REMEMBERED = 4096
 _FORGET_FAILURES_S = 600.0
 
 NameOf = Callable[[str], str | None]
-"""Returns the name of a user, if it is known."""
+"""Returns the name of a user, or None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class BotIdentity:
-    """Who the bot is, from auth.test: its user, its id as a bot, its workspace, its name."""
+    """The bot by auth.test: the ids of its user, of itself and of its workspace, and its name."""
 
     user: str
     bot: str
@@ -62,12 +60,10 @@ class BotIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What decides how an event is read.
+    """The app that reads an event.
 
     Attributes:
-        settings: The block of the app; `allow_bots` has ids of users, bots or apps.
         commands: Names of the command menu, without a slash.
-        name_of: Returns the name of a user, if it is known.
     """
 
     settings: SlackSettings
@@ -83,10 +79,10 @@ class Reading:
 def read_message(
     event: Any, reading: Reading, envelope: Any = None
 ) -> InboundMessage | Poison | None:
-    """Return what a `message` or `app_mention` event says, None where nobody said anything new.
+    """Read a `message` or `app_mention` event: None if it contains no new text of a user.
 
     Args:
-        envelope: What the event came in; kept as the raw update.
+        envelope: Stored as the raw update; None for the event itself.
     """
     raw = raw_of(event if envelope is None else envelope)
     try:
@@ -99,19 +95,19 @@ def read_message(
 
 
 def raw_of(update: Any) -> str:
-    """Return an update as JSON text, without what lets its reader act for the app."""
+    """Return an update as JSON text, without its secrets."""
     if isinstance(update, dict):
         update = {key: value for key, value in update.items() if key not in _SECRETS}
     return raw_json(update)
 
 
 def is_direct(channel: str, channel_type: str = "") -> bool:
-    """Whether a channel is a direct chat with one person."""
+    """Whether a channel is a direct chat with one user."""
     return channel_type in {"im", "app_home"} or (not channel_type and channel.startswith("D"))
 
 
 def people_in(event: Any) -> list[str]:
-    """Return the ids of an event's speaker and of the people that it names."""
+    """Return the ids of an event's sender and of the users that it names."""
     if not isinstance(event, dict):
         return []
     changed = event.get("message")
@@ -122,16 +118,13 @@ def people_in(event: Any) -> list[str]:
 
 
 def as_command(text: str, commands: frozenset[str]) -> str:
-    """Return "!status" as "/status": in threads Slack has no slash commands.
-
-    So is a slip of one, which the gateway answers with the nearest; other words are a message.
-    """
+    """Return "!status", or a slip of it, as "/status": in threads Slack has no slash commands."""
     found = re.match(r"!(\w+)(?=\s|$)", text)
     return f"/{text[1:]}" if found and is_meant(found[1], commands) else text
 
 
 def is_meant(word: str, commands: frozenset[str]) -> bool:
-    """Whether a word is one of these commands, or may be a slip of one."""
+    """Whether a word is a command, or may be a slip of one."""
     return bool(difflib.get_close_matches(word.lower(), commands, n=1, cutoff=SLIP))
 
 
@@ -147,7 +140,7 @@ class _SharedFile(WirePart):
 
 
 class _Shared(WirePart):
-    """An "attachment" in Slack's sense: a shared message, or what a bot shows below its text."""
+    """An "attachment" in Slack's sense: a shared message, a link preview, a card of a bot."""
 
     text: Text = ""
     fallback: Text = ""
@@ -206,7 +199,7 @@ def _is_persons(message: _Message, reading: Reading) -> bool:
 
 
 def _edited(event: _Event, raw: str, reading: Reading) -> InboundMessage | None:
-    """A link's preview changes a message too, but neither its text nor the time of its edit."""
+    """Read an edit; a link's preview changes neither the text nor the time of the edit."""
     changed, before = event.message, event.previous_message
     if changed is None or changed.edited is None or not _is_persons(changed, reading):
         return None
@@ -218,7 +211,7 @@ def _edited(event: _Event, raw: str, reading: Reading) -> InboundMessage | None:
 def _inbound(
     message: _Message, event: _Event, raw: str, reading: Reading, *, edit: str | None = None
 ) -> InboundMessage:
-    address, kind, addressed = _destination(message, event, reading)
+    address, kind, addressed = _place(message, event, reading)
     known = {message.user, message.bot_id, reading.identity.user, reading.identity.bot}
     files = _files(message)
     attachments = tuple(
@@ -258,13 +251,13 @@ def _inbound(
     )
 
 
-def _destination(
+def _place(
     message: _Message, event: _Event, reading: Reading
 ) -> tuple[Address, ChatKind, Addressing]:
-    """Where the message belongs: a mention opens a thread on itself, direct chats go on as one."""
+    """Return the address of the conversation; a mention opens a thread on itself."""
     thread = message.thread_ts if message.thread_ts not in {"", message.ts} else None
     here = reading.address(event.channel, thread)
-    # Threads in a direct chat are conversations of their own; nobody has to mention the bot.
+    # Threads in a direct chat are conversations of their own, without a mention.
     if is_direct(event.channel, event.channel_type):
         return here, "dm", "direct"
     if event.type == "app_mention" or mentions(message.text, reading.identity.user):
@@ -274,7 +267,7 @@ def _destination(
 
 
 def _text(message: _Message, reading: Reading) -> str:
-    """Return what was said, behind what it quotes; a command stands alone."""
+    """Return the text behind its quotes; a command without them."""
     own = reading.identity
     rest = without_address(message.text, own.user).replace(f"<@{own.user}>", f"@{own.name}")
     words = as_command(readable(rest, reading.name_of).strip(), reading.commands)
@@ -290,60 +283,60 @@ def _text(message: _Message, reading: Reading) -> str:
 
 
 def _is_quoted(shared: _Shared) -> bool:
-    """Whether it holds words; what Slack shows of a link is nobody's word."""
+    """Whether it has text; the preview of a link is not quoted."""
     is_preview = bool(shared.from_url) and not (shared.is_share or shared.is_msg_unfurl)
     return not is_preview and bool((shared.text or shared.fallback).strip())
 
 
 def _authors(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> list[str | None]:
-    """Return whose words and files a message shares; None for somebody who is not told."""
+    """Return the authors of the quotes and files in a message; None for an unknown one."""
     quoted = [] if text.startswith("/") else filter(_is_quoted, message.attachments)
     of_words = [author for each in quoted for author in _author(each, message)]
     return [*of_words, *(author for file in attachments for author in file.authors)]
 
 
 def _author(shared: _Shared, message: _Message) -> list[str | None]:
-    """Return who wrote what is shared; nobody else where a bot shows it below its own text."""
+    """Return the author of what is shared (None if unknown); none for a bot's own card."""
     is_own = bool(message.bot_id) and not (shared.is_share or shared.is_msg_unfurl)
     return [] if is_own else [shared.author_id or None]
 
 
 def _files(message: _Message) -> list[tuple[list[str | None], _SharedFile]]:
-    """Return the files of a message and of what it shares, with whose they are."""
+    """Return the files of a message and of what it shares, with their authors."""
     own: list[tuple[list[str | None], _SharedFile]] = [([], file) for file in message.files]
     shared = [(_author(each, message), file) for each in message.attachments for file in each.files]
     return [*own, *shared]
 
 
 def readable(text: str, name_of: NameOf = lambda _: None) -> str:
-    """Return the text with mentions, channels, links and entities as they are shown."""
+    """Return the text with the words that users see for mentions, channels, links, entities."""
     return unescaped(_MARKUP.sub(lambda match: _shown(match[1], name_of), text))
 
 
 def mentioned(text: str) -> list[str]:
-    """Return the ids of all users that the text names."""
+    """Return the ids of all mentioned users."""
     return re.findall(r"<@(\w+)", text)
 
 
 def mentions(text: str, user: str) -> bool:
-    """Whether the text names this user."""
+    """Whether the text mentions this user."""
     return re.search(rf"<@{re.escape(user)}(\|[^<>]*)?>", text) is not None
 
 
 def without_address(text: str, user: str) -> str:
-    """Return the text without mentions of this user in front, if there is more than that."""
+    """Return the text without mentions of this user in front, unless nothing else is left."""
     rest = re.sub(rf"^(\s*<@{re.escape(user)}(\|[^<>]*)?>[\s,:]*)+", "", text)
     return rest or text
 
 
 def unescaped(text: str) -> str:
     """Return the text with Slack's three entities decoded."""
-    # The ampersand last: "&amp;lt;" is what somebody wrote as "&lt;", and no bracket.
+    # The ampersand last: "&amp;lt;" is a written "&lt;", not a bracket.
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
 def escaped(text: str) -> str:
-    """Return the text so that Slack finds no markup in it."""
+    """Return the text without markup for Slack."""
     # The ampersand first, or those of the entities would be escaped once more.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -363,7 +356,7 @@ def _shown(markup: str, name_of: NameOf) -> str:
 
 
 class Names:
-    """The names of the people in one workspace."""
+    """The names of the users in one workspace."""
 
     def __init__(self, client: Client, clock: Clock = time.monotonic) -> None:
         self._client = client
@@ -373,11 +366,11 @@ class Names:
         self._failed: Recent[str, float] = Recent(_REMEMBERED)
 
     def get(self, user: str) -> str | None:
-        """Return a person's name, if it is known."""
+        """Return a user's name, or None if it is unknown."""
         return self._names.get(user)
 
     async def learn(self, users: Iterable[str]) -> None:
-        """Ask for names that are not known yet, as many as the budget and `WAIT_S` allow."""
+        """Ask for names that are unknown, as many as the budget and `WAIT_S` allow."""
         unknown = [user for user in dict.fromkeys(users) if self._is_unknown(user)][:_AT_ONCE]
         if not unknown or self._clock() < self._quiet_until:
             return
@@ -403,7 +396,7 @@ class Names:
                 answer = await self._client.web.users_info(user=user)
         except AdapterError as exc:
             log.debug("slack_name_unknown", reason=str(exc))
-            # Only a no is remembered: after an outage the name may be there at the next message.
+            # Only a refusal is remembered: after an outage the next message asks again.
             if isinstance(exc, Coded):
                 self._failed[user] = self._clock()
         else:

@@ -1,8 +1,8 @@
-"""Hands decoded updates to the intake: from the socket, the webhook, and what nobody listened to.
+"""Hands updates of the socket, of the webhook and of channels' histories to the intake.
 
 Slack delivers an event again for some minutes only. So after a restart or a lost connection each
 channel, and each thread with a conversation, is read from its cursor on, in Slack's history. Until
-that is stored the cursor is held: live messages must not move it past what is still missing.
+that is stored the cursor is held: live messages must not move it past the gap.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ UpdateKind = Literal["events_api", "interactive", "slash_commands"]
 _REMEMBERED = 4096
 _MESSAGES = ("message", "app_mention")
 MOST_EMPTY_PAGES = 10
-"""A history that goes on and on without messages is left until the next connection."""
+"""After so many pages without messages a history is left until the next connection."""
 THREADS_FOR_S = 7 * 24 * 3600.0
-"""Threads that were silent for longer are not looked into."""
+"""Threads that were silent for longer are not read."""
 _BATCH = 100
 _TRIES = 5
 _LIMITED_S = 30.0
@@ -44,7 +44,7 @@ _LONGEST_WAIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class IncomingPayload:
-    """What one envelope of the socket, or one call of the webhook, brought."""
+    """The payload of one envelope of the socket, or of one call of the webhook."""
 
     kind: UpdateKind
     payload: Any
@@ -52,7 +52,7 @@ class IncomingPayload:
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """The first message in a thread of the assistant's container, which names it."""
+    """The title of a thread in the assistant's container: the text of its first message."""
 
     channel: str
     thread: str
@@ -63,10 +63,10 @@ class Ingest:
     """Hands the raw updates of one account to its intake.
 
     Attributes:
-        followups: What is to be done at Slack now that an update is stored.
-        held: Sources whose cursors stay where they are, until what was missed there is stored.
-        revoked: Set once the workspace has thrown the app out.
-        identity: Who the bot is, once Slack has said so; nothing can be read before.
+        followups: Changes to make at Slack after a commit.
+        held: Sources whose cursors may not move until their gaps are stored.
+        revoked: Set once the workspace has removed the app.
+        identity: None until Slack has told it; nothing can be read before.
     """
 
     def __init__(
@@ -89,26 +89,24 @@ class Ingest:
         self._untitled: Recent[Address, None] = Recent(_REMEMBERED)
 
     async def know_bot(self, client: Client) -> None:
-        """Ask who the bot is, if another process has the socket and nobody has told this one.
+        """Ask for the identity if another process has the socket.
 
-        In HTTP mode the receiver asks, and holds what was missed before anything can be read.
+        In HTTP mode the receiver asks, after it has held the cursors.
         """
         if self._settings.mode == "socket" and self.identity is None:
             self.identity = await identified(client)
 
     async def store(self, updates: Sequence[IncomingPayload]) -> None:
-        """Commit a batch of updates; they are durable when this returns.
+        """Commit a batch of updates, its messages by their timestamps: a burst comes in any order.
 
-        Messages of the batch are put into the order of their timestamps, since Slack delivers a
-        burst in any order.
+        They are durable when this returns.
         """
-        # Before the commit: the model is told names, and the stored text is what it was told.
+        # Before the commit: the stored text contains the names.
         await self._learn_names(map(_event_of, updates))
         read = [self._read(update) for update in updates]
         messages = [each.message if isinstance(each, Press) else each for each in read]
         stored = await self._commit(messages, self.held)
         admissions = {id(message): admission for message, admission in stored}
-        # After the commit: who pressed is told what became of it.
         for press in read:
             if isinstance(press, Press):
                 admission = admissions[id(press.message)]
@@ -126,7 +124,7 @@ class Ingest:
         return [message for message, _ in await self._commit(read, self.held - {source})]
 
     async def store_poison(self, body: bytes, reason: str) -> None:
-        """Commit what is not even JSON."""
+        """Commit a body that is not JSON."""
         text = body.decode("utf-8", "replace")
         await self._commit([poison(f"slack:{self.account}", text, reason)], self.held)
 
@@ -194,7 +192,7 @@ class Ingest:
         return list(zip(said, admissions, strict=True))
 
     async def _cursors(self, said: Sequence[InboundMessage]) -> list[Cursor]:
-        """Return how far the channels, and the threads with a conversation, are read now."""
+        """Return the new positions of the channels, and of the threads with a conversation."""
         read: dict[str, int] = {}
         for message in said:
             position = position_of(message.message_ref)
@@ -205,7 +203,7 @@ class Ingest:
         return [Cursor(source, position) for source, position in read.items()]
 
     async def _sources(self, message: InboundMessage) -> list[str]:
-        """A thread's own cursor follows once somebody in it has spoken to the bot."""
+        """Return the sources that a message moves; a thread is one if the bot takes part in it."""
         address = message.address
         channel = f"slack:{self.account}:{address.chat}"
         thread = f"{channel}:{address.thread}"
@@ -225,7 +223,7 @@ class Ingest:
 
 
 async def identified(client: Client) -> BotIdentity:
-    """Return who the bot is; raises what `mapped` does."""
+    """Return the bot's identity; raises what `mapped` does."""
     with mapped():
         me = await client.web.auth_test()
     words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
@@ -233,7 +231,7 @@ async def identified(client: Client) -> BotIdentity:
 
 
 def is_bare_mention(update: IncomingPayload) -> bool:
-    """Whether a mention shows no files; only its `message` event says for sure.
+    """Whether it is a mention without files; only its `message` event contains them for sure.
 
     Both come within moments, in any order, and the first one counts.
     """
@@ -248,7 +246,7 @@ def _event_of(update: IncomingPayload) -> dict[str, Any] | None:
 
 
 def _in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
-    """Sort messages by timestamp; what has none (commands, buttons) keeps its place."""
+    """Sort messages by timestamp; those without one (commands, buttons) keep their places."""
 
     def at(message: InboundMessage) -> int:
         return position_of(message.message_ref) or 0
@@ -258,7 +256,7 @@ def _in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
 
 
 def position_of(ts: str | None) -> int | None:
-    """Return a timestamp as whole microseconds, None if it is none."""
+    """Return a timestamp in microseconds, None if it is malformed."""
     seconds, _, fraction = (ts or "").partition(".")
     if not (seconds.isdecimal() and fraction.isdecimal() and len(fraction) == 6):
         return None
@@ -270,20 +268,16 @@ def ts_of(position: int) -> str:
     return f"{position // 1_000_000}.{position % 1_000_000:06d}"
 
 
-def is_message(event: Any) -> bool:
-    """Whether a message from a channel's history is one."""
-    return isinstance(event, dict) and event.get("type") in _MESSAGES
-
-
 def newer_than(events: Iterable[Any], position: int) -> list[dict[str, Any]]:
     """Return the messages after a position, oldest first; with replies comes their old parent."""
-    timed = [(position_of(str(each.get("ts"))) or 0, each) for each in events if is_message(each)]
+    messages = (each for each in events if isinstance(each, dict) and each.get("type") in _MESSAGES)
+    timed = [(position_of(str(each.get("ts"))) or 0, each) for each in messages]
     return [event for at, event in sorted(timed, key=lambda pair: pair[0]) if at > position]
 
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A source and the position behind which it is to be read."""
+    """A source, to be read from a position on."""
 
     source: str
     channel: str
@@ -300,23 +294,22 @@ class Backfill:
         self._gaps: deque[_Gap] = deque()
 
     async def hold(self) -> None:
-        """Note how far everything was read; must come before the first live update is stored."""
+        """Hold the cursors of all sources; must come before the first live update is stored."""
         positions = await self._intake.positions(f"slack:{self._ingest.account}:")
         gaps = [_gap(self._ingest.account, *item) for item in positions.items()]
         unread = {each.source for each in self._gaps}
         self._gaps = deque(_most_urgent([each for each in gaps if each is not None], unread))
-        # Before the socket is open: from then on live messages come in.
         self._ingest.held = {each.source for each in self._gaps}
 
     async def run(self, client: Client) -> None:
-        """Store what was missed, one source after the other."""
+        """Store the gaps, one after the other."""
         stored = 0
         while self._gaps:
             gap = self._gaps.popleft()
             try:
                 stored += await self._close(client, gap)
             except Coded as exc:
-                # Nothing can be read there: let live messages move the cursor again.
+                # It can never be read: let live messages move the cursor again.
                 log.info("slack_backfill_refused", channel=gap.channel, reason=str(exc))
             except SendDelayed as exc:
                 # The cursor stays held, so that the next connection begins there again.
@@ -327,7 +320,7 @@ class Backfill:
             log.info("slack_backfilled", account=self._ingest.account, messages=stored)
 
     async def _close(self, client: Client, gap: _Gap) -> int:
-        """Store a gap, oldest first: the cursor must not pass what is still missing."""
+        """Store a gap, oldest first: the cursor must not pass messages that are still missing."""
         events = await self._read(client, gap)
         for event in events:
             event["channel"] = gap.channel
@@ -358,7 +351,7 @@ class Backfill:
         raise SendDelayed("pages without messages")
 
     async def _page(self, client: Client, gap: _Gap, cursor: str | None) -> dict[str, Any]:
-        """Return one page, waiting as long as Slack asks for."""
+        """Return one page, after the pauses that Slack asks for."""
         read = partial(client.history, gap.channel, gap.thread, oldest=ts_of(gap.position))
         for _ in range(_TRIES - 1):
             try:
@@ -375,11 +368,10 @@ def _gap(account: str, source: str, position: int) -> _Gap | None:
 
 
 def _most_urgent(gaps: Sequence[_Gap], unread: Collection[str]) -> list[_Gap]:
-    """Return channels, then the threads where somebody spoke lately, newest first.
+    """Return channels, then threads with messages of the last week, newest first.
 
     Args:
-        unread: Sources for which the time of the last connection did not suffice; of the threads
-            they come first, so that each has its turn.
+        unread: Sources that the last connection has not read; they come first.
     """
     since = (time.time() - THREADS_FOR_S) * 1_000_000
     newest = sorted(gaps, key=lambda each: (each.source not in unread, -each.position))
@@ -390,7 +382,7 @@ def _most_urgent(gaps: Sequence[_Gap], unread: Collection[str]) -> list[_Gap]:
 def _threads_of(
     gap: _Gap, events: Sequence[dict[str, Any]], said: Sequence[InboundMessage]
 ) -> list[_Gap]:
-    """Return threads that began in the gap, with a message to the bot, and went on."""
+    """Return the threads that began in the gap with a message to the bot, and have replies."""
     direct = {each.message_ref: each for each in said if each.addressed == "direct"}
     roots = [each["ts"] for each in events if each.get("reply_count") and each["ts"] in direct]
     return [

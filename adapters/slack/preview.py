@@ -1,15 +1,14 @@
-"""Shows an answer as it grows: as Slack's own text stream in threads, else by edits.
+"""What people see while an answer is made: the growing message, a status line, reactions.
 
-A stream only grows, and Slack closes it about five minutes after its start. When the text must
-change, or the stream gets old, the same message goes on as edits; so an answer is one message from
-its first word on, and its end is one edit that can be repeated. A half-written line may still turn
-out to be a table, a list or bold text: it is held back from the stream until it is sure. Where this
-guess is wrong the preview goes on as edits.
+An answer grows as Slack's own text stream in threads, else by edits. A stream only grows, and Slack
+closes it about five minutes after its start. When the text must change, or the stream gets old, the
+same message goes on as edits; its end is one edit that can be repeated. A half-written line may
+still become a table, a list or bold text: it is held back from the stream until it is sure.
 """
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -20,14 +19,24 @@ from typing_extensions import override
 
 from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendRejected, SendUnknown
-from adapters.messages import Address, MessageRef, Outgoing
+from adapters.messages import Address, MessageRef, Outgoing, Reaction
 from adapters.previews import Previews
 from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
-from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, metadata_of
-from adapters.slack.errors import Coded, Refused, mapped
-from adapters.slack.find_sent import STREAMED
-from adapters.slack.ingest import Ingest
+from adapters.slack.client import (
+    APPEND,
+    POST,
+    REACT,
+    START,
+    STATUS,
+    STOP,
+    UNREACT,
+    UPDATE,
+    Client,
+    metadata_of,
+)
+from adapters.slack.errors import Coded, Refused, code_of, mapped
+from adapters.slack.ingest import Ingest, position_of
 from adapters.slack.render import preview_text
 
 log = structlog.get_logger()
@@ -36,6 +45,20 @@ STREAM_FOR_S = 240.0
 """Age at which a stream goes on as edits. Source: slackapi/python-slack-sdk issue 1859."""
 EDIT_EVERY_S = 2.0
 """Least time between two edits of one preview: 50 a minute are for the whole workspace."""
+STREAMED = "stream:"
+"""Begins the ref of a preview that is, or was, Slack's own text stream."""
+STATUS_FOR_S = 100.0
+"""Slack removes a status after two minutes. Source: its page of assistant.threads.setStatus."""
+_WORKING = "is thinking..."
+_REACTIONS: dict[Reaction, str] = {
+    "received": "eyes",
+    "answered": "white_check_mark",
+    "failed": "warning",
+}
+# The reaction is already as requested.
+_DONE = frozenset({"already_reacted", "no_reaction"})
+# Slack will never do it for this app.
+_NEVER = frozenset({"missing_scope", "unknown_method"})
 _REMEMBERED = 1024
 _CLOSED = frozenset({"message_not_in_streaming_state", "stopped_by_user"})
 _TOO_LONG = frozenset({"msg_too_long", "msg_blocks_too_long"})
@@ -53,7 +76,7 @@ _OPEN, _CLOSE = "[(<", "])>"
 
 
 class PreviewGone(SendRejected):
-    """The preview cannot become the answer: its text must be posted anew."""
+    """The preview cannot become the answer: the answer must be a new message."""
 
 
 @dataclass(slots=True)
@@ -61,10 +84,8 @@ class _Live:
     """A preview that is being shown.
 
     Attributes:
-        began: When it began, in monotonic seconds.
+        began: When it began, in monotonic seconds, as is `changed`.
         is_open: It is a stream that Slack has not closed.
-        shown: What it shows now.
-        changed: When that was last changed.
         in_doubt: An appended piece may be there or not.
     """
 
@@ -78,10 +99,10 @@ class _Live:
 
 
 class SlackPreviews(Previews):
-    """The previews of one app.
+    """The growing answers of one app.
 
     Args:
-        ingest: Knows the workspace, once Slack has told it.
+        ingest: Knows the workspace.
     """
 
     def __init__(self, client: Client, ingest: Ingest, *, clock: Clock = time.monotonic) -> None:
@@ -93,7 +114,7 @@ class SlackPreviews(Previews):
         self._unstreamed: Recent[Address, None] = Recent(_REMEMBERED)
 
     def is_live(self, address: Address) -> bool:
-        """Whether an answer is being shown there."""
+        """Whether a growing answer is shown there."""
         return any(live.address == address for live in self._live.values())
 
     @override
@@ -119,7 +140,7 @@ class SlackPreviews(Previews):
         return ref
 
     async def finish(self, message: Outgoing, content: dict[str, Any]) -> str:
-        """Make the preview the answer; can be repeated. Returns its timestamp.
+        """Turn the preview into the answer and return its timestamp; can be repeated.
 
         Raises:
             PreviewGone: It cannot be edited any more.
@@ -138,7 +159,7 @@ class SlackPreviews(Previews):
         return ts
 
     async def delete(self, channel: str, ts: str | None) -> None:
-        """Delete a message that another one has taken the place of, if it is still there."""
+        """Delete a message that another one replaces; best effort."""
         try:
             with mapped():
                 await self._client.web.chat_delete(channel=channel, ts=ts or "")
@@ -149,30 +170,25 @@ class SlackPreviews(Previews):
         self, question: MessageRef, text: str, intent: PreviewIntent, *, grows: bool
     ) -> str | None:
         address = question.address
-        # A stream needs a thread, and a person to be shown to.
-        can_stream = address.thread is not None and question.sender is not None and self._team
+        team = self._ingest.identity.team if self._ingest.identity else ""
+        # A stream needs a thread, and a user to be shown to.
+        can_stream = team and address.thread is not None and question.sender is not None
         if grows and can_stream and address not in self._unstreamed:
             beginning = await rendered(_settled, text)
             if not beginning:
                 return None
-            ref = await self._start(question, beginning, intent)
+            ref = await self._start(question, beginning, team, intent)
             if ref is not None:
                 return ref
         shown = await rendered(preview_text, text)
         return None if shown is None else await self._post(address, shown, intent)
 
-    @property
-    def _team(self) -> str | None:
-        identity = self._ingest.identity
-        return identity.team if identity else None
-
     async def _start(
-        self, question: MessageRef, beginning: str, intent: PreviewIntent
+        self, question: MessageRef, beginning: str, team: str, intent: PreviewIntent
     ) -> str | None:
-        """Begin a stream; None where Slack has none now, or none for this place or reader."""
+        """Begin a stream; None if Slack has none now, or none for this place or user."""
         address = question.address
-        chance = self._client.chance(START, address.chat)
-        if chance is None:
+        if (chance := self._client.chance(START, address.chat)) is None:
             return None
         try:
             async with self.announced(address, intent):
@@ -180,21 +196,19 @@ class SlackPreviews(Previews):
                     answer = await self._client.web.chat_startStream(
                         channel=address.chat,
                         thread_ts=address.thread or "",
-                        recipient_team_id=self._team,
+                        recipient_team_id=team,
                         recipient_user_id=question.sender,
                         markdown_text=beginning,
                     )
         except Coded as exc:
             log.debug("slack_stream_refused", channel=address.chat, reason=str(exc))
-            # Not asked for again there: it would be refused again, and each attempt costs a
-            # request.
+            # Not tried again there: each attempt costs a request.
             self._unstreamed[address] = None
             return None
         return self._remembered(address, str(answer["ts"]), beginning, is_open=True)
 
     async def _post(self, address: Address, shown: str, intent: PreviewIntent) -> str | None:
-        chance = self._client.chance(POST, address.chat)
-        if chance is None:
+        if (chance := self._client.chance(POST, address.chat)) is None:
             return None
         async with self.announced(address, intent) as nonce:
             with chance:
@@ -216,9 +230,8 @@ class SlackPreviews(Previews):
         return ref
 
     def _known(self, address: Address, ref: str) -> _Live:
-        """Return a preview; one of an earlier process is taken for a stream that got too old."""
-        live = self._live.get(ref)
-        if live is None:
+        """Return a preview; one of an earlier process is treated as a stream that is too old."""
+        if (live := self._live.get(ref)) is None:
             is_open, ts = ref.startswith(STREAMED), ts_of_preview(ref) or ""
             live = _Live(address, ts, self._clock() - STREAM_FOR_S, is_open, "", float("-inf"))
             self._live[ref] = live
@@ -233,9 +246,9 @@ class SlackPreviews(Previews):
             await self._edit(live, await rendered(preview_text, text))
 
     async def _stream(self, live: _Live, shown: str) -> None:
-        """Append what is new; end the stream where it cannot go on."""
+        """Append the new text; end the stream if it cannot go on."""
         is_over = live.in_doubt or self._clock() - live.began >= STREAM_FOR_S
-        # A stream only grows. Slack closes it at about 5 minutes, whatever is still to come.
+        # A stream only grows. Slack closes it after about 5 minutes.
         if is_over or not (shown.startswith(live.shown) or live.shown.startswith(shown)):
             await self._end_stream(live)
             return
@@ -256,8 +269,7 @@ class SlackPreviews(Previews):
         live.shown, live.changed = shown, self._clock()
 
     async def _end_stream(self, live: _Live) -> None:
-        chance = self._client.chance(STOP, live.address.chat)
-        if chance is None:
+        if (chance := self._client.chance(STOP, live.address.chat)) is None:
             return
         with _closed_before(), chance:
             await self._client.web.chat_stopStream(channel=live.address.chat, ts=live.ts)
@@ -267,10 +279,9 @@ class SlackPreviews(Previews):
         now = self._clock()
         if shown is None or shown == live.shown or now - live.changed < EDIT_EVERY_S:
             return
-        chance = self._client.chance(UPDATE, live.address.chat)
-        if chance is None:
+        if (chance := self._client.chance(UPDATE, live.address.chat)) is None:
             return
-        # Before the request: one that fails counts, too, for the time until the next.
+        # Before the request: one that fails counts, too.
         live.changed = now
         with chance:
             await self._client.web.chat_update(
@@ -282,17 +293,16 @@ class SlackPreviews(Previews):
         """Close the stream; True if it now shows the whole answer and nothing else."""
         if live is not None and not live.is_open:
             return False
-        rest = _rest(live, message)
         try:
-            return await self._close(message, ts, rest)
+            return await self._close(message, ts, _rest(live, message))
         except Refused as exc:
-            # The rest is more than a stream takes at its end. The edit that follows brings it all.
+            # The rest is more than a stream takes at its end; the edit that follows has it all.
             if exc.code not in _TOO_LONG:
                 raise
         return await self._close(message, ts, None)
 
     async def _close(self, message: Outgoing, ts: str, rest: str | None) -> bool:
-        """Close a stream behind the rest of its text; True if Slack took that."""
+        """Append the rest and close the stream; True if Slack took the rest."""
         chat = message.address.chat
         with _closed_before():
             async with self._client.turn(STOP, chat):
@@ -308,7 +318,7 @@ class SlackPreviews(Previews):
 
 @contextmanager
 def _closed_before() -> Iterator[None]:
-    """Let a stream pass that Slack has closed already; the block ends there."""
+    """End the block, as a success, if Slack has closed the stream already."""
     try:
         yield
     except Refused as exc:
@@ -322,31 +332,26 @@ def ts_of_preview(ref: str | None) -> str | None:
 
 
 def _rest(live: _Live | None, message: Outgoing) -> str | None:
-    """Return what is missing behind a stream, None where it has to be replaced.
-
-    Slack drops blanks at the beginning of what is appended.
-    """
-    # Where it is not known what stands there only an edit of the whole is sure; that also brings
-    # the buttons.
+    """Return the text that is missing behind a stream, or None if the whole must be edited."""
+    # A stream that is not known for sure must be edited; so must one that gets buttons.
     if live is None or live.in_doubt or message.choices:
         return None
     if not message.payload.startswith(live.shown):
         return None
     rest = message.payload[len(live.shown) :]
+    # Slack drops blanks at the beginning of an appended piece.
     return None if rest[:1].isspace() else rest
 
 
 def _settled(text: str) -> str:
     """Return the rendered beginning of an unfinished text that will not change any more.
 
-    It ends behind a blank in front of a word, since Slack drops blanks that an appended piece
-    begins with.
+    It ends behind a blank: Slack drops blanks at the beginning of an appended piece.
     """
     whole, sure = _rendered(text), _rendered(_certain(text))
     end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(whole, sure, strict=False)))
     if end == len(sure):
         end += len(whole[end:]) - len(whole[end:].lstrip())
-    # The blank itself may be sent: what comes after it begins with a word, and Slack keeps it.
     if 0 < end < len(whole) and whole[end - 1].isspace():
         return whole[:end]
     words = whole[:end].rstrip()
@@ -358,7 +363,7 @@ def _rendered(text: str) -> str:
 
 
 def _certain(text: str) -> str:
-    """Return the text without the end that may still change its meaning."""
+    """Return the text without an end that may still change its meaning."""
     lines = text.split("\n")
     lines[-1] = _balanced(lines[-1])
     while lines and (lines[-1].lstrip().startswith("|") or _MARK_ONLY.fullmatch(lines[-1])):
@@ -379,3 +384,115 @@ def _balanced(line: str) -> str:
         else:
             odd ^= {sign}
     return line[:end]
+
+
+Call = Callable[[], Awaitable[object]]
+
+
+class Reactions:
+    """The signs of work of one app.
+
+    In threads it is an agent session if Slack takes the app for an agent (then it shows its own
+    stop button), else a status line. Outside of threads Slack has neither.
+    """
+
+    def __init__(self, client: Client, *, reactions: bool, clock: Clock = time.monotonic) -> None:
+        self._client = client
+        self._reactions = reactions
+        self._clock = clock
+        self._working: Recent[Address, float] = Recent(_REMEMBERED)
+        self._has_sessions = True
+        self._has_status = True
+
+    async def show_working(self, question: MessageRef) -> None:
+        """Show that an answer is being made, once for as long as Slack shows it."""
+        address, now = question.address, self._clock()
+        if address.thread is None or not self._has_status:
+            return
+        if now - self._working.get(address, float("-inf")) < STATUS_FOR_S:
+            return
+        self._working[address] = now
+        if self._has_sessions:
+            await self._session(address, "processing", question.sender)
+        if not self._has_sessions:
+            await self._status(address, _WORKING)
+
+    async def show_done(self, address: Address, *, posted: bool) -> None:
+        """Remove the sign of work; a new message ends a status line, but not an agent session."""
+        if self._working.pop(address, None) is None:
+            return
+        if self._has_sessions:
+            await self._session(address, "active")
+        elif not posted:
+            await self._status(address, "")
+
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
+        """React to a message, in place of an earlier reaction."""
+        ts = question.message_ref
+        if not self._reactions or ts is None or position_of(ts) is None:
+            return
+        channel = question.address.chat
+        if mark == "received":
+            await self._try(REACT, channel, lambda: self._react(channel, ts, mark))
+            return
+        # Slack keeps several reactions of one user.
+        await self._see_to(UNREACT, channel, lambda: self._unreact(channel, ts))
+        await self._see_to(REACT, channel, lambda: self._react(channel, ts, mark))
+
+    async def _session(self, address: Address, status: str, sender: str | None = None) -> None:
+        failed = await self._try(
+            STATUS,
+            address.chat,
+            lambda: self._client.web.agents_sessions_setStatus(
+                channel_id=address.chat,
+                thread_ts=address.thread,
+                status=status,
+                initiator_user_id=sender,
+            ),
+        )
+        if isinstance(failed, Coded):
+            self._has_sessions = False
+
+    async def _status(self, address: Address, status: str) -> None:
+        failed = await self._try(
+            STATUS,
+            address.chat,
+            lambda: self._client.web.assistant_threads_setStatus(
+                channel_id=address.chat, thread_ts=address.thread or "", status=status
+            ),
+        )
+        if failed is not None and code_of(failed) in _NEVER:
+            self._has_status = False
+
+    def _react(self, channel: str, ts: str, mark: Reaction) -> Awaitable[object]:
+        name = _REACTIONS[mark]
+        return self._client.web.reactions_add(channel=channel, timestamp=ts, name=name)
+
+    def _unreact(self, channel: str, ts: str) -> Awaitable[object]:
+        name = _REACTIONS["received"]
+        return self._client.web.reactions_remove(channel=channel, timestamp=ts, name=name)
+
+    async def _try(self, method: str, channel: str, call: Call) -> AdapterError | None:
+        """Make a call if the budget allows it now; return its failure, if any."""
+        if (chance := self._client.chance(method, channel)) is None:
+            return None
+        try:
+            with chance:
+                await call()
+        except AdapterError as exc:
+            return _noted(channel, exc)
+        return None
+
+    async def _see_to(self, method: str, channel: str, call: Call) -> None:
+        """Make a call once its budget allows it."""
+        try:
+            async with self._client.turn(method, channel):
+                await call()
+        except AdapterError as exc:
+            _noted(channel, exc)
+
+
+def _noted(channel: str, exc: AdapterError) -> AdapterError:
+    if code_of(exc) not in _DONE:
+        log.debug("slack_sign_failed", channel=channel, reason=str(exc))
+    return exc

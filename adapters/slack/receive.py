@@ -1,17 +1,21 @@
-"""Receives for one app, through its socket or through its webhook.
+"""Receives for one app, through its webhook or in Socket Mode; Slack is answered after the commit.
 
-In HTTP mode Slack gets its 200 only after what it brought was stored. Bolt checks the signature,
-answers Slack's own checks of the address, and tells events, buttons and slash commands apart.
+In HTTP mode Bolt checks the signature, answers Slack's own checks of the address, and tells events,
+buttons and slash commands apart. In Socket Mode slack_sdk's client opens the connection, answers
+pings and notices a dead one; it hands over each frame in order.
 """
 
 import asyncio
 import json
-import time
+import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 from urllib.parse import parse_qsl
 
+import aiohttp
 import structlog
 from aiohttp import web
 from slack_bolt.adapter.aiohttp import to_aiohttp_response, to_bolt_request
@@ -19,6 +23,9 @@ from slack_bolt.app.async_app import AsyncApp
 from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.response import BoltResponse
 from slack_sdk.signature import SignatureVerifier
+from slack_sdk.socket_mode.aiohttp import SocketModeClient
+from slack_sdk.socket_mode.response import SocketModeResponse
+from typing_extensions import override
 
 from adapters import errors
 from adapters.base import Clock, Intake
@@ -40,7 +47,7 @@ from adapters.slack.ingest import (
     is_bare_mention,
 )
 from adapters.slack.platform import SlackSettings
-from adapters.slack.socketmode import Socket
+from agent.network import proxy_for
 
 log = structlog.get_logger()
 
@@ -50,10 +57,23 @@ _CHECK_INTERVAL_S = 45.0
 _SHORTEST_CONNECTION_S = 5.0
 _TITLE_CHARS = 80
 UNREADABLE = (*errors.UNREADABLE, ArithmeticError, RecursionError)
-"""What Bolt raises, before it asks anybody, for calls of a shape it did not expect.
-
-It looks for ids in every corner of a payload: an event whose `user` is a number is a TypeError.
-"""
+"""Raised by Bolt for payloads of an unexpected shape, such as an event whose `user` is a number."""
+HEARTBEAT_S = 10.0
+"""Silence after which a ping is sent; without an answer in half of it the socket is dead."""
+# Shorter than the SDK's pause between two tries: an address is good for one.
+_HELLO_S = 8.0
+_CLOSE_S = 2.0
+# The SDK notifies no listener of a connection that was cut, so it is polled.
+_LOOK_S = 0.2
+# Envelopes that may wait for their commit; Slack delivers again what is not acknowledged.
+_MOST_WAITING = 2000
+# Updates in one commit.
+_BATCH = 100
+# Slack moves a connection to another host every few hours and says so some seconds before.
+_REFRESH = frozenset({"warning", "refresh_requested"})
+# The SDK logs the address of a socket, with which anybody can receive; errors are raised here.
+_silent = logging.getLogger("parley.slack_sdk.socket")
+_silent.disabled = True
 
 Store = Callable[[IncomingPayload], Awaitable[None]]
 """Returns once an update is committed."""
@@ -78,7 +98,7 @@ class Webhook:
                 call.body = dict(parse_qsl(call.raw_body, keep_blank_values=True))
             answer = await self._app.async_dispatch(call)
         except UnicodeDecodeError:
-            # Slack sends UTF-8, and nothing else can be checked.
+            # Slack sends UTF-8; only that can be checked.
             answer = BoltResponse(status=HTTPStatus.BAD_REQUEST)
         except UNREADABLE as exc:
             answer = await self._set_aside(body, request.headers, exc)
@@ -87,7 +107,7 @@ class Webhook:
         return await to_aiohttp_response(answer)
 
     async def _store(self, update: IncomingPayload) -> None:
-        # Its twin, the `message` event, tells of files; the first one stored counts.
+        # Its twin, the `message` event, contains files; the first one stored counts.
         if is_bare_mention(update):
             await asyncio.sleep(MENTION_DELAY_S)
         await self._ingest.store([update])
@@ -95,14 +115,14 @@ class Webhook:
     async def _set_aside(
         self, body: bytes, headers: Mapping[str, str], reason: Exception
     ) -> BoltResponse:
-        """Store what Bolt cannot read, if it is signed: our own reading is stricter."""
+        """Store a signed call that Bolt cannot read: Parley's own reading is more tolerant."""
         try:
             is_signed = self._verifier.is_valid_request(body, headers)
         except UNREADABLE:
             is_signed = False
         if not is_signed:
             return BoltResponse(status=HTTPStatus.UNAUTHORIZED)
-        return await answered(self._store_anyway(body, reason))
+        return await _answered(self._store_anyway(body, reason))
 
     async def _store_anyway(self, body: bytes, reason: Exception) -> None:
         try:
@@ -114,14 +134,10 @@ class Webhook:
 
 
 def bolt_app(client: Client, ingest: Ingest, store: Store, signing_secret: str) -> AsyncApp:
-    """Return an app whose one global middleware stores updates; it has no token and calls nobody.
-
-    Args:
-        store: Returns once an update is committed.
-    """
+    """Return an app whose one global middleware stores updates; it has no token, calls nothing."""
 
     async def authorize() -> AuthorizeResult:
-        """Bolt's own asks auth.test; if that fails it answers 200 and the event is lost."""
+        # Bolt's own asks auth.test; if that fails it answers 200 and the event is lost.
         me = ingest.identity
         return AuthorizeResult(
             enterprise_id=None,
@@ -131,10 +147,14 @@ def bolt_app(client: Client, ingest: Ingest, store: Store, signing_secret: str) 
         )
 
     async def admit(body: dict[str, Any]) -> BoltResponse:
-        """Answer at once, without `next()`: no listener may come before the commit."""
+        # Without `next()`: no listener may come before the commit.
         kind: UpdateKind = "slash_commands" if "command" in body else "interactive"
         kind = "events_api" if "event" in body else kind
-        return await answered(store(IncomingPayload(kind, body)))
+        return await _answered(store(IncomingPayload(kind, body)))
+
+    async def passed_on(error: Exception) -> NoReturn:
+        # Bolt would answer 500; the caller stores the update.
+        raise error
 
     app = AsyncApp(
         # Below `slack_bolt`, since Bolt names loggers after the app.
@@ -145,18 +165,18 @@ def bolt_app(client: Client, ingest: Ingest, store: Store, signing_secret: str) 
         signing_secret=signing_secret,
         # Bolt would otherwise acknowledge before a listener is done.
         process_before_response=True,
-        # The adapter itself knows its own messages, and the bots that it listens to.
+        # The reader itself leaves out the bot's own messages.
         ignoring_self_events_enabled=False,
         attaching_function_token_enabled=False,
         attaching_conversation_kwargs_enabled=False,
     )
     app.use(admit)
-    app.error(_passed_on)
+    app.error(passed_on)
     return app
 
 
-async def answered(storing: Awaitable[None]) -> BoltResponse:
-    """Return 200, or 503 if an update was not stored, for whatever reason."""
+async def _answered(storing: Awaitable[None]) -> BoltResponse:
+    """Return 200, or 503 if the update was not stored."""
     try:
         await storing
     except Exception:
@@ -165,45 +185,31 @@ async def answered(storing: Awaitable[None]) -> BoltResponse:
     return BoltResponse(status=HTTPStatus.OK)
 
 
-async def _passed_on(error: Exception) -> NoReturn:
-    """Bolt would make a 500 of it; only the caller knows what is to be done with the update."""
-    raise error
-
-
 class Receiver:
-    """The incoming half of one app.
-
-    Args:
-        intake: Knows how far everything was read.
-    """
+    """The incoming half of one app."""
 
     def __init__(
-        self,
-        settings: SlackSettings,
-        ingest: Ingest,
-        intake: Intake,
-        *,
-        clock: Clock = time.monotonic,
+        self, settings: SlackSettings, ingest: Ingest, intake: Intake, clock: Clock
     ) -> None:
         self._settings = settings
         self._ingest = ingest
         self._backfill = Backfill(ingest, intake)
         self._clock = clock
         self._reached_at = float("-inf")
-        self._socket: Socket | None = None
+        self._socket: _Connection | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether the socket answers, or in HTTP mode whether Slack did within the last 90 s."""
+        """Whether the socket is open and answers, or, in HTTP mode, Slack did within 90 s."""
         if self._settings.mode == "socket":
             return self._socket is not None and self._socket.alive
         return self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> NoReturn:
-        """Receive until cancelled, on connections of its own.
+        """Receive until cancelled, on connections of its own; see `Receives.run`.
 
-        Whatever the intake raises goes on to the caller. Nothing was acknowledged then: Slack
-        delivers it again, and the next run reads what is missing.
+        Raises what the intake raises. Nothing was acknowledged then: Slack delivers it again, and
+        the next run reads the gap.
         """
         settings, app_token = self._settings, None
         if settings.mode == "socket":
@@ -213,11 +219,11 @@ class Receiver:
         client = Client(self._settings)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(follow_up(self._ingest, client), name="slack follow-ups")
+                tasks.create_task(_follow_up(self._ingest, client), name="slack follow-ups")
                 if app_token is None:
                     await self._serve(client)
                 else:
-                    await self._listen(client, Socket(app_token, self._ingest))
+                    await self._listen(client, app_token)
         except BaseExceptionGroup as failures:
             # A refusal says more than a broken connection.
             found: BaseException = failures.subgroup(AdapterRefused) or failures
@@ -225,22 +231,65 @@ class Receiver:
                 found = found.exceptions[0]
             raise found from failures
         finally:
-            self._socket = None
             await client.close()
         raise AdapterDisconnected("the receiver ended")
 
-    async def _listen(self, client: Client, socket: Socket) -> NoReturn:
-        self._socket = socket
+    async def _listen(self, client: Client, app_token: str) -> NoReturn:
+        """Receive over one connection after another: Slack asks for a new one now and then."""
         while True:
             await self._greet(client)
             began = self._clock()
-            await socket.run(client, lambda: self._backfill.run(client))
+            # The SDK's client would not tell that the token is wrong.
+            with mapped_receiving("app_token"):
+                answer = await client.web.apps_connections_open(app_token=app_token)
+            await self._connect(client, _Connection(client, str(answer["url"])))
             if self._clock() - began < _SHORTEST_CONNECTION_S:
                 # The supervisor pauses before the next one.
                 raise AdapterDisconnected("Slack asks for a new connection at once")
 
+    async def _connect(self, client: Client, connection: "_Connection") -> None:
+        """Receive until Slack asks for a new connection, and all that came is stored.
+
+        Raises:
+            AdapterDisconnected: The connection broke, or Slack closed it.
+            AdapterRefused: Socket Mode was switched off.
+        """
+        try:
+            await connection.opened()
+            self._socket = connection
+            async with asyncio.TaskGroup() as tasks:
+                storing = tasks.create_task(self._store_all(connection), name="slack store")
+                reading = tasks.create_task(self._backfill.run(client), name="slack backfill")
+                reason = await connection.ended()
+                if reason == "link_disabled":
+                    app = "the app of platforms.slack.app_token"
+                    raise AdapterRefused(f"Socket Mode is switched off for {app}")
+                if reason not in _REFRESH:
+                    raise AdapterDisconnected(f"Slack closed the socket: {reason}")
+                log.info("slack_socket_refreshed", reason=reason)
+                reading.cancel()
+                await connection.waiting.join()
+                storing.cancel()
+        finally:
+            self._socket = None
+            await connection.shut()
+
+    async def _store_all(self, connection: "_Connection") -> NoReturn:
+        """Store waiting updates in batches, and acknowledge each batch that is stored."""
+        waiting = connection.waiting
+        while True:
+            batch = [await waiting.get()]
+            while len(batch) < _BATCH and not waiting.empty():
+                batch.append(waiting.get_nowait())
+            await self._ingest.store([update for _, update in batch])
+            for name, _ in batch:
+                await connection.acknowledge(name)
+                waiting.task_done()
+            if self._ingest.revoked.is_set():
+                raise AdapterRefused("the app was removed from its workspace")
+
     async def _serve(self, client: Client) -> NoReturn:
-        """Catch up, then look now and then whether Slack still knows the app."""
+        """Read the gaps, then check now and then whether Slack still knows the app."""
         await self._greet(client)
         await self._backfill.run(client)
         while True:
@@ -266,8 +315,7 @@ class Receiver:
         return identity
 
 
-async def follow_up(ingest: Ingest, client: Client) -> NoReturn:
-    """Work until cancelled."""
+async def _follow_up(ingest: Ingest, client: Client) -> NoReturn:
     while True:
         item = await ingest.followups.get()
         try:
@@ -299,3 +347,117 @@ async def _carry_out(item: Press | Title, client: Client) -> None:
             text=item.text or item.label,
             blocks=pressed_blocks(item),
         )
+
+
+class _Connection(SocketModeClient):
+    """One connection; the SDK's own way to the next one would not hold the cursors before."""
+
+    def __init__(self, client: Client, url: str) -> None:
+        super().__init__(
+            # Needed for new connections only.
+            app_token="",
+            logger=_silent,
+            web_client=client.web,
+            auto_reconnect_enabled=False,
+            ping_interval=HEARTBEAT_S,
+            on_message_listeners=[self._heard],
+        )
+        self.wss_uri = url
+        self.proxy = proxy_for(url)
+        self.waiting: asyncio.Queue[tuple[str, IncomingPayload]] = asyncio.Queue()
+        self._greeted = asyncio.Event()
+        self._asked_to_go = asyncio.Event()
+        self._reason = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the socket is open and answers pings."""
+        return self.current_session is not None and not self.current_session.closed
+
+    @override
+    async def connect_to_new_endpoint(self, force: bool = False) -> None:
+        """Do nothing when Slack says `disconnect`: the receiver connects again."""
+
+    async def opened(self) -> None:
+        """Connect, and wait for Slack's greeting.
+
+        Raises:
+            AdapterDisconnected: It cannot be opened, or Slack does not greet.
+        """
+        try:
+            async with asyncio.timeout(_HELLO_S):
+                await self.connect()  # type: ignore[no-untyped-call]
+                await self._until(self._greeted)
+        except TimeoutError:
+            raise AdapterDisconnected("the socket did not open and greet in time") from None
+
+    async def ended(self) -> str:
+        """Wait until Slack asks for the end of the connection; return its reason.
+
+        Raises:
+            AdapterDisconnected: The connection is gone, or was silent for too long.
+        """
+        await self._until(self._asked_to_go)
+        return self._reason
+
+    async def acknowledge(self, name: str) -> None:
+        """Acknowledge an envelope, best effort: Slack delivers it again otherwise."""
+        try:
+            await self.send_socket_mode_response(SocketModeResponse(name))
+        except (aiohttp.ClientError, ConnectionError):
+            log.debug("slack_acknowledgement_lost")
+
+    async def shut(self) -> None:
+        """Close the connection, although the other side may be gone."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.disconnect()  # type: ignore[no-untyped-call]
+        await self.close()  # type: ignore[no-untyped-call]
+
+    async def _until(self, said: asyncio.Event) -> None:
+        while not said.is_set():
+            if not await self.is_connected():
+                code = self.current_session.close_code if self.current_session else None
+                raise AdapterDisconnected(f"the socket was closed ({code})")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await said.wait()
+
+    async def _heard(self, frame: aiohttp.WSMessage) -> None:
+        """Take a frame; they come in order."""
+        envelope = _decoded(frame.data)
+        match envelope.get("type"):
+            case "hello":
+                self._greeted.set()
+            case "disconnect":
+                self._reason = str(envelope.get("reason"))
+                self._asked_to_go.set()
+                # It may come instead of a greeting.
+                self._greeted.set()
+            case kind if not self._asked_to_go.is_set():
+                await self._take(kind, envelope)
+
+    async def _take(self, kind: Any, envelope: dict[str, Any]) -> None:
+        name = envelope.get("envelope_id")
+        if not isinstance(name, str) or self.waiting.qsize() >= _MOST_WAITING:
+            return
+        if kind not in get_args(UpdateKind):
+            # Slack would deliver a kind that is not used again and again.
+            await self.acknowledge(name)
+            return
+        update = IncomingPayload(kind, envelope.get("payload"))
+        put = partial(self.waiting.put_nowait, (name, update))
+        if is_bare_mention(update):
+            # Its twin, the `message` event, contains files; the first one stored counts.
+            asyncio.get_running_loop().call_later(MENTION_DELAY_S, put)
+        else:
+            put()
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    try:
+        envelope = json.loads(text)
+    except (ValueError, RecursionError):
+        log.warning("slack_envelope_undecodable")
+        return {}
+    return envelope if isinstance(envelope, dict) else {}

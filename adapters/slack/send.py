@@ -1,35 +1,39 @@
-"""Sends answers: posts, found again where their outcome is unknown, and edits."""
+"""Sends outbox rows: as posts, as edits of previews; looks them up if their outcome is unknown."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 
-from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Outgoing, OutgoingFile, Receipt, Withdrawal
+from adapters.errors import AdapterError, SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Address, MessageRef, Outgoing, OutgoingFile, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
 from adapters.slack.client import POST, UPDATE, Client, metadata_of, nonce_of
-from adapters.slack.errors import Limited, Refused, mapped, retry_after_s
-from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
-from adapters.slack.preview import PreviewGone, SlackPreviews, ts_of_preview
+from adapters.slack.errors import Coded, Limited, Refused, code_of, mapped, retry_after_s
+from adapters.slack.preview import STREAMED, PreviewGone, SlackPreviews, ts_of_preview
 
 log = structlog.get_logger()
 
 RESENT_MARK = "(re-sent)\n"
 # Of a message with blocks only notifications show the text.
 _NOTICE_CHARS = 150
-# The bot is not where the command was given; only the command's own address leads there.
+# The bot is not in the channel of the command; only the command's own address leads there.
 _NOT_THERE = frozenset({"channel_not_found", "not_in_channel", "cannot_dm_bot", "user_is_bot"})
+_MOST_PAGES = 10
+_MARGIN_S = 600.0
+"""How far Slack's clock and the database's may be apart."""
+_TIMESTAMP = re.compile(r"\d{1,12}\.\d{1,9}")
+_NO_ACCESS = frozenset({"missing_scope", "not_in_channel", "access_denied", "no_permission"})
+_THREAD_GONE = frozenset({"thread_not_found", "message_not_found"})
 
 
 class Sender:
-    """The outgoing half of one app.
-
-    Args:
-        previews: Knows the messages that answers were shown in while they grew.
-    """
+    """The outgoing half of one app."""
 
     def __init__(self, client: Client, previews: SlackPreviews) -> None:
         self._client = client
@@ -91,7 +95,7 @@ class Sender:
                 )
         except Refused as exc:
             url = response_url(message.reply_to)
-            # The address came with a request: nothing but Slack may be sent an answer.
+            # The address came with a request: an answer may go to Slack alone.
             if exc.code not in _NOT_THERE or url is None or not self._client.is_slack(url):
                 raise
             return await self._answer_command(message, url)
@@ -102,30 +106,22 @@ class Sender:
     async def _find(self, message: Outgoing) -> str | None:
         """Return the timestamp of the message that an earlier attempt has posted, if any.
 
-        A preview that was to become the answer has the same mark and perhaps not all of the text. A
-        file is known by name and size: its id may have been lost with the process.
+        Raises:
+            SendDelayed: The history cannot be read now.
+            HistoryUnreadable: It can never be read.
         """
-        preview_ts, file = ts_of_preview(message.preview_ref), message.file
-
-        def is_it(shown: dict[str, Any]) -> bool:
-            if file is None:
-                return shown.get("ts") != preview_ts and nonce_of(shown) == message.nonce
-            return any(
-                (each.get("title") or each.get("name"), each.get("size"))
-                == (file.name, len(file.content))
-                for each in shown.get("files") or ()
-            )
-
-        return await find(self._client, message, time.time(), is_it)
+        oldest = f"{max(time.time() - message.age_s - _MARGIN_S, 0.0):.6f}"
+        async with aclosing(_since(self._client, message.address, oldest)) as history:
+            async for shown in history:
+                if _shows(shown, message):
+                    return str(shown["ts"])
+        return None
 
     async def _send_file(self, message: Outgoing, file: OutgoingFile, mark: str) -> Receipt:
-        """Show a file; its receipt has the message's timestamp, or its own id.
-
-        Only the last step shows anything, so only its outcome can be unknown.
-        """
+        """Show a file; only the last step shows anything, so only its outcome can be unknown."""
         channel, thread = message.address.chat, message.address.thread
         # Slack would show the file in the channel instead.
-        if thread is not None and await is_thread_gone(self._client, channel, thread):
+        if thread is not None and await _is_thread_gone(self._client, channel, thread):
             raise SendRejected("the thread is gone")
         file_id = await self._upload(file)
         async with self._client.turn(POST, channel):
@@ -138,7 +134,7 @@ class Sender:
         return Receipt(file_id, resent=bool(mark))
 
     async def _upload(self, file: OutgoingFile) -> str:
-        """Bring the bytes to Slack; nobody sees them yet."""
+        """Upload the bytes, which nobody sees yet."""
         with mapped():
             ticket = await self._client.web.files_getUploadURLExternal(
                 filename=file.name, length=len(file.content)
@@ -150,20 +146,20 @@ class Sender:
         return file_id
 
     async def _check_thread(self, message: Outgoing, ts: str, shown: Any) -> None:
-        """Take back an answer that landed beside its thread because that is gone.
+        """Delete an answer that Slack has posted outside of its thread because that is gone.
 
         Raises:
-            SendRejected: It did.
+            SendRejected: The thread is gone.
         """
         thread, channel = message.address.thread, message.address.chat
         if thread is None or not isinstance(shown, dict) or "thread_ts" in shown:
             return
-        if await is_thread_gone(self._client, channel, thread):
+        if await _is_thread_gone(self._client, channel, thread):
             await self._previews.delete(channel, ts)
             raise SendRejected("the thread is gone")
 
     async def _answer_command(self, message: Outgoing, url: str) -> Receipt:
-        """Answer a slash command where the bot itself may not write, for its giver alone."""
+        """Answer a slash command in a channel without the bot, visible to its sender alone."""
         mark = RESENT_MARK if message.outcome_unknown else ""
         blocks = choice_blocks(mark + message.payload, message.choices)
         body = {
@@ -180,13 +176,13 @@ class Sender:
 
 
 def check_upload(status: int) -> None:
-    """Let a success pass; raise SendDelayed for all else, since nobody has seen the file yet."""
+    """Raise SendDelayed unless the upload succeeded: nobody has seen the file yet."""
     if status != HTTPStatus.OK:
         raise SendDelayed(f"Slack: the upload ended with HTTP status {status}")
 
 
 def check_response(status: int, headers: Mapping[str, str]) -> None:
-    """Let the answer of a command's own address pass, or raise what became of the call."""
+    """Raise what an answer of a command's own address means, unless it is a success."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         raise Limited("Slack: ratelimited", retry_after_s(headers))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -196,12 +192,102 @@ def check_response(status: int, headers: Mapping[str, str]) -> None:
 
 
 def _content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:
-    """Return what a message shows, for posting and for editing alike.
-
-    Texts with buttons are blocks, since Slack takes markdown either as a text or as a block.
-    """
     text = mark + message.payload
     content: dict[str, Any] = {"metadata": metadata_of(message.nonce), "link_names": False}
     if not message.choices:
         return {**content, "markdown_text": text}
+    # Slack takes markdown either as a text or as a block.
     return {**content, "text": text[:_NOTICE_CHARS], "blocks": choice_blocks(text, message.choices)}
+
+
+class HistoryUnreadable(Exception):
+    """The bot may not read the history, or it is too long."""
+
+
+async def find_unfinished(
+    client: Client, question: MessageRef, nonce: str, user: str, others: frozenset[str]
+) -> str | None:
+    """Return the ref of the preview that was begun for a question, or None if there is none.
+
+    A posted one has its nonce. A stream has none before its end: it is the bot's only message
+    behind the question without a nonce and without files. See `Adapter.find_preview`.
+
+    Args:
+        user: The bot's id.
+
+    Raises:
+        SendRejected: The history cannot be read, or several messages may be the one.
+    """
+    asked = question.message_ref or question.address.thread or ""
+    if not _TIMESTAMP.fullmatch(asked):
+        raise SendRejected("what was asked has no place in the history")
+    try:
+        history = [shown async for shown in _since(client, question.address, asked)]
+    except HistoryUnreadable as exc:
+        raise SendRejected("the history cannot be read") from exc
+    own = [each for each in history if each.get("user") == user]
+    for shown in own:
+        if nonce_of(shown) == nonce:
+            return str(shown["ts"])
+    # The metadata of a stream comes with its end.
+    texts = [shown for shown in own if nonce_of(shown) is None and not shown.get("files")]
+    unmarked = {str(shown["ts"]) for shown in texts} - others
+    streams = [ts for ts in unmarked if float(ts) > float(asked)]
+    if question.address.thread is None or not streams:
+        return None
+    if len(streams) > 1:
+        raise SendRejected(f"{len(streams)} messages may be the preview")
+    return STREAMED + streams[0]
+
+
+async def _since(
+    client: Client, address: Address, oldest: str
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the messages at an address after a timestamp, some pages at most.
+
+    Raises:
+        SendDelayed: They cannot be read now.
+        HistoryUnreadable: They can never be read, or there are more.
+    """
+    read = partial(client.history, address.chat, address.thread, oldest=oldest)
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        try:
+            page = await read(cursor=cursor, include_all_metadata=True)
+        except Coded as exc:
+            # An app without the scope for histories works; it then marks repeated messages.
+            if exc.code in _NO_ACCESS:
+                raise HistoryUnreadable from exc
+            if exc.code in {"channel_not_found", "thread_not_found"}:
+                return
+            raise SendDelayed(str(exc)) from exc
+        for shown in page.get("messages") or ():
+            if isinstance(shown, dict):
+                yield shown
+        cursor = (page.get("response_metadata") or {}).get("next_cursor")
+        if not cursor:
+            return
+    raise HistoryUnreadable
+
+
+def _shows(shown: dict[str, Any], message: Outgoing) -> bool:
+    """Whether a message is the row's: by its nonce, or by the name and size of its file."""
+    file = message.file
+    if file is None:
+        # A preview has the same nonce, and perhaps not all of the text.
+        is_preview = shown.get("ts") == ts_of_preview(message.preview_ref)
+        return not is_preview and nonce_of(shown) == message.nonce
+    return any(
+        (each.get("title") or each.get("name"), each.get("size")) == (file.name, len(file.content))
+        for each in shown.get("files") or ()
+    )
+
+
+async def _is_thread_gone(client: Client, channel: str, thread: str) -> bool:
+    """Whether a thread's first message was deleted; False if that is unknown."""
+    try:
+        with mapped():
+            await client.web.conversations_replies(channel=channel, ts=thread, limit=1)
+    except AdapterError as exc:
+        return code_of(exc) in _THREAD_GONE
+    return False

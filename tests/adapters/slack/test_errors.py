@@ -21,15 +21,15 @@ from adapters.errors import (
     SendUnknown,
 )
 from adapters.messages import Attachment
+from adapters.slack.adapter import check_download
 from adapters.slack.errors import (
+    Fixable,
     Limited,
-    Mendable,
     Refused,
     mapped,
     mapped_receiving,
     retry_after_s,
 )
-from adapters.slack.files import check_download
 from adapters.slack.send import check_response, check_upload
 from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in, raised_by
 
@@ -143,7 +143,7 @@ BY_CODE = {
     **dict.fromkeys(LIMITED, (Limited, Limited)),
     **dict.fromkeys(IN_DOUBT, (SendUnknown, SendDelayed)),
     **dict.fromkeys(NOT_NOW, (SendDelayed, SendDelayed)),
-    **dict.fromkeys([*TOKEN_REFUSED, *MENDABLE], (Mendable, Mendable)),
+    **dict.fromkeys([*TOKEN_REFUSED, *MENDABLE], (Fixable, Fixable)),
     **dict.fromkeys(FINAL, (Refused, Refused)),
 }
 """What it means for a post, which must not be repeated unasked, and for an edit."""

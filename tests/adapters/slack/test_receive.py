@@ -210,7 +210,7 @@ async def test_a_half_open_connection_is_noticed(
     slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that takes frames and answers nothing is replaced."""
-    monkeypatch.setattr("adapters.slack.socketmode.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("adapters.slack.receive.HEARTBEAT_S", 0.1)
     async with supervised(make()):
         await connected(slack)
         slack.delivering.freeze()
@@ -317,7 +317,7 @@ async def test_a_connection_that_does_not_greet_is_given_up(
     greeting: str | None,
 ) -> None:
     """Without `hello` nothing would ever come."""
-    monkeypatch.setattr("adapters.slack.socketmode._HELLO_S", 0.2)
+    monkeypatch.setattr("adapters.slack.receive._HELLO_S", 0.2)
     slack.delivering.greeting = greeting
     with pytest.raises(AdapterDisconnected):
         await adapter.receivers[0].run()
