@@ -1,38 +1,48 @@
-"""The Telegram adapter: receives, renders and sends for one bot."""
+"""The Telegram adapter: receives, renders and sends for one bot, and downloads files sent to it."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
 
+import httpx
+import structlog
 from aiohttp import web
 
 from adapters.base import Clock, Intake, Renderer
-from adapters.errors import SendRejected
-from adapters.messages import MessageRef, Reaction
+from adapters.errors import FetchDelayed, FetchRejected, SendRejected
+from adapters.messages import Address, Attachment, MessageRef
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import LIMITS, Client
-from adapters.telegram.files import FileFetcher
-from adapters.telegram.inbound import PLATFORM
+from adapters.telegram.errors import mapped_fetch
+from adapters.telegram.inbound import PLATFORM, handle_of
 from adapters.telegram.platform import TelegramSettings
-from adapters.telegram.preview import TelegramPreviews
-from adapters.telegram.reactions import Reactions
+from adapters.telegram.preview import Reactions, TelegramPreviews
 from adapters.telegram.receive import Ingest, Receiver, Webhook, webhook_secret
 from adapters.telegram.render import render
 from adapters.telegram.send import Sender
+from adapters.wire import read_within
+from agent.network import proxy_for, tls_for
 
 POLL_TIMEOUT_S = 30
+_ANSWER_TIMEOUT_S = 20.0
+_DEADLINE_S = 150.0
+
+log = structlog.get_logger()
 
 
 def renderer(_settings: TelegramSettings) -> Renderer:
-    """Return how text is shown, the same for all accounts."""
+    """Return the function that splits answers into messages."""
     return render
 
 
 def build(settings: TelegramSettings, host: Host) -> "TelegramAdapter":
-    """Return the adapter of one account, as the register calls it."""
+    """Return the adapter of one account."""
     limits = replace(LIMITS, share=host.share)
     return TelegramAdapter(settings, host.intake, host.commands, limits=limits)
 
@@ -41,10 +51,9 @@ class TelegramAdapter:
     """One bot on Telegram; implements `adapters.base.Adapter`.
 
     Telegram has no idempotent sends: a row whose outcome is unknown is edited into its preview
-    where it has one, else it is sent once more, marked "(re-sent)".
+    if it has one, else it is sent once more, marked "(re-sent)".
 
     Args:
-        settings: The bot's block; a token must be in it.
         commands: The command menu: (name, description), names without a slash.
         poll_timeout_s: Length of a long poll, in whole seconds.
 
@@ -74,37 +83,27 @@ class TelegramAdapter:
         self._client = client = Client(settings, limits, clock)
         drafts = settings.preview == "draft"
         self._previews = TelegramPreviews(client, drafts=drafts, clock=clock)
-        self._reactions = Reactions(client)
         albums = Albums(clock)
         self._files = FileFetcher(client, albums, local=settings.base_url is not None)
-        self._buttons = Buttons(client)
-        # What one part does alone.
+        self._buttons = buttons = Buttons(client)
+        self._ingest = Ingest(settings.name, intake, settings.allow_bots, buttons, albums)
+        self.receivers = (
+            Receiver(settings, self._ingest, buttons, commands, poll_timeout_s, clock),
+        )
         self.render = render
         self.send = Sender(client, self._previews).send
         self.preview = self._previews.show
         self.pool = client.outbound
         self.close = client.close
         self.fetch = self._files.fetch
-        self.withdraw = self._buttons.withdraw
+        self.withdraw = buttons.withdraw
         self.show_working = self._previews.show_working
-        self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons, albums)
-        receiver = Receiver(
-            settings,
-            self._ingest,
-            self._buttons,
-            commands,
-            poll_timeout_s=poll_timeout_s,
-            clock=clock,
-        )
-        self.receivers = (receiver,)
+        self.acknowledge = Reactions(client, reactions=settings.reactions).acknowledge
         # One process at a time may poll; calls of the webhook go to any.
         self.is_exclusive = settings.mode == "polling"
 
     def routes(self) -> list[web.RouteDef]:
-        """Return where Telegram delivers in webhook mode, for the gateway's own HTTP server.
-
-        `platforms.telegram.webhook_url` must lead there: its path is `/telegram/{account}`.
-        """
+        """Return the route of the webhook, to which `platforms.telegram.webhook_url` must lead."""
         secret = webhook_secret(self._settings)
         if self._settings.mode == "polling" or not secret:
             return []
@@ -118,7 +117,82 @@ class TelegramAdapter:
             return ref
         raise SendRejected("Telegram does not let bots read a chat")
 
-    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to a message unless `reactions` is off; see `Adapter.acknowledge`."""
-        if self._settings.reactions:
-            await self._reactions.show(question, mark)
+
+class FileFetcher:
+    """Downloads the files sent to one bot, those of an album once it is complete.
+
+    Args:
+        local: The server is the operator's own: its files may be on this machine's disk.
+    """
+
+    def __init__(self, client: Client, albums: Albums, *, local: bool) -> None:
+        self._client = client
+        self._albums = albums
+        self._local = local
+
+    async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        """Download a file; see `Adapter.fetch`."""
+        file_id, album = handle_of(attachment)
+        if album:
+            await self._albums.complete(address.chat, album)
+        with mapped_fetch(self._client.token):
+            content = await self._fetch(file_id, limit_bytes)
+        log.debug("telegram_file_fetched", chat=address.chat, size_bytes=len(content))
+        return content
+
+    async def _fetch(self, file_id: str, limit_bytes: int) -> bytes:
+        file = await self._client.bot.get_file(file_id)
+        _check(file.file_size or 0, limit_bytes)
+        if file.file_path is None:
+            raise FetchDelayed("Telegram does not say where the file is")
+        # The SDK puts this in front of a path that is not on this disk.
+        path = file.file_path.removeprefix(self._client.files_root)
+        # Only a server in local mode returns absolute paths. The public one must not make Parley
+        # read a file of this machine.
+        if self._local and path.startswith("/"):
+            return await self._open(path, limit_bytes)
+        return await self._download(path, limit_bytes)
+
+    async def _open(self, path: str, limit_bytes: int) -> bytes:
+        """Read a file of a server in local mode, by HTTP if it is on another machine.
+
+        Source: https://core.telegram.org/bots/api#using-a-local-bot-api-server
+        """
+        try:
+            return await asyncio.to_thread(_read, Path(path), limit_bytes)
+        except FileNotFoundError:
+            below = path.partition(f"/{self._client.token}/")[2]
+            return await self._download(below or path.lstrip("/"), limit_bytes)
+        except OSError as exc:
+            log.warning("telegram_file_unreadable", error=type(exc).__name__)
+            raise FetchRejected("the Bot API server's file cannot be read") from exc
+
+    async def _download(self, path: str, limit_bytes: int) -> bytes:
+        url = self._client.files_root + quote(path)
+        async with (
+            asyncio.timeout(_DEADLINE_S),
+            httpx.AsyncClient(
+                timeout=_ANSWER_TIMEOUT_S,
+                verify=tls_for(url),
+                proxy=proxy_for(url),
+                trust_env=False,
+            ) as connection,
+            connection.stream("GET", url) as answer,
+        ):
+            if not answer.is_success:
+                reason = f"the file server answered with HTTP status {answer.status_code}"
+                gone = answer.is_client_error and answer.status_code not in {401, 408, 429}
+                raise FetchRejected(reason) if gone else FetchDelayed(reason)
+            return await read_within(answer.aiter_bytes(), limit_bytes)
+
+
+def _read(path: Path, limit_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(limit_bytes + 1)
+    _check(len(content), limit_bytes)
+    return content
+
+
+def _check(size_bytes: int, limit_bytes: int) -> None:
+    if size_bytes > limit_bytes:
+        raise FetchRejected(f"the file is larger than {limit_bytes} bytes")

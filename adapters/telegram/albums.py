@@ -1,9 +1,9 @@
 """Albums: each picture is a message of its own, and one of them has the caption.
 
 Telegram sends the messages of a chat one by one to a webhook, each after the 200 for the one
-before, so none can be held back until its album is complete. Each is stored as it comes, by webhook
-and by polling. Its file is fetched once the album is complete: a turn waits for the files of all
-that waits in its chat, so it begins with the whole album, after a kill too.
+before, so none can be held back until its album is complete. Each is stored as it comes; its file
+is fetched once the album is complete. A turn waits for the files of all messages that wait in its
+chat, so it begins with the whole album, after a kill too.
 Source: https://github.com/tdlib/telegram-bot-api, WebhookActor.cpp, `queue_updates_`.
 """
 
@@ -20,12 +20,12 @@ _REMEMBERED = 256
 
 @dataclass(slots=True)
 class Album:
-    """What came of one album.
+    """The received part of one album.
 
     Attributes:
         grew_at: When its newest picture came, by the clock of `Albums`.
-        is_direct: One of its captions is for the bot, so all of it is.
-        overheard: The updates that came before that was known.
+        is_direct: One of its captions is for the bot, so the whole album is.
+        overheard: The updates that came before that caption.
     """
 
     grew_at: float
@@ -41,14 +41,13 @@ class Albums:
         self._known: Recent[tuple[str, str], Album] = Recent(_REMEMBERED)
 
     def of(self, chat: str, group: str) -> Album:
-        """Return an album; one that is not known begins now."""
-        album = self._known.get((chat, group))
-        if album is None:
+        """Return an album; an unknown one begins now."""
+        if (album := self._known.get((chat, group))) is None:
             album = self._known[chat, group] = Album(self._clock())
         return album
 
     def grown(self, chat: str, group: str) -> Album:
-        """Note another picture of an album, before it is stored; return the album."""
+        """Note another picture of an album; return the album."""
         album = self.of(chat, group)
         album.grew_at = self._clock()
         return album

@@ -1,4 +1,4 @@
-"""Buttons that were pressed, or that nobody waits for any more: how their message is changed."""
+"""Answers pressed buttons, and takes the buttons off messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from adapters.telegram.render import MAX_TEXT_UNITS, units
 
 log = structlog.get_logger()
 
-# Presses that wait for their answer, and requests that answer them at a time.
+# Most presses that wait for their answer, and most requests at a time.
 _WAITING = 256
 _WORKERS = 16
 _REMEMBERED = 1024
@@ -30,7 +30,7 @@ _MAX_NOTICE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A pressed button, and the message that it hangs on, as it was then.
+    """A pressed button, and the message that has it.
 
     Attributes:
         text: The message's text; "" if it has none.
@@ -47,15 +47,10 @@ class Press:
 
 
 def press_of(update: dict[str, Any]) -> Press:
-    """Return the press of an update that the reader has accepted as one.
-
-    Raises:
-        TypeError: What is known of the message is not in the form that it should have; so do the
-            other classes of UNREADABLE.
-    """
+    """Return the press of an update; raises UNREADABLE for a message of the wrong form."""
     query = CallbackQuery.de_json(update["callback_query"], None)
     message = query.message
-    # Of a message that is too old Telegram tells only which one it was.
+    # Of a message that is too old Telegram tells only the id.
     shown = message if isinstance(message, Message) else None
     keyboard = shown.reply_markup if shown else None
     buttons = [it for row in (keyboard.inline_keyboard if keyboard else ()) for it in row]
@@ -73,10 +68,8 @@ def press_of(update: dict[str, Any]) -> Press:
 class Buttons:
     """Answers presses after they were committed; best effort, and never in the way of updates.
 
-    It also takes off the buttons of questions that are over.
-
-    Every press is answered at once. The buttons of a message go once, when its chat has its turn;
-    a press by somebody who may not press leaves them there.
+    Every press is answered at once. The buttons of a message are removed once, when the chat's
+    budget allows it; a press that is refused leaves them there.
     """
 
     def __init__(self, client: Client) -> None:
@@ -86,7 +79,7 @@ class Buttons:
         self._taken_off: Recent[tuple[str, int], None] = Recent(_REMEMBERED)
 
     def put(self, update: Any, admission: Admission) -> None:
-        """Have a press answered soon; dropped when too many wait, the button spins then."""
+        """Queue a press to be answered; when too many wait it is dropped, and the button spins."""
         try:
             press = press_of(update)
         except UNREADABLE:
@@ -98,16 +91,11 @@ class Buttons:
             return
         self._waiting.put_nowait((press, admission))
         is_taken = admission.outcome in _TAKEN and admission.answer != "refused"
-        if is_taken and press.markup and self._is_first(press):
-            self._chosen.put_nowait(replace(press, label=admission.over or press.label))
-
-    def _is_first(self, press: Press) -> bool:
-        """Whether the message still has its buttons: who comes second changes nothing on it."""
         key = press.chat, press.message_id
-        if key in self._taken_off:
-            return False
-        self._taken_off[key] = None
-        return True
+        # Only the first press changes the message.
+        if is_taken and press.markup and key not in self._taken_off:
+            self._taken_off[key] = None
+            self._chosen.put_nowait(replace(press, label=admission.over or press.label))
 
     async def run(self) -> NoReturn:
         """Answer until cancelled."""
@@ -154,7 +142,7 @@ class Buttons:
             )
 
     async def _take_off(self, press: Press) -> None:
-        """Replace the buttons; where that fails, the next press tries again."""
+        """Replace the buttons; if that fails, the next press tries again."""
         with self._client.best_effort("button", press.chat), ExitStack() as undo:
             undo.callback(self._taken_off.pop, (press.chat, press.message_id), None)
             with await self._client.pacer.wait(press.chat, group=is_group(press.chat)):
@@ -168,19 +156,16 @@ class Buttons:
             await self._clear(press)
             return
         try:
-            await self._note(press, noted)
+            with mapped_edit(self._client.token):
+                await self._client.bot.edit_message_text(
+                    noted,
+                    press.chat,
+                    press.message_id,
+                    entities=press.entities,
+                    link_preview_options=NO_LINK_PREVIEW,
+                )
         except SendRejected:
             await self._clear(press)
-
-    async def _note(self, press: Press, noted: str) -> None:
-        with mapped_edit(self._client.token):
-            await self._client.bot.edit_message_text(
-                noted,
-                press.chat,
-                press.message_id,
-                entities=press.entities,
-                link_preview_options=NO_LINK_PREVIEW,
-            )
 
     async def _clear(self, press: Press) -> None:
         with mapped_edit(self._client.token):

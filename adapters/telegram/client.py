@@ -1,9 +1,8 @@
-"""python-telegram-bot as Parley uses it: its Bot, and every answer checked first.
+"""python-telegram-bot as Parley uses it: its Bot, every answer checked first, and its budgets.
 
 The stock request class tells an error answer apart from a broken connection only by text, and
 warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
-the one place that every request passes, so that none is ended by who asked for it. `Client` has the
-bot's budgets; it says what is done about a 429, and about requests that are only best effort.
+the one place that every request passes, so that a caller that is cancelled does not end one.
 """
 
 import json
@@ -47,20 +46,21 @@ log = structlog.get_logger()
 PUBLIC_ROOT = "https://api.telegram.org"
 LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
 """Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
-# Telegram keeps the list of the last call. A kind that is not named here is neither sent nor kept.
+# Kinds that are not named here are neither sent nor kept by Telegram.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
 NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
 _ANSWER_TIMEOUT_S = 20.0
 _UPLOAD_TIMEOUT_S = 60.0
 _POOL_TIMEOUT_S = 5.0
-# Above what the client's own limits for connecting, writing and reading add up to.
+# Above the sum of the client's own limits for connecting, writing and reading.
 _DEADLINE_S = 60.0
 _UPLOAD_DEADLINE_S = 300.0
 _CONNECTIONS = 64
-# Telegram does not say whom a 429 is for: one of a chat comes alone, one of the bot hits whatever
-# is under way.
+# Telegram does not say whether a 429 is for a chat or for the bot: then it hits several chats.
 _FLOODED_CHATS = 3
 _FLOODED_WITHIN_S = 5.0
+# Error answers of the server itself, not of the Bot API.
+_OWN = frozenset({HTTPStatus.REQUEST_ENTITY_TOO_LARGE, *range(500, 600)})
 _NO_GROUPS = (
     "it cannot be added to groups, which direct chats do not need: /setjoingroups, the bot, Enable"
     " (https://t.me/BotFather)"
@@ -70,11 +70,7 @@ filterwarnings("ignore", "Please use 'Bot.getUpdates'", PTBUserWarning)
 
 
 class CheckedRequest(BaseRequest):
-    """Requests over the stock transport; answers that the SDK would misread become errors.
-
-    Attributes:
-        outbound: Carries them out.
-    """
+    """Requests over the stock transport; answers that the SDK would misread become errors."""
 
     def __init__(self, account: str, root: str) -> None:
         self._new_transport = partial(
@@ -114,15 +110,15 @@ class CheckedRequest(BaseRequest):
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             if answer is None or "result" not in answer:
                 raise MalformedAnswer("Malformed answer")
-        # The SDK tells these from a broken connection only by its own words for them.
-        elif answer is None or _is_own(status):
+        # The SDK tells these from a broken connection only by its own texts.
+        elif answer is None or status in _OWN:
             raise ServerTrouble(status)
         else:
             _check_flood(status, answer)
         return status, body
 
     def _swap(self) -> Shut:
-        """Let the next request open new connections; return what closes those until now."""
+        """Let the next request open new connections; return what closes those used so far."""
         transport, self._transport = self._transport, None
 
         async def shut() -> None:
@@ -133,11 +129,9 @@ class CheckedRequest(BaseRequest):
 
 
 class Client:
-    """One bot with its own connections and budgets; it may be closed at any time, and only once.
+    """One bot with its own connections and budgets.
 
     Attributes:
-        pacer: The bot's budgets.
-        close: Closes the connections; `Bot.shutdown` closes none of a bot that was never started.
         files_root: Begins the address of every file.
     """
 
@@ -151,6 +145,7 @@ class Client:
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
         request = CheckedRequest(settings.name, root)
         self.outbound = request.outbound
+        # `Bot.shutdown` closes nothing of a bot that was never started.
         self.close = request.outbound.close
         files = (settings.base_file_url or root).rstrip("/")
         self.files_root = f"{files}/file/bot{self.token}/"
@@ -165,13 +160,13 @@ class Client:
         )
 
     async def raw_updates(self, offset: int | None, timeout_s: int) -> Any:
-        """Return the unchecked result of one long poll of at most `timeout_s` seconds."""
+        """Return the unchecked result of one long poll."""
         data = {"offset": offset, "timeout": timeout_s, "allowed_updates": list(ALLOWED_UPDATES)}
         read_timeout = timeout_s + _ANSWER_TIMEOUT_S
         return await self.bot.do_api_request("getUpdates", data, read_timeout=read_timeout)
 
     def heed(self, chat: str, exc: AdapterError) -> None:
-        """Keep a chat quiet, or the whole bot, as long as Telegram asked for, if it did."""
+        """Block a chat, or the whole bot, for as long as Telegram asked for, if it did."""
         if not isinstance(exc, Flooded) or exc.retry_after_s is None:
             return
         self.pacer.block(chat, exc.retry_after_s)
@@ -199,28 +194,27 @@ class Client:
 
 
 def is_group(chat: str) -> bool:
-    """Groups and supergroups have negative ids."""
+    """Whether it is a group or supergroup: these have negative ids."""
     return chat.startswith("-")
 
 
 def topic(address: Address) -> int | None:
-    """Return the `message_thread_id`; without one, a message goes to the chat itself."""
+    """Return the `message_thread_id`, or None for the chat itself."""
     return None if address.thread is None else int(address.thread)
 
 
 def reply_to(ref: str | None) -> ReplyParameters | None:
-    """Point at the message that is answered, if it still exists."""
+    """Return a reference to the answered message."""
     if ref is None:
         return None
-    # A question that was deleted must not bury its answer.
+    # The answer to a deleted question must be shown, too.
     return ReplyParameters(int(ref), allow_sending_without_reply=True)
 
 
 async def check(settings: TelegramSettings) -> AccountReport:
-    """Return what Telegram says of the bot, before anything is received for it.
+    """Report the bot's name, and settings that keep it from being used as people may expect.
 
-    Telegram hands the updates of a bot to one program at a time; neither question disturbs one that
-    runs.
+    A program that receives for the bot meanwhile is not disturbed.
 
     Raises:
         AdapterRefused: Telegram does not know the bot, or there is no token.
@@ -244,16 +238,13 @@ async def check(settings: TelegramSettings) -> AccountReport:
 
 
 def _lacks(settings: TelegramSettings, me: User, webhook: WebhookInfo) -> list[str]:
-    """Return what keeps the bot from being used as people may expect.
-
-    A webhook that the settings name is Parley's own, set by an earlier start.
-    """
     found = []
-    # Of a bot that has never been asked for this Telegram says nothing.
+    # Telegram may leave this out.
     if me.can_join_groups is False:
         found.append(_NO_GROUPS)
+    # A webhook that the settings name is Parley's own, set by an earlier start.
     if webhook.url and webhook.url != settings.webhook_url:
-        # Its path may hold a secret of that program.
+        # Its path may contain a secret of that program.
         host = urlsplit(webhook.url).hostname
         found.append(
             f"another program receives for it at {host}: Parley takes its place when it starts;"
@@ -267,12 +258,12 @@ def _deadline_s(
 ) -> float:
     if request_data is not None and request_data.contains_files:
         return _UPLOAD_DEADLINE_S
-    # A poll has a limit of its own; the SDK's DEFAULT_NONE stands for that of the client.
+    # A poll has a limit of its own; the SDK's DEFAULT_NONE means that of the client.
     return _DEADLINE_S + (read_timeout if isinstance(read_timeout, int | float) else 0.0)
 
 
 def _verdict(exc: BaseException | None) -> Verdict:
-    """Tell a broken way to Telegram from an answer; answers have no cause in the transport."""
+    # Answers have no cause in the transport.
     cause = exc.__cause__ if isinstance(exc, TelegramError) else exc
     if isinstance(cause, httpx.PoolTimeout):
         return "exhausted"
@@ -285,11 +276,6 @@ def _parse(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
-
-
-def _is_own(status: int) -> bool:
-    server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return server_error or status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 def _check_flood(status: int, answer: dict[str, Any]) -> None:

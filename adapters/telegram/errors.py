@@ -43,7 +43,7 @@ _NOT_SENT = (
     httpx.UnsupportedProtocol,
     httpx.InvalidURL,
 )
-# What stands in front of Telegram has passed the request on, and got no usable answer.
+# A proxy in front of Telegram has passed the request on, and got no usable answer.
 _OF_A_PROXY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT})
 _TOO_BIG = "file is too big"
 _FOR_NOW = "temporarily unavailable"
@@ -51,7 +51,7 @@ _GONE = ("message to edit not found", "message can't be edited", "message_id_inv
 
 
 class TooManyRequests(TelegramError):
-    """Flood control (429); `retry_after_s` is what Telegram asked for, if it said so."""
+    """Flood control (429); `retry_after_s` is None if Telegram named no pause."""
 
     def __init__(self, retry_after_s: float | None) -> None:
         super().__init__(f"Too many requests: retry after {retry_after_s} s")
@@ -71,15 +71,15 @@ class MalformedAnswer(TelegramError):
 
 
 class Flooded(SendDelayed):
-    """Telegram asked for a pause; the own budgets' delays are plain SendDelayed."""
+    """Telegram asked for a pause; delays by Parley's own budgets are plain SendDelayed."""
 
 
 class Troubled(SendDelayed):
-    """An error of the server's own; nothing was shown, as far as it says."""
+    """An error of the server's own, which says that nothing was shown."""
 
 
 class MessageGone(SendRejected):
-    """The message to be edited does not exist any more: its text must be sent anew."""
+    """The message to edit does not exist any more: its text must be a new message."""
 
 
 @contextmanager
@@ -119,9 +119,9 @@ def mapped_send(token: str) -> Iterator[None]:
 
 @contextmanager
 def mapped_edit(token: str) -> Iterator[None]:
-    """Like `mapped_send`; an edit can be repeated, so nothing about it is ever unknown.
+    """Like `mapped_send`, but never unknown: an edit can be repeated.
 
-    "Message is not modified" means that it is shown already: the block ends as a success.
+    "Message is not modified" is a success: the text is shown already.
 
     Raises:
         MessageGone: There is nothing to edit.
@@ -175,10 +175,9 @@ def _why_no_file(reason: str) -> str:
 def _maybe_shown(exc: TelegramError) -> bool:
     """Whether the request may have been carried out although it failed.
 
-    BadRequest and TimedOut are NetworkErrors too. Error answers carry no cause; what broke on
-    the way has the transport's exception as its cause.
+    Error answers have no cause; a broken connection has the transport's exception as its cause.
     """
-    # It reports success: the message stands there, only its id is lost.
+    # A success: the message is shown, only its id is lost.
     if isinstance(exc, MalformedAnswer):
         return True
     if isinstance(exc, ServerTrouble) and exc.status in _OF_A_PROXY:
@@ -192,7 +191,6 @@ def _maybe_shown(exc: TelegramError) -> bool:
 def _send_error(exc: TelegramError, reason: str) -> AdapterError:
     if isinstance(exc, TooManyRequests):
         return Flooded(reason, exc.retry_after_s)
-    # No refusal: the message is wanted, only its chat has another id.
     if isinstance(exc, ChatMigrated):
         return ChatMoved(str(exc.new_chat_id))
     if isinstance(exc, BadRequest | Forbidden):
@@ -201,5 +199,5 @@ def _send_error(exc: TelegramError, reason: str) -> AdapterError:
         return SendRejected("the file is too large for the server")
     if isinstance(exc, ServerTrouble):
         return Troubled(reason)
-    # A revoked token is among these: it can be fixed, so nothing is buried for it.
+    # Such as a revoked token: it can be fixed, so nothing is buried for it.
     return SendDelayed(reason)

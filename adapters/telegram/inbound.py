@@ -1,8 +1,6 @@
 """Update JSON → `InboundMessage`, `Move`, `Poison` or None; does no I/O.
 
-Also: whom a message is for, its text without the bot's name in it, and what it carries beside its
-words: files, and what can only be named. Only the parts of the Bot API that are used are decoded;
-all offsets of Telegram count UTF-16 units.
+All offsets of Telegram count UTF-16 units.
 """
 
 from collections.abc import Sequence
@@ -47,7 +45,7 @@ PRESS_PREFIX = "cb:"
 _CHAT_TYPES = frozenset({"private", "group", "supergroup"})
 
 Inbound = InboundMessage | Move | Poison | None
-# A venue holds a location too: the more telling one comes first.
+# A venue contains a location too: the more specific one comes first.
 _UNREADABLE = {
     "live_photo": "a live photo",
     "sticker": "an animated sticker",
@@ -63,7 +61,7 @@ _UNREADABLE = {
     "invoice": "an invoice",
     "giveaway": "a giveaway",
 }
-# What the SDK counts as kinds of messages although it only says more about one.
+# Kinds of messages for the SDK that only say more about a message.
 _DETAILS = frozenset({
     "business_connection_id",
     "effect_id",
@@ -85,7 +83,7 @@ class User(WirePart):
 
     @property
     def name(self) -> str:
-        """What people see in front of what this account says."""
+        """The name that people see."""
         return f"{self.first_name} {self.last_name}".strip() or self.username or str(self.id)
 
 
@@ -98,7 +96,7 @@ class Chat(WirePart):
 
     @property
     def name(self) -> str:
-        """What people see as its title."""
+        """The title that people see."""
         return self.title or str(self.id)
 
 
@@ -113,7 +111,7 @@ class Entity(WirePart):
 
 
 class Quote(WirePart):
-    """The part of a message that a reply picked out."""
+    """The part of a message that a reply quotes."""
 
     text: Text = ""
     entities: list[Entity] = Field(default_factory=list)
@@ -154,7 +152,7 @@ class Content(WirePart):
 
     @property
     def words(self) -> str:
-        """What was written: the text, or the caption of a file."""
+        """The text, or the caption of a file."""
         return self.text or self.caption
 
     @property
@@ -164,9 +162,9 @@ class Content(WirePart):
 
 
 class MessageOrigin(WirePart):
-    """Who wrote a message that was forwarded or is quoted from another chat.
+    """The author of a message that was forwarded or is quoted from another chat.
 
-    Of somebody who hides it only a name is told, which anybody can choose.
+    A user who hides the account is only a name, which anybody can choose.
     """
 
     sender_user: User | None = None
@@ -177,14 +175,14 @@ class MessageOrigin(WirePart):
 
     @property
     def name(self) -> str:
-        """What people see as the author, in one line."""
+        """The author's name that people see, in one line."""
         told = self.sender_user or self.sender_chat or self.chat
         names = (told.name if told else self.sender_user_name, self.author_signature)
         return " ".join(", ".join(filter(None, names)).split()) or "unknown"
 
     @property
     def author(self) -> str | None:
-        """The id of the person, group or channel; None where it is not told."""
+        """The id of the user, group or channel, or None if it is hidden."""
         told = self.sender_user or self.sender_chat or self.chat
         return None if told is None else str(told.id)
 
@@ -205,12 +203,12 @@ class Replied(Content):
     forum_topic_created: Any = None
 
 
-# Posts of a channel have no sender; they are left aside like those of other bots.
+# Posts of a channel have no sender; they are ignored like those of other bots.
 _NOBODY = User(id=0, is_bot=True)
 
 
 class Message(Content):
-    """A message; of one with a pressed button little may be known."""
+    """A message; one with a pressed button may have few of the fields."""
 
     message_id: int
     chat: Chat
@@ -230,7 +228,7 @@ class Message(Content):
 
     @property
     def thread(self) -> int | None:
-        """The forum topic; a plain chain of replies has a thread id as well, and is none."""
+        """The forum topic; a plain chain of replies has a thread id, too, but is not one."""
         return self.message_thread_id if self.is_topic_message else None
 
 
@@ -244,7 +242,7 @@ class CallbackQuery(WirePart):
 
 
 class MemberStatus(WirePart):
-    """What a member of a chat may do there."""
+    """The status of a member of a chat."""
 
     status: str
 
@@ -272,7 +270,7 @@ _SERVICE = frozenset(map(str, MessageType)) - {*Content.model_fields, *_UNREADAB
 
 @dataclass(frozen=True, slots=True)
 class BotIdentity:
-    """Who the bot is, from getMe; `username` without the @."""
+    """The bot by getMe; `username` without the @."""
 
     id: int
     username: str
@@ -282,7 +280,7 @@ class UpdateReader:
     """Reads the updates of one account.
 
     Args:
-        allow_bots: Ids of bots that are listened to like people.
+        allow_bots: Ids of bots whose messages are read like those of users.
     """
 
     def __init__(
@@ -294,9 +292,9 @@ class UpdateReader:
         self._albums = albums
 
     def read(self, updates: Sequence[Any]) -> list[tuple[Any, Inbound]]:
-        """Return updates, each with what it says: Poison if it cannot be decoded, None for nothing.
+        """Read updates: each is returned with its item.
 
-        What was overheard of an album comes once more, in front, with the caption for the bot.
+        If an album's caption is for the bot its earlier updates are returned again, in front.
         """
         decoded = [(update, self._decode(update)) for update in updates]
         earlier = [update for _, each in decoded for update in self._note_album(each)]
@@ -336,7 +334,7 @@ class UpdateReader:
             status = change.new_chat_member.status
             log.info("telegram_membership_changed", chat=str(change.chat.id), status=status)
         message = decoded.message or decoded.edited_message
-        # Posts of a channel are read by everybody and written by nobody in particular.
+        # Posts of a channel have no user as their sender.
         if message is None or message.chat.type == "channel":
             return None
         if message.chat.type not in _CHAT_TYPES:
@@ -377,7 +375,7 @@ class UpdateReader:
         )
 
     def _press(self, update: Any, query: CallbackQuery) -> InboundMessage | None:
-        """A button says its text; one of a message nobody knows (any more) says nothing."""
+        """Return the button's text as a message, or None if its message is unknown (any more)."""
         if query.message is None or not query.data or query.message.chat.type not in _CHAT_TYPES:
             return None
         return InboundMessage(
@@ -392,9 +390,7 @@ class UpdateReader:
         )
 
     def _move(self, message: Message) -> Move | None:
-        """Both chats tell of it, the old one and the new one."""
-        # A group that becomes a supergroup gets another id; whoever writes to the old one is
-        # refused.
+        """Read that a group became a supergroup with another id; both chats have such a message."""
         old, new = message.chat.id, message.migrate_to_chat_id
         if message.migrate_from_chat_id is not None:
             old, new = message.migrate_from_chat_id, message.chat.id
@@ -403,19 +399,16 @@ class UpdateReader:
         return Move(PLATFORM, self._account, str(old), str(new))
 
     def _speaker(self, message: Message) -> tuple[str, str] | None:
-        """Return the speaker's id and name; None for bots, for this one, and for posts of channels.
+        """Return the sender's id and name; None for bots and for posts of channels.
 
-        A person who speaks in the name of a group or channel has the id of that.
+        A user who writes in the name of a group or channel has the id of that.
         """
-        # Telegram copies a channel's posts into its discussion group; nobody wrote them there.
+        # Telegram copies a channel's posts into its discussion group.
         if message.is_automatic_forward:
             return None
-        # Its `from` is then a stand-in of Telegram (GroupAnonymousBot). Source: Bot API, "Message".
-        if message.sender_chat is not None:
-            return (
-                str(message.sender_chat.id),
-                message.author_signature or message.sender_chat.name,
-            )
+        # Its `from` is then a placeholder of Telegram (GroupAnonymousBot).
+        if (chat := message.sender_chat) is not None:
+            return str(chat.id), message.author_signature or chat.name
         user = message.sender
         if user.id == self.bot.id or (user.is_bot and str(user.id) not in self._allow_bots):
             return None
@@ -438,9 +431,9 @@ class UpdateReader:
 
 
 def update_id(update: Any) -> int | None:
-    """Return the number of an update, None where it has none."""
+    """Return the number of an update, or None."""
     number = update.get("update_id") if isinstance(update, dict) else None
-    # In Python `True` is an int as well.
+    # `True` is an int as well.
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
@@ -450,7 +443,7 @@ def source_name(account: str) -> str:
 
 
 def _files(message: Message, told: Addressing, known: set[str]) -> tuple[Attachment, ...]:
-    """Return the file of a message, else of what it replies to: "@bot, what is this?"."""
+    """Return the file of a message, else that of the message it replies to."""
     if own := attachments(message):
         return _made_by(own, _origins(message), known)
     if told != "direct" or not message.words.strip() or message.words.startswith("/"):
@@ -465,21 +458,21 @@ def _made_by(
 
 
 def _authors(message: Message, bot: BotIdentity, files: tuple[Attachment, ...]) -> list[str | None]:
-    """Return all whose words or files a message holds beside those of who sent it."""
+    """Return the authors of what a message forwards, quotes and has files of."""
     of_files = [author for file in files for author in file.authors]
     is_quoted = not message.forward_origin and _quoted(_without_name(message, bot), message)
     return [*_origins(message), *(_authors_replied_to(message) if is_quoted else []), *of_files]
 
 
 def _origins(message: Message | Replied) -> list[str | None]:
-    """Return who else wrote what a message says: whom it is forwarded from, a bot it is via."""
+    """Return the authors of a message besides its sender: of a forwarded one, an inline bot."""
     origin, bot = message.forward_origin, message.via_bot
     forwarded = [] if origin is None else [origin.author]
     return forwarded if bot is None else [*forwarded, str(bot.id)]
 
 
 def _authors_replied_to(message: Message) -> list[str | None]:
-    """Return who wrote what a message replies to; None for somebody who is not told."""
+    """Return the authors of the message that is replied to; None for an unknown one."""
     replied = message.reply_to_message
     if replied is None:
         return [message.external_reply.origin.author if message.external_reply else None]
@@ -494,7 +487,7 @@ def _chat_kind(message: Message) -> ChatKind:
 
 
 def addressed(message: Message, bot: BotIdentity) -> Addressing:
-    """Return "direct" for what is said to the bot, in a group "overheard" for everything else.
+    """Return "direct" for a message to the bot, "overheard" for another one in a group.
 
     To the bot are: a command that names no other bot, a mention, a reply to one of its messages.
     A forum topic is a channel, not a thread of the bot.
@@ -510,9 +503,9 @@ def addressed(message: Message, bot: BotIdentity) -> Addressing:
 
 
 def _spoken(message: Message, bot: BotIdentity) -> str:
-    """Return the text for the agent: without the bot's name, behind what it replies to.
+    """Return the text for the agent: without the bot's name, behind the quote it replies to.
 
-    What is forwarded is a quote, whole.
+    A forwarded message is quoted in full.
     """
     if message.forward_origin is not None:
         lines = with_links(message.words, message.marks).splitlines()
@@ -521,7 +514,7 @@ def _spoken(message: Message, bot: BotIdentity) -> str:
 
 
 def _command_target(message: Message) -> str | None:
-    """Return who a leading command names: "" for nobody, None if the text is no command."""
+    """Return the bot that a leading command names: "" for none, None if it is not a command."""
     for mark in message.marks:
         if mark.type == "bot_command" and mark.offset == 0:
             return _marked(message.words, mark).partition("@")[2].casefold()
@@ -529,7 +522,7 @@ def _command_target(message: Message) -> str | None:
 
 
 def _mentions(text: str, mark: Entity, bot: BotIdentity) -> bool:
-    # A mention of somebody without a user name tells who it is instead.
+    # A mention of a user without a user name contains the user.
     if mark.type == "text_mention":
         return mark.user is not None and mark.user.id == bot.id
     named = _marked(text, mark).casefold() == f"@{bot.username}".casefold()
@@ -537,10 +530,7 @@ def _mentions(text: str, mark: Entity, bot: BotIdentity) -> bool:
 
 
 def _replies_to(bot: BotIdentity, replied: Replied | None) -> bool:
-    """Whether the reply is one to the bot.
-
-    In a forum every message replies to the one that created its topic, maybe the bot's own.
-    """
+    # In a forum every message replies to the one that created its topic, maybe the bot's own.
     if replied is None or replied.sender is None or replied.forum_topic_created is not None:
         return False
     return replied.sender.id == bot.id
@@ -562,14 +552,13 @@ def _without_name(message: Message, bot: BotIdentity) -> str:
 
 
 def _with_quote(text: str, message: Message) -> str:
-    """Put what was replied to in front, if anything is to be quoted."""
     said, replied = _quoted(text, message), message.reply_to_message
     origin = replied.forward_origin if replied else None
     return f"{quote(said, origin.name if origin else '')}\n\n{text}" if said else text
 
 
 def _quoted(text: str, message: Message) -> str:
-    """Return what was replied to; nothing in front of a command or of no text at all."""
+    """Return the text that is replied to; "" in front of a command or without a text."""
     if not text or text.startswith("/"):
         return ""
     picked, replied = message.quote, message.reply_to_message
@@ -579,7 +568,7 @@ def _quoted(text: str, message: Message) -> str:
 
 
 def unreadable(content: dict[str, Any], message: Message) -> str | None:
-    """Name what a message carries that is neither words nor a file; None if there is nothing."""
+    """Name the part of a message that is neither text nor a file, or None."""
     if attachments(message):
         return None
     for field, name in _UNREADABLE.items():
@@ -597,7 +586,7 @@ def handle_of(attachment: Attachment) -> tuple[str, str]:
 
 
 def attachments(message: Content | None) -> tuple[Attachment, ...]:
-    """Return the file of a message; there is at most one, an album is several messages."""
+    """Return the file of a message, if any; an album is several messages."""
     if message is None:
         return ()
     # Telegram lists a picture in several sizes.
@@ -606,7 +595,7 @@ def attachments(message: Content | None) -> tuple[Attachment, ...]:
     )
     sticker, audio = message.sticker, message.audio
     if sticker is not None and (sticker.is_animated or sticker.is_video):
-        # Those that move are Lottie or WEBM, which no model looks at.
+        # Animated ones are Lottie or WEBM, which no model reads.
         sticker = None
     moving = message.video or message.animation or message.video_note
     files: tuple[tuple[FilePart | None, AttachmentKind, str, str, str], ...] = (
@@ -615,7 +604,7 @@ def attachments(message: Content | None) -> tuple[Attachment, ...]:
         (message.voice, "voice", "voice", ".ogg", "audio/ogg"),
         (audio, "audio", "audio", ".mp3", "audio/mpeg"),
         (sticker, "image", "sticker", ".webp", "image/webp"),
-        # The last one: an animation has a document, too, which says less of it.
+        # The last one: an animation has a document, too, with less about it.
         (message.document, "file", "file", "", ""),
     )
     for file, kind, word, ending, mime in files:
@@ -637,18 +626,16 @@ def attachments(message: Content | None) -> tuple[Attachment, ...]:
 
 def _cut(text: str, start: int, end: int | None) -> str:
     """Return the part of a text between two offsets in UTF-16 units."""
-    # Python counts code points: behind an emoji its indices are not Telegram's.
     units = text.encode("utf-16-le")
     return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "replace")
 
 
 def _marked(text: str, mark: Entity) -> str:
-    """Return what an entity covers."""
     return _cut(text, mark.offset, mark.offset + mark.length)
 
 
 def with_links(text: str, marks: Sequence[Entity], start: int = 0) -> str:
-    """Return a text from an offset on, with the address of each link behind its words."""
+    """Return a text from an offset on, with the address of each link behind its label."""
     parts: list[str] = []
     ends = sorted((mark.offset + mark.length, mark.url) for mark in marks if mark.url)
     for end, url in ends:

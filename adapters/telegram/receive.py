@@ -1,14 +1,12 @@
 """Receives updates by long polling or through the webhook, and hands them to the intake.
 
-The SDK's own Updater confirms updates before they are stored; so the loop is written out here:
-poll, store, and only then the next offset. A call of the webhook gets its 200 only after the update
-was stored.
+The SDK's own Updater confirms updates before they are stored; here the order is poll, store, next
+offset. A call of the webhook gets its 200 only after the update was stored.
 """
 
 import asyncio
 import hmac
 import json
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -51,12 +49,7 @@ _LONGEST_PAUSE_S = 3600.0
 
 
 class Ingest:
-    """Hands the raw updates of one account to its intake.
-
-    Args:
-        buttons: Gets each press after it was committed.
-        albums: Gets what comes of each album, before it is committed.
-    """
+    """Hands the raw updates of one account to its intake, and then presses to `buttons`."""
 
     def __init__(
         self,
@@ -75,7 +68,7 @@ class Ingest:
         self._reader: UpdateReader | None = None
 
     def introduce(self, bot: BotIdentity) -> None:
-        """Say who the bot is, as Telegram told; nothing can be decoded before."""
+        """Set the bot's identity, before which nothing can be decoded."""
         if self._reader is None or self._reader.bot != bot:
             self._reader = UpdateReader(self._account, bot, self._allow_bots, self._albums)
 
@@ -83,7 +76,7 @@ class Ingest:
         """Commit a batch of updates; they are durable when this returns.
 
         Args:
-            updates: Decoded JSON, in order; of any shape.
+            updates: Decoded JSON of any shape.
             last: Number of the newest update of a poll, committed as the source's cursor.
         """
         if self._reader is None:
@@ -99,19 +92,13 @@ class Ingest:
                 self._buttons.put(update, admission)
 
     async def store_poison(self, body: bytes, reason: str) -> None:
-        """Commit what is not even JSON."""
+        """Commit a body that is not JSON."""
         text = body.decode("utf-8", "replace")
         await self._intake.accept([poison(self.source, text, reason)])
 
 
 class Receiver:
-    """The incoming half of one bot.
-
-    Args:
-        buttons: Answers presses while updates are received.
-        commands: What the platform's command menu offers: (name, description).
-        poll_timeout_s: How long Telegram may hold back an empty answer to a poll; whole seconds.
-    """
+    """The incoming half of one bot; presses are answered while it runs."""
 
     def __init__(
         self,
@@ -119,9 +106,8 @@ class Receiver:
         ingest: Ingest,
         buttons: Buttons,
         commands: Sequence[tuple[str, str]],
-        *,
         poll_timeout_s: int,
-        clock: Clock = time.monotonic,
+        clock: Clock,
     ) -> None:
         self._settings = settings
         self._ingest = ingest
@@ -133,17 +119,14 @@ class Receiver:
 
     @property
     def connected(self) -> bool:
-        """Whether Telegram hands out updates: a poll was answered within the last 90 s.
-
-        No run has ended since. With a webhook it is that Telegram still knows the bot.
-        """
+        """Whether a poll, or with a webhook a check of the token, was answered within 90 s."""
         return self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> None:
-        """Receive until cancelled, on connections of its own.
+        """Receive until cancelled, on connections of its own; see `Receives.run`.
 
-        Whatever the intake raises goes on to the caller. Nothing was confirmed then: the next run
-        polls without an offset and gets the same updates again.
+        Raises what the intake raises. Nothing was confirmed then: the next run polls without an
+        offset and gets the same updates again.
         """
         for key, why in self._settings.missing():
             raise AdapterRefused(f"{why} needs platforms.telegram.{key}")
@@ -159,10 +142,9 @@ class Receiver:
             failure = failures.exceptions[0]
             if isinstance(failure, AdapterDisconnected):
                 self._reached_at = float("-inf")
-            # The supervisor tells errors apart by their class.
             raise failure from failures
         finally:
-            # A poll may go on for half a minute, and what it brings would not be confirmed.
+            # A poll may take half a minute, and its updates would not be confirmed.
             await client.close(within_s=0)
 
     async def _greet(self, client: Client) -> None:
@@ -179,18 +161,18 @@ class Receiver:
         log.info("telegram_connected", account=account, bot=me.username, mode=self._settings.mode)
 
     async def _set_commands(self, client: Client, scope: BotCommandScope) -> None:
-        """Change the menu only where it is another one: clients fetch it anew each time."""
+        """Change the menu only if it differs: clients fetch it again each time."""
         if list(await client.bot.get_my_commands(scope)) != self._commands:
             await client.bot.set_my_commands(self._commands, scope)
 
     async def _poll(self, client: Client) -> NoReturn:
         with mapped_receiving(client.token):
-            # getUpdates is refused with 409 while a webhook is set. What waits must not be dropped.
+            # getUpdates is refused with 409 while a webhook is set. Waiting updates must stay.
             await client.bot.delete_webhook(drop_pending_updates=False)
-        # Never a stored offset: numbers may start anew after a quiet week, and what was not
-        # confirmed comes again without one.
+        # Never a stored offset: numbers may restart after a quiet week, and updates that were not
+        # confirmed come again without one.
         offset: int | None = None
-        # The first one is answered at once: not before is it known that updates can come.
+        # The first poll is answered at once, which shows that updates can come.
         within_s = 0
         while True:
             with mapped_receiving(client.token):
@@ -202,7 +184,7 @@ class Receiver:
                 offset = last + 1
 
     async def _updates(self, client: Client, offset: int | None, within_s: int) -> Any:
-        """Ask for updates, and wait out each pause that Telegram asks for."""
+        """Poll once, after the pauses that Telegram asks for."""
         while True:
             try:
                 return await client.raw_updates(offset, within_s)
@@ -213,12 +195,12 @@ class Receiver:
                 await asyncio.sleep(min(exc.retry_after_s, _LONGEST_PAUSE_S))
 
     async def _watch_webhook(self, client: Client) -> NoReturn:
-        """Register the webhook, then look now and then whether Telegram still knows the bot."""
+        """Register the webhook, then check now and then whether Telegram still knows the bot."""
         with mapped_receiving(client.token):
             await self._set_webhook(client)
             while True:
                 self._reached_at = self._clock()
-                # Nobody may write for days: only asking tells whether the token still holds.
+                # There may be no message for days: only asking shows that the token is valid.
                 await asyncio.sleep(_CHECK_INTERVAL_S)
                 await client.bot.get_me()
 
@@ -246,7 +228,7 @@ class Webhook:
     async def handle(self, request: web.Request) -> web.Response:
         """Store one update; the answer is 200, or 503 if it was not stored."""
         given = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
-        # In constant time: how long it takes must not tell how much of a guess was right.
+        # In constant time: the time must not reveal how much of a guess was right.
         if not hmac.compare_digest(given, self._secret):
             log.warning("telegram_webhook_denied", address=request.remote)
             raise web.HTTPUnauthorized
@@ -256,7 +238,7 @@ class Webhook:
             body = await request.read()
         try:
             await self._store(body)
-        # Whatever went wrong, a 503 makes Telegram deliver it again.
+        # A 503 makes Telegram deliver it again.
         except Exception:
             log.exception("telegram_webhook_not_stored")
             return web.Response(status=503)
@@ -272,7 +254,7 @@ class Webhook:
 
 
 def webhook_secret(settings: TelegramSettings) -> str:
-    """Return the secret of the webhook, empty if none is set."""
+    """Return the secret of the webhook, "" if none is set."""
     return settings.webhook_secret.get_secret_value() if settings.webhook_secret else ""
 
 
@@ -280,8 +262,7 @@ def _last_id(updates: Any) -> int | None:
     """Return the highest update number of a poll, None if it brought nothing.
 
     Raises:
-        AdapterDisconnected: This is no list of updates, or none in it has a number: there is no
-            offset that would move past it.
+        AdapterDisconnected: It is not a list, or no update has a number: no offset confirms it.
     """
     if not isinstance(updates, list):
         raise AdapterDisconnected("getUpdates did not return a list")

@@ -23,11 +23,10 @@ from adapters.rendering.styled import (
     styled,
 )
 
-# A telephone shows about so many columns of code; a wider block has to be scrolled, or is broken.
+# A telephone shows about 40 columns of code; a wider block has to be scrolled, or is broken.
 CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp)://\S+", re.IGNORECASE), table_columns=40)
 # Source: https://core.telegram.org/bots/api#sendmessage (4096 UTF-16 units) and
-# https://limits.tginfo.me (100 entities, the rest is ignored). The mark of a message that is
-# sent again has its place within the limit.
+# https://limits.tginfo.me (100 entities, the rest is ignored). There is room for the mark.
 RESENT_MARK = "(re-sent)\n"
 MAX_TEXT_UNITS = 4096
 MAX_ENTITIES = 100
@@ -41,7 +40,7 @@ def render(markdown: str) -> list[str]:
 
 
 def preview_text(markdown: str) -> str | None:
-    """Return what of an unfinished answer fits into one message, marked as such; None if blank."""
+    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
     part = beginning(markdown, MAX_TEXT_UNITS)
     if part is None:
         return None
@@ -107,7 +106,7 @@ class _EntitySplitter(Splitter):
 
 
 def _entity_marks(marks: Styles) -> Styles:
-    """Return what becomes an entity: code can stand in a quote, but in nothing else."""
+    """Return the marks that become entities: code can be in a quote, but in no other entity."""
     types = {mark.type for mark in marks}
     if "heading" in types:
         marks |= {BOLD}
@@ -119,10 +118,10 @@ def _entity_marks(marks: Styles) -> Styles:
 
 
 def _advance(opened: dict[Style, int], marks: Styles, at: int) -> list[tuple[int, Style]]:
-    """Open and close marks, and return the closed ones with where they began.
+    """Open and close marks, and return the closed ones with their starts.
 
-    Of two entities that share text one must hold the other (Bot API, "MessageEntity"): what began
-    inside of a mark that ends is closed with it, and begins anew.
+    Of two entities that share text one must contain the other (Bot API, "MessageEntity"): a mark
+    that began inside of one that ends is closed with it, and opened again.
     """
     ends = [begin for mark, begin in opened.items() if mark not in marks]
     closed: list[tuple[int, Style]] = []

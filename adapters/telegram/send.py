@@ -22,7 +22,7 @@ MAX_PHOTO_BYTES = 10 * 1000 * 1000
 MAX_FILE_BYTES = 50 * 1000 * 1000
 MAX_CAPTION_UNITS = 1024
 _PHOTO_MIMES = frozenset({"image/jpeg", "image/png", "image/webp"})
-# Longer labels, or more of them, would be cut side by side on a phone.
+# Longer labels, or more of them, would be cut in one row on a phone.
 _ROW_CHARS = 32
 _ROW_BUTTONS = 3
 
@@ -51,10 +51,10 @@ class Sender:
         if message.preview_ref is not None:
             try:
                 return await self._replace(message, message.preview_ref, content)
-            # A person, or an administrator, has deleted the preview.
+            # The user, or an administrator, has deleted the preview.
             except MessageGone as exc:
                 log.info("telegram_preview_missing", chat=message.address.chat, reason=str(exc))
-        # The Bot API has no look-up: what may stand there already is named as a repetition.
+        # The Bot API has no look-up: a row that may be shown already is marked.
         if message.outcome_unknown:
             content = content.resent()
         return await self._post(message, content)
@@ -96,7 +96,7 @@ class Sender:
         return Receipt(ref, resent=message.outcome_unknown)
 
     async def _upload(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
-        """Send a picture to be looked at; what Telegram cannot show as one goes as a file."""
+        """Send a picture as a photo if Telegram can show it, else the file as a document."""
         bot, chat = self._client.bot, message.address.chat
         options: dict[str, Any] = {
             "caption": caption.text or None,
@@ -117,7 +117,7 @@ class Sender:
                 log.info("telegram_photo_refused", chat=chat, reason=str(exc))
                 # The refused picture was a message of the budget, too.
                 await self._client.pacer.wait(chat, group=is_group(chat))
-        # Telegram would look into the file, and show some as another kind.
+        # Telegram would show some files as another kind.
         options["disable_content_type_detection"] = True
         with mapped_send(self._client.token):
             sent = await bot.send_document(chat, file.content, **options)
@@ -125,16 +125,14 @@ class Sender:
 
 
 def _reply(message: Outgoing) -> ReplyParameters | None:
-    """Return what a message replies to: in a group without topics each part of an answer replies.
-
-    Nothing else keeps it in the comments of a channel's post.
-    """
+    # In a group without topics each part of an answer replies: nothing else keeps it in the
+    # comments of a channel's post.
     in_group = is_group(message.address.chat) and message.address.thread is None
     return reply_to(message.reply_to or (message.question if in_group else None))
 
 
 def _keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
-    """Return the buttons, or None if there are none; a few short ones stand side by side."""
+    """Return the buttons, or None; a few short ones are in one row."""
     if not choices:
         return None
     buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]
@@ -153,7 +151,7 @@ class _Content:
         return cls(content["text"], MessageEntity.de_list(content["entities"], None))
 
     def resent(self) -> "_Content":
-        """Put the mark in front; `split` has left room for it."""
+        """Add the mark in front; `split` has left room for it."""
         if not self.text:
             return _Content(RESENT_MARK.strip())
         moved = MessageEntity.shift_entities(units(RESENT_MARK), self.entities)

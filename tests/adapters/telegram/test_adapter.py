@@ -115,7 +115,7 @@ async def test_a_download_that_never_ends(
     api: BotApi, adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that says nothing holds nobody up for good."""
-    monkeypatch.setattr("adapters.telegram.files._DEADLINE_S", 0.05)
+    monkeypatch.setattr("adapters.telegram.adapter._DEADLINE_S", 0.05)
     api.fail("file", HANG)
     with pytest.raises(FetchDelayed):
         await adapter.fetch(ANN, attached(api, b"x"), LIMIT)

@@ -27,6 +27,7 @@ from adapters.errors import (
     SendUnknown,
 )
 from adapters.messages import Address, Attachment
+from adapters.telegram.adapter import FileFetcher
 from adapters.telegram.albums import Albums
 from adapters.telegram.client import Client
 from adapters.telegram.errors import (
@@ -41,7 +42,6 @@ from adapters.telegram.errors import (
     mapped_receiving,
     mapped_send,
 )
-from adapters.telegram.files import FileFetcher
 from adapters.telegram.platform import TelegramSettings
 from tests.support.bot_api import TOKEN
 from tests.support.exceptions import below, missing_in

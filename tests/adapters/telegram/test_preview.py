@@ -7,7 +7,7 @@ from adapters.messages import Address, MessageRef, Reaction
 from adapters.pacing import PaceLimits
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.client import LIMITS
-from adapters.telegram.reactions import EMOJI
+from adapters.telegram.preview import EMOJI
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import BLOCKED, CUT, HTML_502, BotApi, Fault, flood
 from tests.support.bot_wire import REACTIONS
