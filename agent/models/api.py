@@ -204,12 +204,7 @@ class ApiModel(ABC, Generic[A]):
     api: ClassVar[str]
 
     def __init__(
-        self,
-        settings: ModelSettings,
-        name: str,
-        base_url: str | None,
-        key: str,
-        key_number: int,
+        self, settings: ModelSettings, name: str, base_url: str | None, key: str, key_number: int
     ) -> None:
         """Take the settings; `key_number` counts the keys of one model from 1.
 

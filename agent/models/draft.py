@@ -52,12 +52,7 @@ class AnswerDraft:
     """
 
     def __init__(
-        self,
-        sink: TextSink,
-        before: Sequence[ChatMessage],
-        max_chars: int,
-        *,
-        opened: bool = False,
+        self, sink: TextSink, before: Sequence[ChatMessage], max_chars: int, *, opened: bool = False
     ) -> None:
         """Start empty; `before` are the messages of the request.
 

@@ -172,10 +172,7 @@ class PrefixWatch:
         missed = expected - read
         if missed >= MISSED_TOKENS and missed > MISSED_SHARE * usage.prompt_tokens:
             log.warning(
-                "cache_missed",
-                expected_tokens=expected,
-                read_tokens=read,
-                miss_reason=miss_reason,
+                "cache_missed", expected_tokens=expected, read_tokens=read, miss_reason=miss_reason
             )
 
 

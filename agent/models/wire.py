@@ -130,10 +130,7 @@ def _without_note(part: Part) -> list[Part]:
     # An empty block is refused; what is nothing but the note stays whole.
     if text == NOTE or not text.endswith(NOTE):
         return [part]
-    return [
-        {"type": "text", "text": text.removesuffix(NOTE)},
-        {**part, "text": NOTE.lstrip()},
-    ]
+    return [{"type": "text", "text": text.removesuffix(NOTE)}, {**part, "text": NOTE.lstrip()}]
 
 
 def _carries(part: Part) -> bool:

@@ -302,11 +302,7 @@ def _confining(machine: str, *, network: bool = False, apart: bool = False) -> I
     # Their flags lie in memory, which no filter can read; libraries fall back to older calls.
     for number in (_CLONE3, _OPENAT2):
         yield from _when(_JUMP_EQUAL, number, _ERRNO | _ENOSYS)
-    for calls, result in (
-        (_FORBIDDEN, _EPERM),
-        (_UNSUPPORTED, _EOPNOTSUPP),
-        (_WITHOUT_EFFECT, 0),
-    ):
+    for calls, result in ((_FORBIDDEN, _EPERM), (_UNSUPPORTED, _EOPNOTSUPP), (_WITHOUT_EFFECT, 0)):
         for number in _numbers(calls, machine):
             yield from _when(_JUMP_EQUAL, number, _ERRNO | result)
     yield from _modes(numbers, _SET_ID if apart else _SET_ID | _OF_OTHERS)

@@ -13,13 +13,7 @@ from types import MappingProxyType
 
 from agent.processes import confinement
 from agent.processes.helpers import LANGUAGE, PATH
-from agent.processes.walls import (
-    STARTED,
-    Backend,
-    Sandbox,
-    Walls,
-    launch,
-)
+from agent.processes.walls import STARTED, Backend, Sandbox, Walls, launch
 from agent.settings import SandboxSettings, ToolSettings
 
 OF_FILES = frozenset({"terminal", "read_file", "write_file", "list_files", "search_files"})

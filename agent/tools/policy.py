@@ -240,11 +240,7 @@ _PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
 
 
 def covered(
-    tool: str,
-    arguments: Mapping[str, Any],
-    *,
-    tainted: bool,
-    own_records: Collection[str] = (),
+    tool: str, arguments: Mapping[str, Any], *, tainted: bool, own_records: Collection[str] = ()
 ) -> str:
     """Return which calls a yes for the conversation covers: those with the same text here.
 

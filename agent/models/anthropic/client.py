@@ -14,10 +14,7 @@ import httpx2
 from typing_extensions import override
 
 from agent.bounded import bound
-from agent.errors import (
-    ContextOverflow,
-    ModelUnreachable,
-)
+from agent.errors import ContextOverflow, ModelUnreachable
 from agent.messages import ChatMessage
 from agent.models.anthropic.wire import Block, Place, opaque_fields, request_body
 from agent.models.api import (

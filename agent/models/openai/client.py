@@ -10,19 +10,9 @@ from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
-from agent.errors import (
-    ModelNotFound,
-    ModelUnreachable,
-)
+from agent.errors import ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage
-from agent.models.api import (
-    UNREADABLE,
-    ApiModel,
-    StreamClock,
-    StreamedAnswer,
-    key_of,
-    sent,
-)
+from agent.models.api import UNREADABLE, ApiModel, StreamClock, StreamedAnswer, key_of, sent
 from agent.models.arguments import parse_object
 from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
@@ -36,12 +26,7 @@ from agent.models.draft import (
     tokens_in,
     usd_in,
 )
-from agent.models.openai.mode import (
-    OFFICIAL_URL,
-    Negotiation,
-    Quirks,
-    is_official,
-)
+from agent.models.openai.mode import OFFICIAL_URL, Negotiation, Quirks, is_official
 from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
 from agent.network import in_words

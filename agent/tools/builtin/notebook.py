@@ -72,10 +72,7 @@ class MemoryArguments(Arguments):
     """One change, or none."""
 
     action: Literal["add", "replace", "remove", "list"]
-    target: MemoryTarget = Field(
-        "memory",
-        description="user: about the person; memory: all else",
-    )
+    target: MemoryTarget = Field("memory", description="user: about the person; memory: all else")
     content: _Text | None = None
     old_text: _Text | None = Field(None, description="Words that only the old note has")
 

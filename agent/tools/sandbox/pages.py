@@ -23,7 +23,7 @@ MAX_MEMORY_BYTES = 1_000_000_000
 MAX_LINK_CHARS = 300
 _UNSEEN = {"script", "style", "template", "noscript", "svg", "iframe", "object", "canvas"}
 _EMPTY = {
-    *("br", "hr", "img", "input", "meta", "link", "source", "wbr", "area", "base", "col", "embed"),
+    *("br", "hr", "img", "input", "meta", "link", "source", "wbr", "area", "base", "col", "embed")
 }
 _BLOCKS = {
     *("p", "div", "section", "article", "header", "footer", "main", "nav", "aside", "form"),
