@@ -16,7 +16,7 @@ import structlog
 
 from agent.errors import ToolError
 from agent.messages import ToolCall
-from agent.models.arguments import read_arguments
+from agent.models.wire import read_arguments
 from agent.ports import DecidedVerdict, Decision, Inquiry, InquiryReply
 from agent.safety.redaction import MASK, Redactor
 from agent.safety.threats import is_delicate

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent.errors import AttemptEnds, ToolError
 from agent.messages import ToolCall, ToolSchema
-from agent.models.arguments import read_arguments
+from agent.models.wire import read_arguments
 from agent.ports import Effect
 from agent.tools.context import ToolContext, ToolOutcome
 

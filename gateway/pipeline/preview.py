@@ -30,7 +30,7 @@ from adapters.messages import MessageRef, Reaction
 from adapters.rendering import rendered
 from agent.errors import ModelError, RateLimited
 from agent.messages import ChatMessage, ToolCall
-from agent.models.arguments import read_arguments
+from agent.models.wire import read_arguments
 from agent.ports import ToolStatus
 from agent.safety.redaction import masked_assignments
 from agent.tools.builtin.notebook import MEMORY

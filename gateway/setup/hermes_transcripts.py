@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent.messages import ChatMessage, ToolCall, clean_text, storable, tool_message
-from agent.models.arguments import canonical_arguments
+from agent.models.wire import canonical_arguments
 from gateway.errors import GatewayError
 from gateway.storage.conversation.imported import ImportedMessage
 

@@ -29,6 +29,7 @@ APART = {
     "agent/context/test_ephemeral.py": "one kind of message, in all phases of a compaction",
     "agent/context/test_invariants.py": "what holds for all phases and engines (invariants 4 to 8)",
     "agent/models/openai/test_gemini.py": "one server whose dialect differs in many places",
+    "agent/models/openai/test_roles.py": "each request in the forms of wire.py, by every template",
     "agent/models/test_connections.py": BOTH_SDKS,
     "agent/models/test_doubles.py": DOUBLE,
     "adapters/discord/test_shards.py": "one bot over several connections, in client and ingest",

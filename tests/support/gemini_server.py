@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from agent.models.openai.roles import SIGNED_BY_NOBODY
+from agent.models.openai.wire import SIGNED_BY_NOBODY
 from tests.support.model_server import Fault, Refusal, Reply, key_of, pieces, prompt_tokens
 from tests.support.openai_server import OpenAIServer
 

@@ -13,7 +13,6 @@ from typing_extensions import override
 from agent.errors import ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage
 from agent.models.api import UNREADABLE, ApiModel, StreamClock, StreamedAnswer, key_of, sent
-from agent.models.arguments import parse_object
 from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
@@ -29,6 +28,7 @@ from agent.models.draft import (
 from agent.models.openai.mode import OFFICIAL_URL, Negotiation, Quirks, is_official
 from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
+from agent.models.wire import parse_object
 from agent.network import in_words
 from agent.settings import ModelSettings
 from agent.usage import Usage
@@ -143,7 +143,7 @@ class OpenAIAnswer(OpenAIStream):
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := delta.get(name), str) and thought:
                 self._draft.think(thought)
-                self._opaque.take_field(name)
+                self._opaque.field = name
                 break
         if details := delta.get("reasoning_details"):
             self._draft.count(len(str(details)))

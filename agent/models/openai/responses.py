@@ -17,7 +17,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
+from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models import refusals
 from agent.models.api import StreamClock
 from agent.models.base import ModelRequest, StopReason
@@ -30,9 +30,9 @@ from agent.models.openai.wire import (
     PROVIDER,
     Fields,
     offered,
-    schema_of,
     sound_arguments,
     text_or_images,
+    tools_of,
 )
 from agent.models.wire import content_parts, spoken_text, wire_name
 
@@ -191,7 +191,9 @@ def responses_body(
         body["instructions"] = system
     if "no_encrypted_reasoning" not in quirks:
         body["include"] = [ENCRYPTED]
-    return body | offered(request, quirks, [_tool(tool, quirks) for tool in request.tools])
+    # Strict schemas would have to name every property as required.
+    tools = [{"type": "function", **it, "strict": False} for it in tools_of(request, quirks)]
+    return body | offered(request, quirks, tools)
 
 
 def _items(message: ChatMessage, origin: str) -> list[Fields]:
@@ -267,17 +269,6 @@ def _call(call: ToolCall) -> Fields:
         "call_id": call["id"],
         "name": wire_name(call["function"]["name"]),
         "arguments": sound_arguments(call),
-    }
-
-
-def _tool(tool: ToolSchema, quirks: Quirks) -> Fields:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": schema_of(tool, quirks),
-        # Strict ones would have to name every property as required.
-        "strict": False,
     }
 
 

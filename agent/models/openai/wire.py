@@ -1,40 +1,42 @@
 """The request body of OpenAI's Chat Completions API, built from Parley's messages; pure.
 
 A model behind an envelope (Claude over OpenRouter) takes breakpoints of its prompt cache on content
-parts: there all contents go out as parts, marked or not, so a marker changes no byte of the prefix.
+parts: there every content is sent as parts, marked or not, so a marker changes no byte of the
+prefix. The forms of messages at the end of this file are for servers that refuse the usual one. A
+message keeps its form whatever comes after it; only the last one may grow at its end, so that a
+prompt cache still finds the earlier request.
 
-Fields that only the server understands are kept, and are sent back verbatim.
-`message["opaque"]["openai"]` holds
+Fields that only the server understands are sent back verbatim. `message["opaque"]["openai"]` holds
 
-- `origin`: the server and the family of the model that wrote them; nobody else gets them back;
+- `origin`: the server and the family of the model that wrote them; no other server gets them back;
 - `reasoning_details` (OpenRouter): signed or encrypted reasoning, a list of parts;
 - `reasoning_field`: the name of the text field in which the reasoning came (Moonshot and DeepSeek
-  want it back beside tool calls); the text itself is `message["reasoning"]`;
-- `extra_content`: by the id of a tool call what belongs to it (Gemini's thought signature).
+  want it back with tool calls); the text itself is `message["reasoning"]`;
+- `extra_content`: what belongs to a tool call, by its id (Gemini's thought signature).
 
 `OpaqueParts` collects them from a stream, `with_opaque` sends them back.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2s
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from agent.messages import ChatMessage, ToolCall, ToolSchema, is_image, text_of
-from agent.models.arguments import parse_object
+from agent.messages import ChatMessage, ToolCall, is_image, text_of
 from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
 from agent.models.draft import mend_surrogates
-from agent.models.openai.mode import Quirks
-from agent.models.openai.roles import shaped
+from agent.models.openai.mode import Quirk, Quirks
 from agent.models.wire import (
     Part,
     canonical_schema,
     content_parts,
     laid_out,
     object_of,
+    parse_object,
     spoken,
     spoken_text,
     wire_name,
@@ -49,6 +51,25 @@ PROVIDER = "openai"
 REPLAYED_TEXT_FIELD = "reasoning_content"
 _GROWING = ("text", "summary")
 _FAMILY = re.compile(r"[a-z]+")
+_PLAIN_WORDS = frozenset({
+    *("type", "description", "properties", "required", "items", "enum", "anyOf", "format"),
+    *("nullable", "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength"),
+    *("pattern", "title", "default"),
+})
+"""Words of JSON schemas that every server knows. Source: Gemini's `Schema`, the smallest set:
+https://ai.google.dev/api/caching#Schema"""
+
+NOT_ANSWERED = "[No answer was given to this.]"
+"""Sent between the results of tools and a question that follows them, as after `/stop`."""
+BEFORE = "[The conversation begins with an answer.]"
+"""Sent before a conversation whose first message is the assistant's."""
+SIGNED_BY_NOBODY = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""The signature that Gemini accepts on a call of another model.
+
+Source: https://ai.google.dev/gemini-api/docs/thought-signatures
+"""
+_GAP = "\n\n"
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 def request_body(
@@ -60,14 +81,15 @@ def request_body(
     quirks: Quirks = frozenset(),
     join: bool = False,
 ) -> dict[str, Any]:
-    """Return the arguments of `chat.completions.create` for one call, without `stream`.
+    """Build the arguments of `chat.completions.create` for one call, without `stream`.
 
     Args:
         model: The provider's name of it.
-        layout: "envelope" where the model takes breakpoints; without it markers are left out.
-        origin: Who it goes to, see `origin_of`; "" for no opaque fields.
+        layout: "envelope" if the model takes breakpoints; without it markers are left out.
+        origin: The receiving server, see `origin_of`; "" for no opaque fields.
         quirks: What the server does not take.
-        join: Whether neighbours of one role become one message.
+        join: Whether neighbours of one role become one message: the templates of many models take
+            no two questions in a row, and silently drop one of them.
     """
     limit = "max_completion_tokens" if "max_completion_tokens" in quirks else "max_tokens"
     body: dict[str, Any] = {
@@ -76,25 +98,50 @@ def request_body(
         limit: output_limit(model, request.max_output_tokens),
     }
     if "no_stream_options" not in quirks:
-        # Without it a stream ends with no report of what was used.
+        # Without it a stream ends without a report of usage.
         body["stream_options"] = {"include_usage": True}
-    return body | offered(request, quirks, [_tool(tool, quirks) for tool in request.tools])
+    tools = [{"type": "function", "function": each} for each in tools_of(request, quirks)]
+    return body | offered(request, quirks, tools)
 
 
 def offered(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Fields:
-    """Return the fields of a body that offer tools, `wired` as the API has them."""
+    """Return the fields of a body that offer tools, `wired` in the API's form."""
     if not wired or "no_tools" in quirks:
         return {}
     fields: Fields = {"tools": wired}
     if not request.allow_tools and "no_tool_choice" not in quirks:
-        # The tools stay: without them the prefix would be another one.
+        # The tools stay: without them the prefix would change.
         fields["tool_choice"] = "none"
     return fields
 
 
-def _wired(
-    messages: list[ChatMessage], layout: CacheLayout | None, origin: str
-) -> list[dict[str, Any]]:
+def tools_of(request: ModelRequest, quirks: Quirks) -> Iterator[Fields]:
+    """Yield the name, description and parameters of each tool."""
+    for tool in request.tools:
+        schema = canonical_schema(tool)
+        yield {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": _plain_schema(schema) if "plain_schemas" in quirks else schema,
+        }
+
+
+def _plain_schema(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_plain_schema(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {word: value for word, value in schema.items() if word in _PLAIN_WORDS}
+    for word in ("items", "anyOf"):
+        if word in kept:
+            kept[word] = _plain_schema(kept[word])
+    if isinstance(properties := kept.get("properties"), dict):
+        # The names of properties are not words of the schema.
+        kept["properties"] = {name: _plain_schema(each) for name, each in properties.items()}
+    return kept
+
+
+def _wired(messages: list[ChatMessage], layout: CacheLayout | None, origin: str) -> list[Fields]:
     contents: Iterable[str | list[Part]]
     if layout:
         contents = laid_out(messages, _parts)
@@ -108,20 +155,30 @@ def _wired(
     return [with_opaque(wire, message, origin) for wire, message in pairs if wire]
 
 
-def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | None:
-    """Return a message with a content; None if nothing of it would go out (it only thought)."""
+def _wire(message: ChatMessage, content: str | list[Part]) -> Fields | None:
+    """Return a message with a content; None if nothing is left to send (it only thought)."""
     if message["role"] == "tool":
         return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content or ""}
     if calls := message.get("tool_calls"):
-        wire_calls = [_tool_call(call) for call in calls]
-        return {"role": "assistant", "content": content or None, "tool_calls": wire_calls}
+        wired = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {
+                    "name": wire_name(call["function"]["name"]),
+                    "arguments": sound_arguments(call),
+                },
+            }
+            for call in calls
+        ]
+        return {"role": "assistant", "content": content or None, "tool_calls": wired}
     return {"role": message["role"], "content": content} if content else None
 
 
 def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Part]:
-    """Return the text; its parts, `wired` as the API has them, only if there are images among it.
+    """Return the text of a message, or its parts in the API's form if there are images among them.
 
-    Empty parts are those that cannot go out.
+    Empty parts in `wired` are left out.
     """
     if isinstance(message.get("content"), list):
         parts = spoken(part for part in wired if part)
@@ -131,7 +188,7 @@ def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Pa
 
 
 def _parts(message: ChatMessage) -> list[Part]:
-    """Return new parts; markers that are on none of them stand as parts of their own."""
+    """Return new parts; markers that are on none of them become parts of their own."""
     parts = wired_parts(message, lambda part: _part(part, message))
     if KEY in message:
         parts.append({KEY: message["cache_control"]})
@@ -139,7 +196,7 @@ def _parts(message: ChatMessage) -> list[Part]:
 
 
 def _part(part: Part, message: ChatMessage) -> Part:
-    """Return a part without its marker; an empty one for what cannot go out."""
+    """Return a part without its marker; an empty one if it cannot be sent."""
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
     if part["type"] == "image_url" and message["role"] == "user":
@@ -147,61 +204,16 @@ def _part(part: Part, message: ChatMessage) -> Part:
     return {}
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": wire_name(call["function"]["name"]), "arguments": sound_arguments(call)}
-    return {"id": call["id"], "type": "function", "function": function}
-
-
 def sound_arguments(call: ToolCall) -> str:
-    """Return the arguments of a call as JSON of an object."""
+    """Return the arguments of a call as the JSON of an object."""
     arguments = call["function"]["arguments"]
-    # Servers that parse the arguments (vLLM, Ollama) refuse what is not an object.
+    # Servers that parse the arguments (vLLM, Ollama) refuse everything else.
     is_sound = parse_object(arguments) is not None
     return arguments if is_sound else orjson.dumps(object_of(call)).decode()
 
 
-def _tool(tool: ToolSchema, quirks: Quirks) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": schema_of(tool, quirks),
-    }
-    return {"type": "function", "function": function}
-
-
-_PLAIN_WORDS = frozenset({
-    *("type", "description", "properties", "required", "items", "enum", "anyOf", "format"),
-    *("nullable", "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength"),
-    *("pattern", "title", "default"),
-})
-"""Words of JSON schemas that every server knows. Source: Gemini's `Schema`, the smallest set:
-https://ai.google.dev/api/caching#Schema"""
-
-
-def schema_of(tool: ToolSchema, quirks: Quirks) -> dict[str, Any]:
-    """Return the schema of a tool's arguments, as far as the server understands it."""
-    schema = canonical_schema(tool)
-    plain: dict[str, Any] = _plain_schema(schema) if "plain_schemas" in quirks else schema
-    return plain
-
-
-def _plain_schema(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_plain_schema(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {word: value for word, value in schema.items() if word in _PLAIN_WORDS}
-    for word in ("items", "anyOf"):
-        if word in kept:
-            kept[word] = _plain_schema(kept[word])
-    if isinstance(properties := kept.get("properties"), dict):
-        # Their names are no words of the schema.
-        kept["properties"] = {name: _plain_schema(each) for name, each in properties.items()}
-    return kept
-
-
 def origin_of(base_url: str, model: str) -> str:
-    """Return who writes opaque fields: the server's name and the family of the model."""
+    """Return the origin of opaque fields: the server's name and the family of the model."""
     family = _FAMILY.search(model.lower().rpartition("/")[2])
     return f"{urlsplit(base_url).hostname or ''}/{family[0] if family else ''}"
 
@@ -210,9 +222,9 @@ def with_opaque(wired: Fields, message: ChatMessage, origin: str) -> Fields:
     """Return an assistant message of the wire with the opaque fields that its origin wants back.
 
     Args:
-        wired: The message as it goes out without them; not changed.
+        wired: The message in the API's form; not changed.
         message: The message as stored.
-        origin: Who it goes to, see `origin_of`; "" for somebody who wants none.
+        origin: The receiving server, see `origin_of`; "" if it wants none.
     """
     kept: Fields = (message.get("opaque") or {}).get(PROVIDER) or {}
     # Signed reasoning is refused by any other server, and by another family of models.
@@ -222,7 +234,7 @@ def with_opaque(wired: Fields, message: ChatMessage, origin: str) -> Fields:
     replayed = dict(wired)
     if details := kept.get("reasoning_details"):
         replayed["reasoning_details"] = details
-    # Moonshot and DeepSeek want it back, but only beside tool calls.
+    # Moonshot and DeepSeek want it back, but only with tool calls.
     if calls and kept.get("reasoning_field") == REPLAYED_TEXT_FIELD:
         replayed[REPLAYED_TEXT_FIELD] = message.get("reasoning", "")
     if calls and (extras := kept.get("extra_content")):
@@ -234,45 +246,26 @@ def with_opaque(wired: Fields, message: ChatMessage, origin: str) -> Fields:
 
 
 class OpaqueParts:
-    """Collects the opaque fields of one stream."""
+    """Collects the opaque fields of one stream; `origin` is the sender, see `origin_of`.
+
+    Attributes:
+        field: The name of the field in which the reasoning comes.
+    """
 
     def __init__(self, origin: str) -> None:
-        """`origin` is who writes them, see `origin_of`."""
+        self.field = ""
         self._origin = origin
         self._details: list[Fields] = []
-        self._field = ""
 
     def take_details(self, parts: object) -> None:
         """Take the `reasoning_details` of a delta.
 
-        Pieces of one part have its index and type: their texts are joined, of other fields the
-        newest value stays.
+        The texts of pieces with one index and type are joined; of other fields the newest value
+        stays.
         """
         for part in parts if isinstance(parts, list) else []:
             if isinstance(part, dict):
                 self._take_part(part)
-
-    def take_field(self, name: str) -> None:
-        """Take note of the field in which the reasoning comes."""
-        self._field = name
-
-    def add_to(self, message: ChatMessage, extra_content: Fields) -> None:
-        """Store in a finished message what there is to keep; `extra_content` is by call id."""
-        kept: Fields = {}
-        if self._details:
-            kept["reasoning_details"] = [
-                {
-                    name: mend_surrogates(value) if isinstance(value, str) else value
-                    for name, value in part.items()
-                }
-                for part in self._details
-            ]
-        if self._field == REPLAYED_TEXT_FIELD and message.get("tool_calls"):
-            kept["reasoning_field"] = self._field
-        if extra_content:
-            kept["extra_content"] = extra_content
-        if kept:
-            message["opaque"] = {PROVIDER: {"origin": self._origin, **kept}}
 
     def _take_part(self, part: Fields) -> None:
         # Without an index a piece can only belong to the newest part.
@@ -288,10 +281,190 @@ class OpaqueParts:
             elif value is not None:
                 grown[name] = value
 
+    def add_to(self, message: ChatMessage, extra_content: Fields) -> None:
+        """Store the fields in a finished message; `extra_content` is by call id."""
+        kept: Fields = {}
+        if self._details:
+            kept["reasoning_details"] = [
+                {
+                    name: mend_surrogates(value) if isinstance(value, str) else value
+                    for name, value in part.items()
+                }
+                for part in self._details
+            ]
+        if self.field == REPLAYED_TEXT_FIELD and message.get("tool_calls"):
+            kept["reasoning_field"] = self.field
+        if extra_content:
+            kept["extra_content"] = extra_content
+        if kept:
+            message["opaque"] = {PROVIDER: {"origin": self._origin, **kept}}
+
 
 def _continues(part: Fields, old: Fields) -> bool:
-    """Return whether a piece belongs to a part that has begun; encrypted data comes whole."""
+    """Whether a piece belongs to a part that has begun; encrypted data comes whole."""
     if part.get("data") is not None or part.get("type") != old.get("type"):
         return False
     ids = {part.get("id"), old.get("id")} - {None}
     return len(ids) <= 1 and part.get("index") == old.get("index")
+
+
+def shaped(messages: list[Fields], quirks: Quirks, *, join: bool) -> list[Fields]:
+    """Return the messages in the form that a server takes; `join` is as for `request_body`."""
+    for quirk, form in _FORMS:
+        if quirk in quirks:
+            messages = form(messages)
+    return joined(messages) if join or "strict_roles" in quirks else messages
+
+
+def joined(messages: list[Fields]) -> list[Fields]:
+    """Return the messages with neighbours of one role made one; the same list without any."""
+    found: list[Fields] = []
+    for message in messages:
+        last = found[-1] if found else {}
+        # The results of tools stay apart, each with its id.
+        alike = last.get("role") == message["role"] != "tool"
+        if alike and "tool_calls" not in last:
+            found[-1] = _together(last, message)
+        else:
+            found.append(message)
+    return found if len(found) < len(messages) else messages
+
+
+def _together(one: Fields, other: Fields) -> Fields:
+    """Join two messages of one role."""
+    return {**one, **other, "content": _both(one.get("content"), other.get("content"))}
+
+
+def _both(one: Any, other: Any) -> Any:
+    """Join two contents: a text if both are texts, else parts.
+
+    The texts of neighbouring parts add up to the one text.
+    """
+    if not one or not other:
+        return one or other
+    if isinstance(one, str) and isinstance(other, str):
+        return f"{one}{_GAP}{other}"
+    before, (first, *more) = (
+        [{"type": "text", "text": each}] if isinstance(each, str) else each for each in (one, other)
+    )
+    if first["type"] == "text":
+        first = {**first, "text": f"{_GAP}{first['text']}"}
+    return [*before, first, *more]
+
+
+def without_system(messages: list[Fields]) -> list[Fields]:
+    """Return the messages with the text of the system prompt before the first question."""
+    if not messages or messages[0]["role"] != "system":
+        return messages
+    system, *others = messages
+    told = {**system, "role": "user"}
+    if others and others[0]["role"] == "user":
+        return [_together(told, others[0]), *others[1:]]
+    return [told, *others]
+
+
+def by_turns(messages: list[Fields]) -> list[Fields]:
+    """Return the messages with user and assistant by turns, the user first.
+
+    A line takes the place of the answer that was not given before a question.
+    """
+    found: list[Fields] = []
+    for message in joined(messages):
+        before = found[-1]["role"] if found else "system"
+        if before == "tool" and message["role"] == "user":
+            found.append({"role": "assistant", "content": NOT_ANSWERED})
+        elif before == "system" and message["role"] in {"assistant", "tool"}:
+            found.append({"role": "user", "content": BEFORE})
+        found.append(message)
+    return found
+
+
+def with_single_calls(messages: list[Fields]) -> list[Fields]:
+    """Return the messages with each call in a message of its own, its result behind it."""
+    found: list[Fields] = []
+    place = 0
+    while place < len(messages):
+        message = messages[place]
+        place += 1
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2:
+            found.append(message)
+            continue
+        results: dict[str, Fields] = {}
+        while place < len(messages) and messages[place]["role"] == "tool":
+            results[messages[place]["tool_call_id"]] = messages[place]
+            place += 1
+        for number, call in enumerate(calls):
+            # The text belongs to all of the calls: it comes once.
+            said = {} if number == 0 else {"content": None}
+            found.append({**message, **said, "tool_calls": [call]})
+            if (result := results.get(call["id"])) is not None:
+                found.append(result)
+    return found
+
+
+def without_tools(messages: list[Fields]) -> list[Fields]:
+    """Return the messages with calls and their results as texts."""
+    found: list[Fields] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            names = {call["id"]: call["function"]["name"] for call in calls}
+            written = (call["function"] for call in calls)
+            lines = [f"[called {each['name']}({each['arguments']})]" for each in written]
+            said = _both(message.get("content"), "\n".join(lines))
+            found.append({"role": "assistant", "content": said})
+        elif message["role"] == "tool":
+            name = names.get(message["tool_call_id"], "a tool")
+            told = _both(f"[result of {name}]", message["content"])
+            found.append({"role": "user", "content": told})
+        else:
+            found.append(message)
+    # Several results are several messages of the user in a row.
+    return joined(found)
+
+
+def short_id(call_id: str) -> str:
+    """Return an id of nine letters and digits; different ids stay different."""
+    return call_id if _SHORT_ID.fullmatch(call_id) else blake2s(call_id.encode()).hexdigest()[:9]
+
+
+def with_short_ids(message: Fields) -> Fields:
+    """Return a message with short ids."""
+    if message["role"] == "tool":
+        return {**message, "tool_call_id": short_id(message["tool_call_id"])}
+    if calls := message.get("tool_calls"):
+        return {**message, "tool_calls": [{**call, "id": short_id(call["id"])} for call in calls]}
+    return message
+
+
+def with_signature(message: Fields) -> Fields:
+    """Return a message with a signature on its first call, if none of its calls has one."""
+    calls = message.get("tool_calls")
+    if not calls or any("extra_content" in call for call in calls):
+        return message
+    # Of parallel calls Gemini signs the first one alone.
+    first, *others = calls
+    signed = {**first, "extra_content": SIGNED_BY_NOBODY}
+    return {**message, "tool_calls": [signed, *others]}
+
+
+def _with_reasoning(message: Fields, text: str) -> Fields:
+    if message["role"] != "assistant" or message.get("reasoning_content"):
+        return message
+    return {**message, "reasoning_content": text}
+
+
+_Form = Callable[[list[Fields]], list[Fields]]
+# In order: forms that make messages of one role come before those that want the roles by turns.
+_FORMS: Iterable[tuple[Quirk, _Form]] = (
+    ("no_tools", without_tools),
+    ("one_call", with_single_calls),
+    ("signed_calls", lambda messages: [*map(with_signature, messages)]),
+    ("short_ids", lambda messages: [*map(with_short_ids, messages)]),
+    ("no_system", without_system),
+    ("strict_roles", by_turns),
+    ("no_null", lambda all_: [it | {"content": it.get("content") or ""} for it in all_]),
+    ("reasoned", lambda messages: [_with_reasoning(each, "") for each in messages]),
+    ("blank_reasoning", lambda messages: [_with_reasoning(each, "…") for each in messages]),
+)

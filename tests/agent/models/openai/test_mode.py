@@ -21,7 +21,7 @@ from agent.models.openai.mode import (
     known_modes,
     meaning_of,
 )
-from agent.models.openai.roles import NOT_ANSWERED
+from agent.models.openai.wire import NOT_ANSWERED
 from agent.settings import ModelSettings
 from tests.support.chat_templates import TemplateServer
 from tests.support.model_server import Fault, Refusal, Reply, SinkSpy

@@ -18,12 +18,13 @@ from agent.messages import (
 from agent.models.base import ModelRequest
 from agent.models.openai.mode import Negotiation, Quirk, Quirks, ServerMode
 from agent.models.openai.responses import responses_body
-from agent.models.openai.roles import (
+from agent.models.openai.wire import (
     BEFORE,
     NOT_ANSWERED,
     SIGNED_BY_NOBODY,
     by_turns,
     joined,
+    request_body,
     shaped,
     short_id,
     with_short_ids,
@@ -32,7 +33,6 @@ from agent.models.openai.roles import (
     without_system,
     without_tools,
 )
-from agent.models.openai.wire import request_body
 from agent.models.refusals import read
 from agent.turn.loop import OUTCOME_UNKNOWN
 from agent.turn.state import CONTINUE
