@@ -1,11 +1,12 @@
-"""One assistant message as it grows out of the deltas of a stream, whatever the provider.
+"""One assistant message as it grows from the deltas of a stream, for every provider.
 
-The fields of a stream are read with distrust: proxies omit them, null them or change their type.
-What cannot be used is left out; what cannot be read at all ends the call as a cut stream does.
+An unreadable stream ends the call as a cut stream does.
+
+Servers without a field for reasoning, or with its parser off, leave it in the text, between marks
+of each family of models: `ReasoningFilter` separates it.
 """
 
 import re
-import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,18 +15,14 @@ from functools import cache
 from hashlib import blake2s
 from typing import Any
 
-import orjson
-
 from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, FunctionCall, ToolCall
 from agent.models.base import Completion, StopReason, TextSink
 from agent.models.wire import canonical_arguments, parse_object, read_arguments
 from agent.usage import Usage
 
-MOST_TOKENS = 1_000_000_000
-"""A report of more is none: no window comes near, and the database could not keep it."""
 PART_CHARS = 100
-"""What a call or a block counts beside its text: a stream of empty ones is endless, too."""
+"""A call or a block counts as so many characters more: a stream of empty ones is endless, too."""
 
 _HIGH_SURROGATE_END = re.compile("[\ud800-\udbff]\\Z")
 
@@ -41,24 +38,20 @@ class CallDraft:
 
 
 class AnswerDraft:
-    """Collects deltas and pushes the visible ones; thoughts in the text are none of these.
+    """Collects deltas and pushes the visible ones, without the thoughts in the text.
 
-    Every piece of a stream is counted, whatever it belongs to: text, thoughts, calls and opaque
-    fields together have a limit.
+    Text, thoughts, calls and opaque fields together may have `max_chars`; `before` are the messages
+    of the request.
 
     Attributes:
         calls: Tool calls in the order in which they began.
-        is_full: Whether more came than one call may bring; the stream is to be left then.
+        is_full: Whether more came than `max_chars`; the stream must be left then.
         opaque_calls: Provider fields of the finished calls, by the calls' ids.
     """
 
     def __init__(
         self, sink: TextSink, before: Sequence[ChatMessage], max_chars: int, *, opened: bool = False
     ) -> None:
-        """Start empty; `before` are the messages of the request.
-
-        `max_chars` is the limit; `opened` is for `ReasoningFilter`.
-        """
         self.is_full = False
         self.calls: list[CallDraft] = []
         self.opaque_calls: dict[str, Any] = {}
@@ -77,7 +70,7 @@ class AnswerDraft:
 
     @property
     def may_be_whole(self) -> bool:
-        """Whether no call is half written: the answer may be over if its server says so."""
+        """Whether every call is complete: the answer may be over if its server says so."""
         return all(read_arguments("".join(call.arguments)) is not None for call in self.calls)
 
     @property
@@ -87,7 +80,7 @@ class AnswerDraft:
 
     @property
     def streamed(self) -> str:
-        """All that was written so far: thoughts, text, calls."""
+        """All that came so far: thoughts, text, calls."""
         calls = (part for call in self.calls for part in (call.name, *call.arguments))
         return "".join((*self._thoughts, *self._text, self._filter.held_back, *calls))
 
@@ -98,28 +91,27 @@ class AnswerDraft:
 
     @property
     def written(self) -> str:
-        """The visible text, and the thoughts that stood in it."""
+        """The visible text, and the thoughts that were in it."""
         return f"{self.text}\n{self._filter.reasoning}"
 
     def count(self, chars: int = 0) -> None:
-        """Count a call, a block, or `chars` of what is not text."""
+        """Count a call, a block, or `chars` of another field."""
         self._admitted_chars(PART_CHARS + chars)
 
     def begin_call(self) -> CallDraft:
-        """Return a call that begins."""
+        """Begin a call."""
         self.count()
         self.calls.append(CallDraft())
         return self.calls[-1]
 
     def grow(self, call: CallDraft, call_id: str = "", name: str = "", arguments: str = "") -> None:
-        """Take what came of a call: its id and name the first time, a piece of its arguments."""
+        """Take the first id and name of a call, or a piece of its arguments."""
         call.id = call.id or call_id
         call.name = call.name or self._admitted(name)
         if arguments:
             call.arguments.append(self._admitted(arguments))
 
     def _admitted(self, delta: str) -> str:
-        """Return what there is room for of a piece of text."""
         return delta[: self._admitted_chars(len(delta))]
 
     def _admitted_chars(self, chars: int) -> int:
@@ -132,14 +124,10 @@ class AnswerDraft:
         self._show(self._filter.feed(self._admitted(delta)))
 
     def end_text(self, *, cut: bool = False) -> None:
-        """Take the end of a part of the text: what may have become a mark is none.
-
-        `cut`: the model was not done.
-        """
+        """End a part of the text; `cut`: the model was not done."""
         self._show(self._filter.close(cut=cut))
 
     def _show(self, delta: str) -> None:
-        """Append visible text. Half a surrogate pair waits for its other half."""
         if self._filter.takes_back:
             self._text.clear()
             self._half = ""
@@ -148,22 +136,22 @@ class AnswerDraft:
         cut = _HIGH_SURROGATE_END.search(delta)
         self._half = cut[0] if cut else ""
         visible = mend_surrogates(delta.removesuffix(self._half))
-        # The sink shows at once what it gets: half a pair would be seen as a broken character.
+        # The sink shows its text at once: half of a pair would be a broken character.
         if visible:
             self._text.append(visible)
             self._sink.push(visible)
 
     def think(self, delta: str) -> None:
-        """Append reasoning, which is never pushed."""
+        """Append reasoning."""
         if delta:
             self._thoughts.append(self._admitted(delta))
 
     def completion(self, stop: StopReason, usage: Usage | None, model: str) -> Completion:
         """Return the finished message.
 
-        The stop reason follows from the calls where both disagree: servers call "stop" what ends
-        in tool calls. A call that was cut by the output limit is left out, and of an answer that
-        Parley cut all of them are: nobody knows what the model was about to do.
+        The calls decide about the stop reason: some servers say "stop" for an answer that ends in
+        tool calls. A call that was cut by the output limit is left out; an answer that Parley cut
+        has no calls, since the model's intention is unknown.
         """
         self.end_text(cut=stop == "length")
         if not self._thoughts:
@@ -172,7 +160,7 @@ class AnswerDraft:
             stop = "endless"
         calls = self._finished_calls(stop)
         text = self.text
-        # In OpenAI's format the content is null beside calls alone.
+        # In OpenAI's format the content is null if there are only calls.
         message = ChatMessage(role="assistant", content=text or (None if calls else ""))
         if calls:
             message["tool_calls"] = calls
@@ -186,14 +174,13 @@ class AnswerDraft:
         if stop in {"refused", "endless"}:
             return []
         calls: list[ToolCall] = []
-        # Anthropic refuses two calls of one id in a request, and a result would not know its call;
-        # some servers number the calls of each message anew.
+        # Ids must differ: Anthropic refuses two calls of one id in a request, and a result must
+        # find its call; some servers restart their numbering with each message.
         before = self._before if self.calls else ()
         taken = {call["id"] for each in before for call in each.get("tool_calls") or ()}
         for index, draft in enumerate(self.calls):
             arguments = mend_surrogates("".join(draft.arguments))
-            # Only the newest call can be cut by the limit; the others are whole even where they are
-            # no JSON.
+            # Only the newest call can be cut by the limit; the others are whole even if not JSON.
             if stop == "length" and draft is self.calls[-1] and parse_object(arguments) is None:
                 continue
             call = self._finish(draft, index, arguments, taken)
@@ -207,11 +194,11 @@ class AnswerDraft:
         arguments = canonical_arguments(arguments)
         call_id = draft.id
         if not call_id or call_id in taken:
-            # From the content and not from chance: the same answer, played again, has the same id.
+            # Made from the content, not by chance: the same answer, replayed, has the same id.
             digest = blake2s(f"{draft.name}\n{arguments}".encode(), digest_size=4).hexdigest()
             call_id = f"call_{len(self._before)}_{index}_{digest}"
         while call_id in taken:
-            # A compaction has made the conversation shorter than it was at an equal call.
+            # After a compaction the conversation may be as short as at an equal earlier call.
             call_id += "_"
         function = FunctionCall(name=draft.name, arguments=arguments)
         return ToolCall(id=call_id, type="function", function=function)
@@ -227,50 +214,11 @@ def mend_surrogates(text: str) -> str:
 
 @contextmanager
 def readable(provider: str) -> Iterator[None]:
-    """Take a stream that cannot be read for one that was cut.
-
-    Raises:
-        ModelUnreachable: Something in it is not what it should be.
-    """
+    """Treat an unreadable stream as one that was cut: raise ModelUnreachable."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
         raise ModelUnreachable(f"{provider}: malformed stream") from exc
-
-
-def text_in(value: object) -> str:
-    """Return a text: itself, or that of the text parts in a list; "" where there is none."""
-    if isinstance(value, list):
-        parts = (part for part in value if isinstance(part, dict) and part.get("type") == "text")
-        return "".join(text_in(part.get("text")) for part in parts)
-    return value if isinstance(value, str) else ""
-
-
-def arguments_in(value: object) -> str:
-    """Return the arguments of a call, or a piece of them, as JSON text: some send the object."""
-    if isinstance(value, dict):
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    return text_in(value)
-
-
-def field_in(report: object, name: str) -> Any:
-    """Return a field of an object that may be anything; None where there is none."""
-    return report.get(name) if isinstance(report, dict) else None
-
-
-def tokens_in(report: object, name: str, default: int = 0) -> int:
-    """Return a number of tokens out of a report; `default` where it holds none."""
-    value = field_in(report, name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return default
-    return value if 0 <= value <= MOST_TOKENS else default
-
-
-def usd_in(value: object) -> float | None:
-    """Return an amount of money; None for what is none: below 0, infinite, not a number."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return float(value) if 0 <= value <= sys.float_info.max else None
 
 
 _TAGS = (
@@ -290,7 +238,7 @@ CLOSERS: dict[str, tuple[str, ...]] = {
     "<|channel|>analysis": ("<|end|>", *_FINALS),  # gpt-oss (harmony)
     "<|channel|>commentary": ("<|end|>", "<|call|>", *_FINALS),
 }
-"""All marks, in lower case: what begins a thought, and what may end it."""
+"""All marks, in lower case: each that begins a thought, with those that may end it."""
 _NOISE = (
     *("<|start|>assistant", "<|end|>", "<|return|>", "<|call|>"),
     *("<|begin_of_solution|>", "<|end_of_solution|>"),
@@ -303,26 +251,24 @@ _TAG = re.compile(r"<\s*(/?)\s*([\w:]*)(\s[^<>\n]*)?(>?)")
 _PAIR_IN_PASSING = re.compile(r" \S{1,9} ")
 """The text between two tags that a sentence only mentions: "<think> and </think>"."""
 _SPOKEN_HARMONY = re.compile(r"analysis(?=\S)(.+?)assistantfinal", re.DOTALL)
-"""Harmony's marks once a server has left out what is special in them."""
+"""Harmony's marks after a server has removed their special tokens."""
 _CJK = "\u2e80"
 
 
 @cache
 def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
-    longest_first = map(_pattern, sorted(marks, key=len, reverse=True))
+    more = rf"(?:\s+[\w:-]+\s*=[^<>\n]{{0,{_ATTRIBUTE_CHARS}}})?\s{{0,9}}"
+    longest_first = (
+        rf"<\s{{0,9}}{tag[1]}\s{{0,9}}{tag[2]}{more}>"
+        if (tag := _TAG.fullmatch(mark))
+        else re.escape(mark)
+        for mark in sorted(marks, key=len, reverse=True)
+    )
     return re.compile("|".join(longest_first), re.IGNORECASE | re.ASCII)
 
 
-def _pattern(mark: str) -> str:
-    tag = _TAG.fullmatch(mark)
-    if tag is None:
-        return re.escape(mark)
-    more = rf"(?:\s+[\w:-]+\s*=[^<>\n]{{0,{_ATTRIBUTE_CHARS}}})?\s{{0,9}}"
-    return rf"<\s{{0,9}}{tag[1]}\s{{0,9}}{tag[2]}{more}>"
-
-
 def _plain(mark: str) -> str:
-    """Return a mark, or the beginning of one, as in the table: without blanks and attributes."""
+    """Return a mark, or the beginning of one, without blanks and attributes, as in the table."""
     tag = _TAG.fullmatch(mark)
     if tag is None:
         return mark
@@ -335,12 +281,12 @@ _OPENING = _any_of(tuple(CLOSERS))
 
 
 def _is_around(char: str) -> bool:
-    """Whether a character may be one of a pair around a quoted word."""
+    """Whether a character may be one of a pair of quotes or brackets."""
     return char != "" and (char in "\"'" or unicodedata.category(char) in {"Ps", "Pe", "Pi", "Pf"})
 
 
 def _is_in_code(text: str, line: str) -> bool:
-    """Whether what follows is code: who writes about a tag puts it there. `line` ends `text`."""
+    """Whether code follows, in which a tag is only mentioned; `line` is the end of `text`."""
     fenced = text.count("```") % 2 or text.count("~~~") % 2
     # An indented line of a thought may end with a closing mark.
     is_first = not line.strip() or _OPENING.search(line)
@@ -349,7 +295,7 @@ def _is_in_code(text: str, line: str) -> bool:
 
 
 def _may_end(line: str) -> bool:
-    """Whether a sentence may end here: with its mark, or cut off without a space."""
+    """Whether a sentence may end here: with its mark, or cut without a space."""
     if line[-1].isalnum() and line[-1] < _CJK:
         return True
     last = line.rstrip()[-1]
@@ -358,20 +304,20 @@ def _may_end(line: str) -> bool:
 
 
 class ReasoningFilter:
-    """Takes deltas cut anywhere; the result does not depend on where they were cut.
+    """Separates thoughts from text; the result does not depend on where the deltas are cut.
 
     A mark inside a code span, a code fence or quotes is text. A block that never ends is reasoning
-    if nothing visible came before it (the model was cut short), else it was a mention and is text.
-    A closing mark without an opening one, which templates put into the prompt, makes a thought of
-    all that was visible before it, unless it stands in the middle of a sentence.
+    if nothing visible came before it (the model was cut), else a mention, and text. A closing mark
+    without an opening one, which templates put into the prompt, makes a thought of all visible text
+    before it, unless it is in the middle of a sentence.
 
     Attributes:
-        takes_back: Whether what was visible before the last call was a thought, and is no more.
-        began_inside: Whether the text began with a thought that had no opening mark.
+        takes_back: Whether the text that was visible before the last call was a thought.
+        began_inside: Whether the text began with a thought that had no opening mark. The argument
+            `opened` says that of the model's last answer.
     """
 
     def __init__(self, *, opened: bool = False) -> None:
-        """`opened`: the last answer of the model began with a thought, without a mark."""
         self.takes_back = False
         self._pending = ""
         self._visible: list[str] = []
@@ -392,12 +338,12 @@ class ReasoningFilter:
 
     @property
     def held_back(self) -> str:
-        """All that was taken and not shown: the blocks, and what may yet become a part of one."""
+        """All that was not shown: the blocks, and text that may yet become a part of one."""
         block = self._block if self._closers else []
         return "".join([*self._thoughts, *block, self._pending])
 
     def feed(self, delta: str) -> str:
-        """Take the next piece of text; return what is certainly visible by now, and was not yet."""
+        """Take the next piece of text; return the text that is now certain to be visible."""
         self.takes_back = False
         self._new = []
         self._pending += delta
@@ -406,9 +352,9 @@ class ReasoningFilter:
         return "".join(self._new)
 
     def close(self, *, cut: bool = False) -> str:
-        """Take the end of the text, or of a part of it; return the visible rest.
+        """End the text, or a part of it; return the visible rest.
 
-        `cut`: the model was not done, so that a thought may lack its end.
+        `cut`: the model was not done, so a thought may lack its end.
         """
         self._is_over = True
         self.feed("")
@@ -432,7 +378,7 @@ class ReasoningFilter:
         return "".join(self._new)
 
     def _find_mark(self) -> bool:
-        """Show what comes before the next mark; return whether there may be more to do."""
+        """Show the text before the next mark; return whether there may be more to do."""
         match = _MARK.search(self._pending)
         if match is None:
             self._show_settled()
@@ -458,7 +404,7 @@ class ReasoningFilter:
         return True
 
     def _is_meant(self, mark: str, after: str) -> bool | None:
-        """Whether a mark is one, and not text about it; None until more of the text is here."""
+        """Whether a mark is used and not mentioned; None until more of the text has come."""
         text = "".join(self._visible)
         line = text.rpartition("\n")[2]
         if _is_in_code(text, line):
@@ -474,7 +420,6 @@ class ReasoningFilter:
         return rest[0] in "\r\n" if rest else (False if self._is_over else None)
 
     def _take_back(self, thought: str) -> None:
-        """Make a thought of what was visible."""
         self.takes_back = self.takes_back or bool(self._visible)
         self._visible.clear()
         self._new.clear()
@@ -498,7 +443,7 @@ class ReasoningFilter:
         return True
 
     def _end_thought(self, thought: str) -> None:
-        # Where one was expected without an opening mark, it may have one all the same.
+        # A thought that was expected without an opening mark may have one all the same.
         opening = _OPENING.match(thought)
         thought = thought[opening.end() :] if opening else thought
         self._thoughts.append(thought.removeprefix("<|message|>").strip())
@@ -506,7 +451,6 @@ class ReasoningFilter:
 
     def _show_settled(self) -> None:
         """Show all but an ending that may become a mark."""
-        # A mark may come in several deltas; what was shown is taken back only where it must be.
         tail = self._pending[1 - _LONGEST :].lower()
         starts = (n for n, char in enumerate(tail) if char in "<[◁")
         marks = (*CLOSERS, *_LONE, *_NOISE)

@@ -29,7 +29,7 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.draft import field_in
+from agent.models.wire import field_in
 
 STANDARD_WINDOW_TOKENS = 200_000
 """The window that every account has; a larger one may need a tier of its own. Source: Anthropic's

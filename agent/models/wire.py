@@ -2,12 +2,14 @@
 
 While a request is built, a marker that is on no part yet is a part that has nothing but its marker.
 Arguments are made canonical once, when a call is finished (agent/models/draft.py), so the store and
-every wire have the same bytes.
+every wire have the same bytes. What servers send is read with distrust: proxies omit fields, null
+them or change their type; unusable fields are left out.
 """
 
 import ast
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +23,8 @@ Part = dict[str, Any]
 
 MAX_NAME_CHARS = 64
 FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+MOST_TOKENS = 1_000_000_000
+"""A report of more is ignored: no window comes near, and the database could not store it."""
 
 LONGEST_REPAIR_CHARS = 65_536
 """Longer arguments are not fixed: both repairs are pure Python, and the event loop waits."""
@@ -233,3 +237,38 @@ def _written(value: dict[str, Any]) -> bytes:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
         return b""
+
+
+def text_in(value: object) -> str:
+    """Return a text, or the text parts of a list as one; else ""."""
+    if isinstance(value, list):
+        parts = (part for part in value if isinstance(part, dict) and part.get("type") == "text")
+        return "".join(text_in(part.get("text")) for part in parts)
+    return value if isinstance(value, str) else ""
+
+
+def arguments_in(value: object) -> str:
+    """Return arguments of a call, or a piece of them, as JSON text; some servers send an object."""
+    if isinstance(value, dict):
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    return text_in(value)
+
+
+def field_in(report: object, name: str) -> Any:
+    """Return a field of an object that may be anything, or None."""
+    return report.get(name) if isinstance(report, dict) else None
+
+
+def tokens_in(report: object, name: str, default: int = 0) -> int:
+    """Return a number of tokens from a report, or `default`."""
+    value = field_in(report, name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return default
+    return value if 0 <= value <= MOST_TOKENS else default
+
+
+def usd_in(value: object) -> float | None:
+    """Return an amount of money; None if it is below 0, infinite or not a number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value <= sys.float_info.max else None

@@ -17,9 +17,9 @@ import orjson
 import structlog
 
 from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, ModelUnreachable
-from agent.models.draft import field_in, tokens_in
 from agent.models.openai.client import base_url_of, openai_errors
 from agent.models.openai.transport import JsonServer
+from agent.models.wire import field_in, tokens_in
 from agent.ports import ModelCall
 from agent.safety.redaction import Redactor
 from agent.settings import ModelSettings

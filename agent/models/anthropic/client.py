@@ -29,17 +29,10 @@ from agent.models.api import (
 )
 from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
-from agent.models.draft import (
-    AnswerDraft,
-    CallDraft,
-    arguments_in,
-    field_in,
-    readable,
-    text_in,
-    tokens_in,
-)
+from agent.models.draft import AnswerDraft, CallDraft, readable
 from agent.models.openai.transport import ServerError, Unreadable, events_of
 from agent.models.refusals import read
+from agent.models.wire import arguments_in, field_in, text_in, tokens_in
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
 from agent.usage import Usage

@@ -22,7 +22,7 @@ from agent.models import refusals
 from agent.models.api import StreamClock
 from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import output_limit
-from agent.models.draft import AnswerDraft, CallDraft, arguments_in, field_in, text_in, tokens_in
+from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai.client import OpenAIServerModel, OpenAIStream
 from agent.models.openai.mode import Quirks, is_official
 from agent.models.openai.transport import ServerError
@@ -34,7 +34,15 @@ from agent.models.openai.wire import (
     text_or_images,
     tools_of,
 )
-from agent.models.wire import content_parts, spoken_text, wire_name
+from agent.models.wire import (
+    arguments_in,
+    content_parts,
+    field_in,
+    spoken_text,
+    text_in,
+    tokens_in,
+    wire_name,
+)
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 _THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})

@@ -18,8 +18,8 @@ from agent.errors import (
 from agent.messages import ChatMessage
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import Completion, ModelRequest
-from agent.models.draft import MOST_TOKENS
 from agent.models.openai import wire as openai_wire
+from agent.models.wire import MOST_TOKENS
 from agent.tokens import estimate_tokens
 from agent.usage import Usage
 from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask, connected
