@@ -1,7 +1,7 @@
 """What models behind an HTTP API share: the steps of a call, keys, limits, kinds of failures.
 
-No event, error page or list may fill the memory: each client bounds what it reads by `MAX_BYTES`.
-What a stream of many small events brings is bounded where it is read: agent/models/draft.py.
+No answer may fill the memory: each client bounds an event, a page or a list by `MAX_BYTES`, and
+agent/models/draft.py bounds a stream of many small events.
 """
 
 import asyncio
@@ -45,56 +45,54 @@ from agent.tokens import estimate_tokens
 from agent.usage import CacheLayout, Usage
 
 WHOLE_CALL_S = 1_800.0
-"""One call as a whole: 8,192 tokens at 5 a second fit. Silence is found by `idle_timeout_s`."""
+"""Longest call: 8,192 tokens at 5 a second fit. `idle_timeout_s` ends a silent one."""
 CONNECT_TIMEOUT_S = 10.0
 LEAST_WINDOW_TOKENS = 1_024
-"""A smaller number in a refusal is not that of a window."""
+"""A smaller number in a refusal is not a window."""
 LOOK_UP_TIMEOUT_S = 5.0
 """Longest question about a model: start-up waits for it."""
 PING_PATIENCE = 5
-"""So many times `idle_timeout_s` a stream may consist of pings and comments alone."""
+"""Times `idle_timeout_s`: how long a stream may consist of pings and comments."""
 TRICKLE_PATIENCE = 1.5
-"""So many times `idle_timeout_s` a stream may trickle untold. Silence is cut before."""
+"""Times `idle_timeout_s`: how long a stream may trickle before the user is told."""
 TRICKLE_S = 5
-"""A stream that brings less than one event in this time is as good as silent to the person."""
+"""A stream with less than one event in so many seconds trickles."""
 
 CHARS_PER_TOKEN = 32
-"""How many characters one call may bring for each token that was asked for: text, thoughts and
-arguments together. A token is four characters of prose; the longest ones, of blanks, are over a
-hundred. What goes beyond comes from a server that does not keep to the limit of the request."""
+"""Most characters for each requested token: text, thoughts and arguments together. A token is four
+characters of prose. A longer answer comes from a server that ignores the limit of the request."""
 LEAST_ANSWER_CHARS = 100_000
-"""What an answer may have in any case: some servers do not count what a model thinks."""
+"""Allowed in any case: some servers do not count a model's thoughts."""
 
 HEADERS = {"Accept-Encoding": "identity"}
-"""Of every request: compressed bodies could be of any size."""
+"""Of every request: a compressed body could be of any size."""
 
 _FORBIDDEN = 403
 _RESERVED = frozenset(
     {"model", "messages", "system", "tools", "stream", "cache_control"}
-    # Of the Responses API; the last three have the provider keep the conversation.
+    # Of the Responses API; with the last three the provider stores the conversation.
     | {"input", "instructions", "previous_response_id", "conversation", "background"}
 )
-"""What `extra_body` must not set; `cache_control` at the top would be a fifth breakpoint beside the
-four that Parley sets."""
+"""Fields that `extra_body` must not set; `cache_control` would be a fifth breakpoint after the four
+that Parley sets."""
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
-"""What is raised where a body is not what it says it is."""
+"""Errors of a body that does not have the form that it claims."""
 DONE = "[DONE]"
-"""What some servers send behind the last event; it is yielded, too."""
+"""Sent by some servers after the last event; it is yielded, too."""
 
 
 class StreamedAnswer(ABC):
     """An answer that grows with the events of one stream.
 
     Attributes:
-        api: As of `ApiModel`.
-        lost: What is raised where the connection breaks.
+        lost: The error of a broken connection.
     """
 
     api: ClassVar[str]
     lost: ClassVar[type[Exception]]
 
     def __init__(self, draft: AnswerDraft, clock: "StreamClock") -> None:
-        """`draft` collects what is said; `clock` is told of the events that say something."""
+        """`draft` collects the answer; `clock` is notified of events with content."""
         self._draft = draft
         self._clock = clock
         self._usage = Usage()
@@ -104,10 +102,9 @@ class StreamedAnswer(ABC):
         self._is_done = False
 
     async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take the parsed events of a stream, which may be anything.
+        """Take the parsed events of a stream, which may be anything; leave a too long answer.
 
-        What happens to the connection after the end of the answer does not matter. An answer that
-        is larger than it may be is left.
+        The connection may break after the end of the answer.
         """
         try:
             async for event in stream:
@@ -128,65 +125,62 @@ class StreamedAnswer(ABC):
     @property
     @abstractmethod
     def _has_ended(self) -> bool:
-        """Whether the API's own sign of the end came."""
+        """Whether the API's own end of an answer came."""
 
     @property
     def _is_over(self) -> bool:
-        """Whether the answer has ended; some servers leave out the sign, but not `[DONE]`."""
+        """Whether the answer has ended; some servers send `[DONE]` alone."""
         return self._has_ended or (self._is_done and self.has_begun and self._draft.may_be_whole)
 
     @abstractmethod
     def _stop(self) -> StopReason:
-        """Return the reason of the end."""
+        """Return why the answer ended."""
 
     @abstractmethod
     def _keep_opaque(self, message: ChatMessage) -> None:
-        """Store in a whole message what only its provider understands."""
+        """Store in a whole message the fields that only its provider understands."""
 
     def completion(self, name: str) -> Completion:
-        """Return the whole answer; `name` is the model's where the provider gave none.
+        """Return the whole answer; `name` is the model's if the provider gave none.
 
         Raises:
             ModelUnreachable: The stream ended before the answer did.
-            ContextOverflow: The window was full before anything was said.
-            TypeError: There is something in it that Parley's JSON does not hold: an integer of more
-                than 64 bits, half a surrogate pair, or more levels than it writes.
+            ContextOverflow: The window was full before the answer began.
+            TypeError: A value does not fit into JSON: an integer of more than 64 bits, half a
+                surrogate pair, or too many levels.
         """
         if not (self._is_over or self._draft.is_full):
             raise ModelUnreachable(f"{self.api}: the stream was cut")
         done = self._draft.completion(self._stop(), self._used(name), self._model or name)
-        # Half of a signed block is refused when it is sent back.
+        # Providers refuse half of a signed block.
         if not self._draft.is_full:
             self._keep_opaque(done.message)
         return replace(
             done,
-            # The order of keys after a restart: else the next request would begin otherwise.
+            # In the order of keys after a restart: else the next request would begin differently.
             message=decode(encode(done.message)),
             cost_usd=self._cost_usd,
             cache_miss_reason=self._miss_reason,
         )
 
     def _used(self, name: str) -> Usage | None:
-        """Return what the whole answer has used."""
+        """Return the usage of the whole answer."""
         return self.billed(name)
 
     def billed(self, name: str) -> Usage | None:
-        """Return what has been used by now, its output estimated; None if nothing was reported.
-
-        Thoughts that the provider keeps to itself are not in the estimate.
-        """
+        """Return the usage so far, None if unknown; hidden thoughts are not in its estimate."""
         if not self._usage.prompt_tokens:
             return None
         written = max(self._usage.output_tokens, self.written_tokens(name))
         return replace(self._usage, output_tokens=written)
 
     def written_tokens(self, name: str) -> int:
-        """Return an estimate of what was streamed by now."""
+        """Estimate the tokens streamed so far."""
         return estimate_tokens(self._draft.streamed, name)
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was said by now."""
+        """Whether anything came yet."""
         return bool(self._draft.streamed)
 
 
@@ -194,12 +188,7 @@ A = TypeVar("A", bound=StreamedAnswer)
 
 
 class ApiModel(ABC, Generic[A]):
-    """A model behind an HTTP API: the steps of its two calls, which each provider fills in.
-
-    Attributes:
-        api: What messages of failures call the API.
-        label: The name, and which key it is used with if it is not the first.
-    """
+    """A model behind an HTTP API: the steps of its two calls, which each provider fills in."""
 
     api: ClassVar[str]
 
@@ -209,7 +198,7 @@ class ApiModel(ABC, Generic[A]):
         """Take the settings; `key_number` counts the keys of one model from 1.
 
         Raises:
-            BadRequest: `extra_body` holds what Parley writes itself.
+            BadRequest: `extra_body` sets a reserved field.
         """
         self.provider: str = settings.provider
         self.name = name
@@ -227,7 +216,7 @@ class ApiModel(ABC, Generic[A]):
 
     @property
     def context_length(self) -> int:
-        """The window in tokens; a refusal may have told that it is smaller than believed."""
+        """The window in tokens; a refusal may have named a smaller one than configured."""
         return int(min(self._window, self.mode.limit("window", self._window)))
 
     @context_length.setter
@@ -235,7 +224,7 @@ class ApiModel(ABC, Generic[A]):
         self._window = tokens
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        """Make one streaming call; see ChatModel."""
+        """Make one streaming call."""
         while True:
             asked = min(request.max_output_tokens, self.mode.limit("output"))
             request = replace(request, max_output_tokens=int(asked))
@@ -246,7 +235,7 @@ class ApiModel(ABC, Generic[A]):
                     raise
 
     def _has_learned(self, error: ModelError, request: ModelRequest) -> bool:
-        """Keep the sizes that a refusal tells; whether a shorter answer can be asked for now."""
+        """Keep the sizes that a refusal names; whether a shorter answer can be asked for now."""
         if isinstance(error, ContextOverflow) and error.window_tokens:
             if LEAST_WINDOW_TOKENS <= error.window_tokens < self.context_length:
                 self.mode.keep_limit("window", error.window_tokens, self._window)
@@ -256,7 +245,7 @@ class ApiModel(ABC, Generic[A]):
         return False
 
     async def _complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        clock = StreamClock(self._settings, request.on_trickle)
+        clock = StreamClock(self._settings.idle_timeout_s, request.on_trickle)
         max_chars = max(CHARS_PER_TOKEN * request.max_output_tokens, LEAST_ANSWER_CHARS)
         draft = AnswerDraft(sink, request.messages, max_chars, opened=self._begins_inside)
         answer = self._begun(draft, clock)
@@ -271,7 +260,7 @@ class ApiModel(ABC, Generic[A]):
             error.usage = answer.billed(self.name)
             error.written_tokens = answer.written_tokens(self.name)
             raise
-        # Its chat template opens the thought: the next answer is not shown before it is closed.
+        # The model's chat template opens the thought: the next answer waits for its end.
         self._begins_inside = draft.began_inside
         if request.tools and request.allow_tools and "no_tools" not in self.mode.quirks:
             names = [tool.name for tool in request.tools]
@@ -280,7 +269,7 @@ class ApiModel(ABC, Generic[A]):
         return completion
 
     async def look_up(self) -> int | None:
-        """Ask the provider about the model; see ChatModel."""
+        """Ask the provider for the size of the window."""
         try:
             with self._errors():
                 async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
@@ -291,15 +280,15 @@ class ApiModel(ABC, Generic[A]):
             status = getattr(exc.__cause__, "status_code", None)
             if isinstance(exc, CredentialsRefused) and status != _FORBIDDEN:
                 raise
-            # The server has no such question, or the key may do other things: OpenAI's restricted
-            # keys get 403 for it, and answer all the same.
+            # The server has no such list, or the key may not read it: OpenAI's restricted keys get
+            # 403 here and can still be used.
             return None
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
         return self._window_in(found)
 
     def renew_key(self) -> bool:
-        """Read the key again where the settings refer to it; see `agent.models.base.Renewable`."""
+        """Read the key again if the settings refer to it; whether it changed. May block."""
         secret = self._settings.api_key
         if isinstance(secret, ReferencedSecret):
             secret.take(checked_key(secret.read()))
@@ -307,21 +296,13 @@ class ApiModel(ABC, Generic[A]):
 
     @property
     def secret(self) -> SecretStr | None:
-        """The key as the settings have it; see `agent.models.base.Renewable`."""
+        """The key in the settings."""
         return self._settings.api_key
 
     def take_key(self) -> bool:
-        """Use the key that was read last; see `agent.models.base.Renewable`."""
-        key = key_of(self._settings, required=False)
-        if key == self._key:
-            return False
-        self._key = key
-        self._use_key(key)
-        return True
-
-    @abstractmethod
-    def _use_key(self, key: str) -> None:
-        """Make all later calls with another key."""
+        """Use the newest key; whether it changed."""
+        before, self._key = self._key, key_of(self._settings, required=False)
+        return before != self._key
 
     @abstractmethod
     async def close(self) -> None:
@@ -329,11 +310,11 @@ class ApiModel(ABC, Generic[A]):
 
     @abstractmethod
     def _begun(self, draft: AnswerDraft, clock: "StreamClock") -> A:
-        """Return the answer of a call that begins."""
+        """Return an empty answer."""
 
     @abstractmethod
     def _errors(self, asked: int = 0) -> AbstractContextManager[None]:
-        """Map what the client raises to agent/errors.py; `asked` is as for `Refusal.error`."""
+        """Map the client's errors to agent/errors.py; `asked` is as for `Refusal.error`."""
 
     @abstractmethod
     async def _stream(self, request: ModelRequest, answer: A) -> None:
@@ -341,25 +322,21 @@ class ApiModel(ABC, Generic[A]):
 
     @abstractmethod
     async def _asked(self) -> object:
-        """Return what the provider says about the model."""
+        """Return the provider's description of the model, which may be anything."""
 
     @abstractmethod
     def _window_in(self, found: object) -> int | None:
-        """Return the result of `look_up` from such an answer.
-
-        Servers that only look like the API send anything.
-        """
+        """Return the result of `look_up` from such an answer."""
 
     def _note(self, request: ModelRequest, answer: A) -> None:
-        """Take note of a call that was answered; most providers need nothing of it."""
+        """Remember an answered call, if the provider needs it."""
 
 
 def key_of(settings: ModelSettings, *, required: bool = True, variable: str = "") -> str:
-    """Return the configured key, "" where there is none and none is required.
+    """Return the configured key, or "" if none is required.
 
     Raises:
-        CredentialsRefused: There is none, which names the setting and the variable; or it holds
-            characters that no HTTP header can carry.
+        CredentialsRefused: A required key is missing, or no HTTP header can carry it.
     """
     key = settings.api_key.get_secret_value().strip() if settings.api_key else ""
     if not can_be_key(key):
@@ -374,13 +351,13 @@ def extra_fields(settings: ModelSettings) -> dict[str, Any]:
     """Return the operator's fields for every request.
 
     Raises:
-        BadRequest: One of them is what Parley writes itself, or cannot be written as JSON.
+        BadRequest: One of them is reserved, or cannot be written as JSON.
     """
     taken = sorted(_RESERVED & set(settings.extra_body))
     if taken:
         raise BadRequest(f"model.extra_body must not set {', '.join(map(repr, taken))}")
     try:
-        # YAML has keys that are numbers, as JSON has not.
+        # YAML has numbers as keys, JSON does not.
         written = orjson.dumps(settings.extra_body, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:
         raise BadRequest(f"model.extra_body is no JSON: {exc}") from exc
@@ -389,55 +366,52 @@ def extra_fields(settings: ModelSettings) -> dict[str, Any]:
 
 
 def sent(body: dict[str, Any]) -> bytes:
-    """Return what goes out for the body of one streaming call.
+    """Return the body of one streaming call as JSON.
 
-    An SDK's own methods look at each field of each message on its way out, and make an object of
-    each event that comes back; both cost more than everything else that Parley does for a call.
+    An SDK's own methods check each field of each message, and make an object of each event: both
+    cost more than all else that Parley does for a call.
     """
     return orjson.dumps(body | {"stream": True})
 
 
 class StreamClock:
-    """Ends a stream that brings nothing but pings, or that never ends.
+    """Ends a stream of nothing but pings, or one that never ends; reports one that trickles, once.
 
-    The read timeout sees only silence. Of a stream that trickles it tells, once.
+    The read timeout finds only silence. `tell` is `ModelRequest.on_trickle`.
     """
 
-    def __init__(self, settings: ModelSettings, tell: Callable[[], Awaitable[None]] | None) -> None:
-        """Take the limits of one call from the settings; `tell` is `ModelRequest.on_trickle`."""
+    def __init__(self, idle_s: float, tell: Callable[[], Awaitable[None]] | None) -> None:
         self._tell = tell
         self._noted = -1
-        self._step_s = settings.idle_timeout_s
-        self._whole_s = WHOLE_CALL_S
+        self._idle_s = idle_s
         self._deadline = asyncio.timeout(None)
         self._end_at = 0.0
 
     @asynccontextmanager
     async def running(self) -> "AsyncIterator[None]":
-        """Watch what happens in here.
+        """Watch the stream that is read inside of this context.
 
         Raises:
-            ModelUnreachable: Nothing was noted for 5 times the idle timeout, or the time for the
-                whole call is over.
+            ModelUnreachable: Nothing was noted for `PING_PATIENCE` times the idle timeout, or the
+                time for the whole call is over.
         """
         telling = asyncio.ensure_future(self._tell_of_trickle())
         try:
             async with self._deadline:
-                self._end_at = asyncio.get_running_loop().time() + self._whole_s
+                self._end_at = asyncio.get_running_loop().time() + WHOLE_CALL_S
                 self.note()
                 yield
         except TimeoutError as exc:
-            # Both limits share one timer; which of them it was set to tells what ended the call.
+            # Both limits share one timer: it was set to the one that ended the call.
             if self._deadline.when() == self._end_at:
-                raise ModelUnreachable(f"no end within {self._whole_s:g} s") from exc
-            limit_s = PING_PATIENCE * self._step_s
-            raise ModelUnreachable(f"no content for {limit_s:g} s") from exc
+                raise ModelUnreachable(f"no end within {WHOLE_CALL_S:g} s") from exc
+            raise ModelUnreachable(f"no content for {PING_PATIENCE * self._idle_s:g} s") from exc
         finally:
             if not telling.cancel():
                 telling.result()
 
     async def _tell_of_trickle(self) -> None:
-        patience_s, before = TRICKLE_PATIENCE * self._step_s, -math.inf
+        patience_s, before = TRICKLE_PATIENCE * self._idle_s, -math.inf
         while self._noted - before >= patience_s / TRICKLE_S:
             before = self._noted
             await asyncio.sleep(patience_s)
@@ -445,7 +419,7 @@ class StreamClock:
             await self._tell()
 
     def note(self) -> None:
-        """Take note of content."""
+        """Note an event with content."""
         self._noted += 1
         now = asyncio.get_running_loop().time()
-        self._deadline.reschedule(min(now + PING_PATIENCE * self._step_s, self._end_at))
+        self._deadline.reschedule(min(now + PING_PATIENCE * self._idle_s, self._end_at))

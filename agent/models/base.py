@@ -1,4 +1,4 @@
-"""The protocol every model implements, and what goes in and comes out of one call."""
+"""The protocol that every model implements, with the request and the answer of one call."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from agent.tokens import estimate_message, estimate_messages, estimate_tools
 from agent.usage import CacheLayout, Usage
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
-"""Why an answer ended; "endless": Parley left it, it is longer than it may be."""
+"""Why an answer ended; "endless": Parley cut it, since it was too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,12 @@ class ModelRequest:
 
     Attributes:
         messages: System message first (if any), then the view, in order; marked for the prompt
-            cache where the model takes markers. Keys that the wire does not know (`synthetic`,
-            `reasoning`, foreign `opaque`) are left out by the model. Message objects are shared
-            with the view and never changed.
-        tools: In a fixed order; empty for none.
+            cache if the model takes markers. They belong to the view and are never changed; the
+            model leaves out keys unknown to its wire (`synthetic`, `reasoning`, foreign `opaque`).
+        tools: In a fixed order.
         allow_tools: False forbids calls while the tools stay in the request (prefix stability).
-        conversation: Stable id of the conversation, for models that keep state by it and for the
-            provider's abuse reports.
-        on_trickle: Is called once if hardly anything comes for long.
+        conversation: Stable id, for models with a state and for the provider's abuse reports.
+        on_trickle: Called once if the answer comes too slowly.
     """
 
     messages: list[ChatMessage]
@@ -42,13 +40,13 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a call returned: one assistant message, complete.
+    """One complete assistant message.
 
     Attributes:
-        usage: As reported, or estimated by a model that has no report; None if unknown.
-        model: The name the provider gave for what answered.
-        cost_usd: What the provider says that the call cost (OpenRouter); None where it says none.
-        cache_miss_reason: Why the provider could not read from its cache, where it says so.
+        usage: As reported, or estimated by a model without reports; None if unknown.
+        model: The provider's name for the model that answered.
+        cost_usd: As reported by the provider (OpenRouter).
+        cache_miss_reason: Why the provider did not read from its cache, if it says so.
     """
 
     message: ChatMessage
@@ -60,14 +58,14 @@ class Completion:
 
 
 class TextSink(Protocol):
-    """Where the growing answer is shown; both calls return at once and never raise."""
+    """Shows the growing answer; both calls return at once and never raise."""
 
     def push(self, delta: str) -> None:
         """Append visible text."""
         ...
 
     def restart(self) -> None:
-        """Forget what was pushed: the call is made again or the text was not the answer."""
+        """Forget the pushed text: the call is made again, or the text was not the answer."""
         ...
 
 
@@ -77,11 +75,10 @@ class ChatModel(Protocol):
     Attributes:
         provider: "anthropic", "openai", "offline", …
         name: The provider's name of the model.
-        label: The name as it is logged: it tells the keys of one model apart.
-        context_length: Size of its window in tokens; may shrink while Parley runs, where the
-            provider says that this account gets less.
-        cache_layout: How it takes breakpoints of the prompt cache; None: it takes none.
-        facts: Prices and cache rules, as the table and the settings know them.
+        label: The name in logs; different for each key of one model.
+        context_length: Size of its window in tokens; shrinks if a refusal names a smaller one.
+        cache_layout: How it takes breakpoints of the prompt cache; None if it takes none.
+        facts: Prices and cache rules, from the table and the settings.
     """
 
     provider: str
@@ -92,28 +89,22 @@ class ChatModel(Protocol):
     facts: ModelFacts
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        """Make one streaming call; visible text goes to `sink` as it arrives.
+        """Make one streaming call, without retries; visible text goes to `sink` as it arrives.
 
-        Cancellation closes the connection. No retries happen in here.
-
-        Raises:
-            ModelError: Only its subclasses; see agent/errors.py.
+        Cancellation closes the connection. Raises subclasses of ModelError alone.
         """
         ...
 
     async def look_up(self) -> int | None:
-        """Ask the provider how large the model's window is, with its key.
+        """Ask the provider for the size of the model's window in tokens.
 
-        Returns:
-            Tokens, 0 where it answers without a size; None where it cannot be asked.
-
-        Raises:
-            ModelError: The question failed, or the key is refused; see agent/errors.py.
+        Returns 0 for an answer without a size, None if the provider has no such question. Raises
+        ModelError if the question failed or the key is refused.
         """
         ...
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         ...
 
 
@@ -121,16 +112,12 @@ NO_KEY = "holds characters that no key has"
 
 
 def can_be_key(text: str) -> bool:
-    """Whether an HTTP header can carry it."""
+    """Whether an HTTP header can carry a text."""
     return text.isascii() and text.isprintable()
 
 
 def checked_key(text: str) -> str:
-    """Return what was read as a key.
-
-    Raises:
-        SecretUnreadable: It can be none.
-    """
+    """Return a text that can be a key, else raise SecretUnreadable."""
     if not can_be_key(text.strip()):
         raise SecretUnreadable(NO_KEY)
     return text
@@ -142,23 +129,23 @@ class Renewable(Protocol):
 
     @property
     def secret(self) -> SecretStr | None:
-        """The key as the settings have it; None without one."""
+        """The key in the settings."""
         ...
 
     def renew_key(self) -> bool:
-        """Read the key again where the settings refer to it; whether it is another one. May block.
+        """Read the key again if the settings refer to it; whether it changed. May block.
 
         Raises:
-            SecretUnreadable: It cannot be read, or can be no key; the one before stays in use.
+            SecretUnreadable: It cannot be read, or cannot be a key; the old one stays in use.
         """
         ...
 
     def take_key(self) -> bool:
-        """Use the key that was read last; whether it is another one than before."""
+        """Use the newest key; whether it changed."""
         ...
 
 
 def estimate_usage(request: ModelRequest, answer: ChatMessage, model: str | None = None) -> Usage:
-    """Return the usage of a call that nobody reports: tool schemas and messages in, answer out."""
+    """Estimate the usage of a call without a report: tool schemas and messages in, answer out."""
     prompt = estimate_messages(request.messages, model) + estimate_tools(request.tools, model)
     return Usage(input_tokens=prompt, output_tokens=estimate_message(answer, model))

@@ -121,7 +121,7 @@ class Embedder:
         # As it is now: what it refers to may have been read again.
         key = self._model.api_key.get_secret_value().strip() if self._model.api_key else ""
         # Requests are too far apart to keep a connection.
-        server = JsonServer(self._base_url, key, 30.0)
+        server = JsonServer(self._base_url, lambda: key, 30.0)
         try:
             with openai_errors(key):
                 said = await server.post("/embeddings", orjson.dumps(asked))

@@ -1,7 +1,4 @@
-"""Claude over Anthropic's Messages API: one streaming call, and what its errors mean.
-
-What the SDK raises becomes a ModelError (agent/models/refusals.py).
-"""
+"""Claude over Anthropic's Messages API: one streaming call, and the meaning of its errors."""
 
 import functools
 from collections import OrderedDict
@@ -46,7 +43,7 @@ _STOP_REASONS: dict[str | None, StopReason] = {
     "refusal": "refused",
 }
 REMEMBERED_ANSWERS = 1024
-"""Conversations whose newest answer is known by its id."""
+"""Conversations for which the id of the newest answer is kept."""
 
 
 class AnthropicAnswer(StreamedAnswer):
@@ -60,7 +57,6 @@ class AnthropicAnswer(StreamedAnswer):
     lost = httpx2.TransportError
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
-        """`draft` collects what is said; `clock` is told of every event."""
         super().__init__(draft, clock)
         self.id = ""
         self._is_counted = False
@@ -97,7 +93,7 @@ class AnthropicAnswer(StreamedAnswer):
         if kind != "ping":
             self._clock.note()
         if kind == "message":
-            # An answer that did not come as a stream.
+            # A whole answer, not streamed.
             self._begin(event)
             for index, block in enumerate(event["content"]):
                 self._begin_block(index, block)
@@ -111,7 +107,7 @@ class AnthropicAnswer(StreamedAnswer):
         elif kind == "message_delta":
             self._stop_reason = event["delta"].get("stop_reason") or self._stop_reason
             usage = event.get("usage")
-            # Where there is no last count, the first one tells nothing of what came since.
+            # Without a last count, the first one is too small.
             self._is_counted = tokens_in(usage, "output_tokens") > 0
             self._usage = _usage(usage, self._usage)
         elif kind == "message_stop":
@@ -137,14 +133,13 @@ class AnthropicAnswer(StreamedAnswer):
             whole = arguments_in(given) if given else ""
             self._draft.grow(call, text_in(block.get("id")), text_in(block.get("name")), whole)
         elif kind in {"thinking", "redacted_thinking"}:
-            # The API takes signed blocks back only where they stood.
+            # The API takes signed blocks back only unchanged and in their place.
             self._draft.end_text()
             self._draft.count(len(str(block)))
-            # As it came: the API takes a signed block back only unchanged.
             self._thinking[index] = block, (len(self._draft.text), len(self._draft.calls))
 
     def _grow_block(self, index: object, delta: Block) -> None:
-        """Take a delta; one of a block that never began, or of a server's tool, is dropped."""
+        """Take a delta; drop those of blocks that never began, and of a server's tools."""
         kind = delta.get("type")
         if kind == "text_delta":
             self._draft.say(text_in(delta.get("text")))
@@ -163,7 +158,7 @@ class AnthropicAnswer(StreamedAnswer):
 
 
 def _usage(reported: object, before: Usage) -> Usage:
-    """Return the totals as reported by now; what a report leaves out stays as it was `before`."""
+    """Return the totals reported so far; missing fields keep their values of `before`."""
     hour = tokens_in(
         field_in(reported, "cache_creation"),
         "ephemeral_1h_input_tokens",
@@ -194,7 +189,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     @functools.cached_property
     def _client(self) -> anthropic.AsyncAnthropic:
-        """The SDK's client. The first request makes it, so that its failure is that request's."""
+        """The SDK's client, made by the first request, which then reports a failure to make it."""
         url, idle = self._settings.base_url, self._settings.idle_timeout_s
         return anthropic.AsyncAnthropic(
             api_key=self._key,
@@ -212,18 +207,9 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         )
 
     @override
-    def _use_key(self, key: str) -> None:
-        if self._is_open:
-            self._client.api_key = key
-
-    @override
     async def close(self) -> None:
-        if self._is_open:
+        if "_client" in vars(self):
             await self._client.close()
-
-    @property
-    def _is_open(self) -> bool:
-        return "_client" in vars(self)
 
     @override
     def _begun(self, draft: AnswerDraft, clock: StreamClock) -> AnthropicAnswer:
@@ -235,13 +221,14 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     @override
     async def _stream(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
+        self._client.api_key = self._key
         body = request_body(request, self.name)
         # Proxies that only look like the API may refuse the field.
         if request.conversation and is_official(str(self._client.base_url)):
-            # It asks why the cache was missed, compared with the answer before.
+            # Asks why the cache was missed, compared with the answer before.
             before = self._newest_ids.get(request.conversation)
             body["diagnostics"] = {"previous_message_id": before}
-        # The operator's fields come last: they may change all that Parley does not need itself.
+        # The operator's fields come last: they may change all but the reserved ones.
         body |= self._extra
         stream = await self._client.post(
             "/v1/messages",
@@ -256,35 +243,31 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     @override
     async def _asked(self) -> object:
+        self._client.api_key = self._key
         return await self._client.get(f"/v1/models/{quote(self.name, safe='')}", cast_to=object)
 
     @override
     def _window_in(self, found: object) -> int | None:
-        # A page of HTML: the SDK returns it as a text.
-        if isinstance(found, str):
-            return None
-        return tokens_in(found, "max_input_tokens")
+        # A page of HTML is a text for the SDK.
+        return None if isinstance(found, str) else tokens_in(found, "max_input_tokens")
 
     @override
     def _note(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
         self._newest_ids[request.conversation] = answer.id
         self._newest_ids.move_to_end(request.conversation)
-        # A forgotten id costs nothing but the reason of one cache miss.
+        # A forgotten id costs only the reason of one cache miss.
         if len(self._newest_ids) > REMEMBERED_ANSWERS:
             self._newest_ids.popitem(last=False)
 
 
 def is_official(base_url: str) -> bool:
-    """Return whether a URL is one of Anthropic's own."""
+    """Whether a URL is one of Anthropic's own."""
     return f".{urlsplit(base_url).hostname or ''}".endswith(".anthropic.com")
 
 
 @contextmanager
 def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
-    """Map what the SDK raises to agent/errors.py; the messages do not hold `key`.
-
-    `window` and `asked` are as for `Refusal.error`.
-    """
+    """Map errors of the SDK to agent/errors.py; the arguments are as for `Refusal.error`."""
     try:
         yield
     except (UnusableEnvironment, Unreadable) as exc:
@@ -296,6 +279,6 @@ def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None
             refusal = read(exc.status_code, exc.response.headers, exc.body)
         raise refusal.error(key, window, asked) from exc
     except (anthropic.APIError, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as exc:
-        # The system's words name the trouble (a name, a port); other texts may hold a header.
+        # The system's words name the host or port; other texts may hold a header.
         told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
         raise ModelUnreachable(f"Anthropic: {in_words(exc)}{told}") from exc

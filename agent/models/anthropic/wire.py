@@ -1,13 +1,12 @@
 """The request body of Anthropic's Messages API, built from Parley's messages; pure functions.
 
-Every text is a block, whether it is marked or not, so a breakpoint of the prompt cache changes no
-byte of the prefix. A marker on what cannot carry one (empty text, thinking, a message without
-anything) moves to the block before it, in its message if there is one.
+Every text is a block, marked or not, so a breakpoint of the prompt cache changes no byte of the
+prefix. A marker that its block cannot carry (empty text, thinking, an empty message) moves to the
+block before it, in its message if there is one.
 
-Claude's signed thinking is kept with the message that it led to, and is sent back in its place:
-`opaque["anthropic"]` holds the blocks as they came. Where one of them did not stand in front of
-everything, `opaque["anthropic_places"]` says for each what came before it: characters of the text,
-and tool calls. The API takes the blocks back only in their order.
+Claude's signed thinking is kept with its message and sent back in its place: `opaque["anthropic"]`
+holds the original blocks, `opaque["anthropic_places"]` what came before each of them (characters of
+the text, and tool calls), unless they all came first. The API wants them in their order.
 """
 
 import re
@@ -34,7 +33,7 @@ from agent.prompt_caching import KEY, marker_of
 
 Block = dict[str, Any]
 Place = tuple[int, int]
-"""What came before a block of thinking: characters of the text, tool calls."""
+"""Characters of the text, and tool calls, before a block of thinking."""
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
@@ -44,7 +43,7 @@ _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,", re.ASCII)
 
 
 def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
-    """Return the arguments of `messages.create` for one call, without `stream`."""
+    """Build the arguments of `messages.create` for one call, without `stream`."""
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": output_limit(model, request.max_output_tokens),
@@ -63,16 +62,16 @@ def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
             for tool in request.tools
         ]
         if not request.allow_tools:
-            # The tools stay: without them the prefix would be another, and calls in it be refused.
+            # The tools stay: else the prefix would change, and its calls be refused.
             body["tool_choice"] = {"type": "none"}
     if request.conversation:
-        # An id that tells nothing about the person: the API asks for that.
+        # The API asks for an id without personal data.
         body["metadata"] = {"user_id": request.conversation}
     return body
 
 
 def wire_id(call_id: str) -> str:
-    """Return the id as the API takes it; a changed one keeps apart what was apart."""
+    """Return an id in the API's alphabet; different ids stay different."""
     # Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
     if call_id and not FOREIGN.search(call_id):
         return call_id
@@ -108,7 +107,7 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
 
 
 def _blocks(message: ChatMessage) -> list[Block]:
-    """Return new blocks; markers that are on none of them stand as blocks of their own."""
+    """Return new blocks; markers that are on none of them become blocks of their own."""
     role = message["role"]
     if role == "tool":
         return [_result(message)]
@@ -126,7 +125,7 @@ def _blocks(message: ChatMessage) -> list[Block]:
 
 
 def _block(part: Part) -> Block:
-    """Return a part as a block; an empty one for what the API does not take."""
+    """Return a part as a block; an empty one if the API does not take it."""
     match part["type"]:
         case "text":
             return {"type": "text", "text": part["text"]}
@@ -154,12 +153,12 @@ def _tool_use(call: ToolCall) -> Block:
 
 
 def _result(message: ChatMessage) -> Block:
-    """Return a tool result; a marker stands on the result itself, wherever it was."""
+    """Return a tool result; a marker on one of its parts moves to the result itself."""
     block: Block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
     content, marker = message.get("content"), message.get("cache_control")
     if isinstance(content, list):
         content, marker = spoken(filter(None, map(_block, content))), marker_of(message)
-        # One string where all is text: its bytes do not depend on how a tool cut its text.
+        # One string if all is text: its bytes do not depend on how a tool cut its text.
         if all(block["type"] == "text" for block in content):
             content = "\n".join(block["text"] for block in content)
     if isinstance(content, str):
@@ -172,8 +171,8 @@ def _result(message: ChatMessage) -> Block:
 
 
 def opaque_fields(thoughts: Iterable[tuple[Block, Place]]) -> dict[str, Any]:
-    """Return what a message keeps of its thinking: blocks with a signature, and their places."""
-    # Without its signature the API does not take a block back.
+    """Return the thinking that a message keeps: blocks with a signature, and their places."""
+    # The API does not take a block back without its signature.
     kept = [
         (block, place)
         for block, place in thoughts
@@ -188,17 +187,17 @@ def opaque_fields(thoughts: Iterable[tuple[Block, Place]]) -> dict[str, Any]:
 
 
 def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
-    """Return the blocks of an assistant message with its thinking where it stood.
+    """Return the blocks of an assistant message with its thinking in its places.
 
     Args:
-        message: The message, as stored.
-        said: Its text and tool_use blocks in the order of the wire; not changed. A text block that
-            thinking stood in the middle of is split, and a marker on it stays with its end.
+        message: The message as stored.
+        said: Its text and tool_use blocks in the order of the wire; not changed. A text block with
+            thinking in the middle is split, and a marker on it stays with its end.
     """
     opaque = message.get("opaque") or {}
     thoughts: list[Block] = opaque.get("anthropic") or []
     places = opaque.get("anthropic_places") or [(0, 0)] * len(thoughts)
-    # From the last one on, so that the places of the earlier ones still hold.
+    # From the last one on, so that the places of the earlier ones stay valid.
     blocks = list(said)
     for thought, (chars, calls) in reversed(list(zip(thoughts, places, strict=False))):
         if calls:

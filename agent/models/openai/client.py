@@ -1,7 +1,4 @@
-"""Any server that speaks OpenAI's Chat Completions: one streaming call, and its list of models.
-
-What goes wrong becomes a ModelError (agent/models/refusals.py).
-"""
+"""Any server that speaks OpenAI's Chat Completions: one streaming call, and its list of models."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -28,22 +25,22 @@ _STOP_REASONS: dict[str, StopReason] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "length": "length",
-    # Of Gemini, Mistral and servers that pass on what an upstream of another API says.
+    # Of Gemini, Mistral and servers that pass on the words of another API.
     "max_tokens": "length",
     "max_output_tokens": "length",
     "model_length": "length",
     "content_filter": "refused",
 }
 _BROKEN_CALL = "function_call_filter"
-"""Gemini's end of an answer in which the model began a call that cannot be read. Source: answers
-that users quote in issues, e.g. "function_call_filter: MALFORMED_FUNCTION_CALL"."""
+"""Gemini's end of an answer with an unreadable call. Source: answers that users quote in issues,
+e.g. "function_call_filter: MALFORMED_FUNCTION_CALL"."""
 _PRESETS = {
     "openrouter": "https://openrouter.ai/api/v1",
     "nous": "https://inference-api.nousresearch.com/v1",
 }
 
-# In order: what is loaded before what could be. A model's training window says nothing about the
-# server's. Source: the servers' own answers, as their projects document them.
+# In order: the loaded window before the possible one. A model's training window is not the
+# server's. Source: the answers that the servers' projects document.
 _WINDOW_KEYS = (
     "loaded_context_length",  # LM Studio
     "max_model_len",  # vLLM, SGLang
@@ -55,7 +52,7 @@ _WINDOW_KEYS = (
 
 
 class OpenAIStream(StreamedAnswer):
-    """What the answers of both APIs have in common."""
+    """The common part of both APIs' answers."""
 
     api = "OpenAI API"
     lost = Disconnected
@@ -74,12 +71,11 @@ class OpenAIStream(StreamedAnswer):
 class OpenAIAnswer(OpenAIStream):
     """Grows with the chunks of one stream.
 
-    Some servers leave out the reason of the end. A `[DONE]` behind what was said is one, and so is
-    the end of the body behind the report of usage.
+    Some servers give no reason for the end: `[DONE]` after some text is the end as well, and so is
+    the report of usage. `origin` names the sender.
     """
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
-        """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
         super().__init__(draft, clock)
         self._opaque = OpaqueParts(origin)
         self._finish_reason = ""
@@ -105,7 +101,7 @@ class OpenAIAnswer(OpenAIStream):
 
     @override
     def _take(self, event: Fields) -> None:
-        # A chunk without choices says as little as a comment.
+        # A chunk without choices has no content.
         if event.get("choices"):
             self._clock.note()
         self._model = text_in(event.get("model")) or self._model
@@ -114,23 +110,13 @@ class OpenAIAnswer(OpenAIStream):
             self._is_done = True
         for choice in event.get("choices") or []:
             self._is_done = False
-            # A server that does not stream sends the message whole.
+            # A server without streams sends the whole message.
             if delta := choice.get("delta") or choice.get("message"):
                 self._grow(delta)
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
     def _grow(self, delta: Fields) -> None:
-        self._grow_reasoning(delta)
-        if said := text_in(delta.get("content")):
-            self._draft.say(said)
-        if refusal := text_in(delta.get("refusal")):
-            self._refused = True
-            self._draft.say(refusal)
-        for call in delta.get("tool_calls") or []:
-            self._grow_call(call)
-
-    def _grow_reasoning(self, delta: Fields) -> None:
-        """Take the reasoning of a delta; the field's name differs, and some servers fill both."""
+        # The field's name differs, and some servers fill both.
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := delta.get(name), str) and thought:
                 self._draft.think(thought)
@@ -139,11 +125,18 @@ class OpenAIAnswer(OpenAIStream):
         if details := delta.get("reasoning_details"):
             self._draft.count(len(str(details)))
             self._opaque.take_details(details)
+        if said := text_in(delta.get("content")):
+            self._draft.say(said)
+        if refusal := text_in(delta.get("refusal")):
+            self._refused = True
+            self._draft.say(refusal)
+        for call in delta.get("tool_calls") or []:
+            self._grow_call(call)
 
     def _grow_call(self, delta: Fields) -> None:
         index = delta.get("index")
         slot = self._slots.get(index)
-        # Some servers give every call of a message the index 0, or none, and tell them apart by id.
+        # Some servers give every call of a message the index 0, or none, and only the ids differ.
         call_id = text_in(delta.get("id"))
         function = delta.get("function")
         if slot is None or _is_another(slot, call_id, function):
@@ -156,9 +149,9 @@ class OpenAIAnswer(OpenAIStream):
 
 
 def _is_another(slot: CallDraft, call_id: str, function: object) -> bool:
-    """Return whether a delta begins another call than the one under its index.
+    """Whether a delta begins a call other than the one at its index.
 
-    Gemini sends calls whole, at times without ids and all under one index.
+    Gemini sends whole calls, at times without ids and all with one index.
     """
     if call_id and slot.id:
         return call_id != slot.id
@@ -170,14 +163,14 @@ def usage_in(reported: object, asked: str, answered: str) -> Usage:
     """Return the usage in a report; `asked` and `answered` are the API's words in its fields."""
     details = field_in(reported, f"{asked}_tokens_details")
     written = tokens_in(details, "cache_write_tokens")
-    # DeepSeek and Moonshot report what was cached in places of their own.
+    # DeepSeek and Moonshot report cached tokens in fields of their own.
     cached = (
         tokens_in(details, "cached_tokens")
         or tokens_in(reported, "prompt_cache_hit_tokens")
         or tokens_in(reported, "cached_tokens")
     )
     prompt = tokens_in(reported, f"{asked}_tokens")
-    # Gemini counts what the model thought in the sum alone, and bills it as output.
+    # Gemini counts thoughts in the sum alone, and bills them as output.
     thought = tokens_in(reported, "total_tokens") - prompt
     return Usage(
         input_tokens=max(prompt - cached - written, 0),
@@ -188,9 +181,9 @@ def usage_in(reported: object, asked: str, answered: str) -> Usage:
 
 
 def cost_in(reported: object) -> float | None:
-    """Return what OpenRouter says the call cost.
+    """Return the cost of a call as OpenRouter reports it.
 
-    With a key of the operator's own behind it, `cost` is OpenRouter's fee alone.
+    With the operator's own key for the upstream, `cost` is OpenRouter's fee alone.
 
     Source: https://openrouter.ai/docs/use-cases/usage-accounting
     """
@@ -205,14 +198,13 @@ B = TypeVar("B", bound=StreamedAnswer)
 
 
 class OpenAIServerModel(ApiModel[B]):
-    """A model of a server that speaks one of OpenAI's APIs: what both have in common.
+    """A model of a server that speaks one of OpenAI's APIs: the common part.
 
     `base_url` ends in /v1; most local servers need no key.
 
     Attributes:
-        path: Of the API, behind the address.
-        ends: Types of events that end an answer, where no `[DONE]` does.
-        mode: How requests to the server are formed.
+        path: Of the API, after the address.
+        ends: Types of events that end an answer in an API without `[DONE]`.
     """
 
     api = "OpenAI API"
@@ -220,7 +212,7 @@ class OpenAIServerModel(ApiModel[B]):
     ends: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
-        """Prepare the client; `key_number` counts the keys of one model from 1."""
+        """Prepare the client; the arguments are as for `ApiModel`."""
         provider, base_url = settings.provider, base_url_of(settings)
         if provider in _PRESETS and not settings.name:
             raise ModelNotFound(f"provider {provider} has no default model: set model.name")
@@ -230,15 +222,11 @@ class OpenAIServerModel(ApiModel[B]):
         key = key_of(settings, required=official or provider in _PRESETS, variable=variable)
         super().__init__(settings, name, base_url, key, key_number)
         self._origin = origin_of(base_url, name)
-        self._server = JsonServer(base_url, self._key, settings.idle_timeout_s)
+        self._server = JsonServer(base_url, lambda: self._key, settings.idle_timeout_s)
         # OpenAI's newer models refuse `max_tokens`; other servers know no other name.
         self.mode.usual = frozenset({"max_completion_tokens"} if official else ())
         # These two merge neighbours themselves, or have models that take them.
         self._joins = not (official or self.provider == "openrouter" or self.cache_layout)
-
-    @override
-    def _use_key(self, key: str) -> None:
-        self._server.key = key
 
     @override
     async def close(self) -> None:
@@ -255,7 +243,7 @@ class OpenAIServerModel(ApiModel[B]):
             try:
                 await self._exchange(sent(talk.body()), answer)
             except ServerError as refusal:
-                # Some servers refuse inside of the stream; what was said is not said again.
+                # Some servers refuse inside of the stream; text is not repeated.
                 if answer.has_begun or not talk.goes_on(refusal.refusal):
                     raise
             else:
@@ -269,12 +257,12 @@ class OpenAIServerModel(ApiModel[B]):
 
     @abstractmethod
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
-        """Return the body of a request that keeps to quirks, without the operator's fields."""
+        """Return the body of a request in a form for `quirks`, without the operator's fields."""
 
     @override
     async def _asked(self) -> object:
         if self.provider == "openrouter":
-            # Its list is public: a wrong key would be shown it, too.
+            # Its list is public: it proves nothing about the key.
             await self._server.get("/key")
         return await self._server.get("/models")
 
@@ -308,18 +296,14 @@ class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
 
 
 def base_url_of(settings: ModelSettings) -> str:
-    """Return where a model is called."""
+    """Return the address of a model's server."""
     return settings.base_url or _PRESETS.get(settings.provider, OFFICIAL_URL)
 
 
 def window_in_list(listing: object, name: str) -> int:
-    """Return a model's window according to a list of models; 0 if it gives none.
+    """Return a model's window in an answer to GET /models, which may be anything; else 0.
 
-    A server with a single model answers with that one, whatever it is called in the request
-    (llama.cpp).
-
-    Args:
-        listing: The parsed answer to GET /models, which may be anything.
+    A server with a single model answers with that one under any name (llama.cpp).
     """
     # Together sends the list without an envelope.
     models = listing.get("data") if isinstance(listing, dict) else listing
@@ -334,10 +318,7 @@ def window_in_list(listing: object, name: str) -> int:
 
 @contextmanager
 def openai_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
-    """Map what the transport raises to agent/errors.py; the messages do not hold `key`.
-
-    `window` and `asked` are as for `Refusal.error`.
-    """
+    """Map errors of the transport to agent/errors.py; the arguments are as for `Refusal.error`."""
     try:
         yield
     except ServerError as exc:

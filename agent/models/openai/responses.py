@@ -1,18 +1,16 @@
 """A model behind OpenAI's Responses API: one streaming call, and the body of its request.
 
-It is the API in which OpenAI's reasoning models get back what they thought, between the calls of a
-turn and from turn to turn; over Chat Completions they begin anew each time. The provider keeps
-nothing (`store: false`): each request brings the whole conversation, and what the model thought
-comes back to it encrypted. `message["opaque"]["openai"]` holds
+In this API OpenAI's reasoning models get their thoughts back, between the calls of a turn and from
+turn to turn; over Chat Completions they start over each time. The provider stores nothing
+(`store: false`): each request has the whole conversation, with the thoughts encrypted.
+`message["opaque"]["openai"]` holds
 
-- `origin`: the server and the family of the model; nobody else gets any of it back;
-- `output`: the items of the answer in their order. What the model thought stands in it verbatim;
-  of a text only how many characters it has, and its phase; of a call only that there is one: texts
-  and arguments are the message's own.
-- `reasoning_tokens`: how many tokens the thoughts have, as reported; they cannot be read.
+- `origin`: the server and the family of the model; no other server gets any of it back;
+- `output`: the items of the answer in order: a thought verbatim, a text as its number of characters
+  and its phase, a call as a mark (texts and arguments are the message's own);
+- `reasoning_tokens`: the reported size of the thoughts, which cannot be read.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from typing_extensions import override
@@ -57,7 +55,6 @@ class ResponsesAnswer(OpenAIStream):
     """Grows with the events of one stream."""
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
-        """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
         super().__init__(draft, clock)
         self._items = OutputItems(origin)
         self._calls: dict[object, CallDraft] = {}
@@ -103,7 +100,7 @@ class ResponsesAnswer(OpenAIStream):
             self._end(str(kind), event)
 
     def _take_whole(self, response: Fields) -> None:
-        """Take an answer that did not come as a stream."""
+        """Take a whole answer, not streamed."""
         self._model = text_in(response.get("model"))
         for place, item in enumerate(response.get("output") or []):
             self._end_item({"output_index": place}, item)
@@ -120,7 +117,7 @@ class ResponsesAnswer(OpenAIStream):
             self._draft.grow(call, text_in(item.get("call_id")), text_in(item.get("name")))
 
     def _end_item(self, event: Fields, item: Fields) -> None:
-        """Take a whole item; of one whose deltas did not come, its text and arguments too."""
+        """Take a whole item, with its text and arguments if their deltas did not come."""
         place, kind = event.get("output_index"), item.get("type")
         if kind == "reasoning":
             self._draft.count(len(str(item)))
@@ -169,22 +166,21 @@ class ResponsesModel(OpenAIServerModel[ResponsesAnswer]):
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
         body = responses_body(request, self.name, self._origin, quirks)
         if request.conversation and is_official(self._server.base_url):
-            # Requests of one conversation are sent to where its prefix is cached.
+            # Routes requests of one conversation to the same cache.
             body["prompt_cache_key"] = request.conversation
         return body
 
 
-ENCRYPTED = "reasoning.encrypted_content"
 OUTPUT = "output"
 
 
 def responses_body(
     request: ModelRequest, model: str, origin: str, quirks: Quirks = frozenset()
 ) -> dict[str, Any]:
-    """Return the arguments of `responses.create` for one call, without `stream`.
+    """Build the arguments of `responses.create` for one call, without `stream`.
 
     Args:
-        origin: Who it goes to, see `agent.models.openai.wire.origin_of`.
+        origin: The receiving server, see `agent.models.openai.wire.origin_of`.
     """
     system, others = "", request.messages
     if others and others[0]["role"] == "system":
@@ -198,7 +194,7 @@ def responses_body(
     if system:
         body["instructions"] = system
     if "no_encrypted_reasoning" not in quirks:
-        body["include"] = [ENCRYPTED]
+        body["include"] = ["reasoning.encrypted_content"]
     # Strict schemas would have to name every property as required.
     tools = [{"type": "function", **it, "strict": False} for it in tools_of(request, quirks)]
     return body | offered(request, quirks, tools)
@@ -206,14 +202,13 @@ def responses_body(
 
 def _items(message: ChatMessage, origin: str) -> list[Fields]:
     kept: Fields = (message.get("opaque") or {}).get(PROVIDER) or {}
-    # Nobody else can read it; to another model OpenAI refuses it.
-    if OUTPUT in kept and kept.get("origin") == origin:
-        return _replayed_items(message)
-    return _plain_items(message)
+    # OpenAI refuses the thoughts of another model.
+    is_replayed = OUTPUT in kept and kept.get("origin") == origin
+    return _replayed_items(message) if is_replayed else _plain_items(message)
 
 
 def _plain_items(message: ChatMessage) -> list[Fields]:
-    """Return a message as items, without anything that only its server understands."""
+    """Return a message as items, without opaque fields."""
     if message["role"] == "tool":
         text = spoken_text(text_of(message))
         call_id = message["tool_call_id"]
@@ -222,37 +217,28 @@ def _plain_items(message: ChatMessage) -> list[Fields]:
         content = text_or_images(message, map(_part, content_parts(message)))
         said = {"type": "message", "role": message["role"], "content": content}
         return [said] if content else []
-    calls = [_call(call) for call in message.get("tool_calls") or ()]
-    return [*_said(text_of(message)), *calls]
+    return [*_said(text_of(message)), *map(_call, message.get("tool_calls") or ())]
 
 
 def _replayed_items(message: ChatMessage) -> list[Fields]:
-    """Return an answer as the items that it came as; plain ones where it was changed since."""
+    """Return an answer as its original items; as plain ones if the message was changed since."""
     text, calls = text_of(message), list(message.get("tool_calls") or ())
     output = message["opaque"][PROVIDER][OUTPUT]
     kinds = [item["type"] for item in output]
     chars = sum(item.get("chars", 0) for item in output if item["type"] == "message")
     if (chars, kinds.count("function_call")) != (len(text), len(calls)):
         return _plain_items(message)
-    items = list(_as_it_came(output, text, calls))
-    # A blank text is not sent, and thoughts that nothing follows are refused.
+    items: list[Fields] = []
+    for item in output:
+        if item["type"] == "message":
+            items += _said(text[: item["chars"]], item.get("phase"))
+            text = text[item["chars"] :]
+        else:
+            items.append(_call(calls.pop(0)) if item["type"] == "function_call" else item)
+    # A blank text is not sent, and a thought at the end is refused.
     while items and items[-1]["type"] == "reasoning":
         items.pop()
     return items
-
-
-def _as_it_came(output: Iterable[Fields], text: str, calls: list[ToolCall]) -> Iterator[Fields]:
-    begun, called = 0, 0
-    for item in output:
-        if item["type"] == "message":
-            end = begun + item["chars"]
-            yield from _said(text[begun:end], item.get("phase"))
-            begun = end
-        elif item["type"] == "function_call":
-            yield _call(calls[called])
-            called += 1
-        else:
-            yield item
 
 
 def _said(text: str, phase: str | None = None) -> list[Fields]:
@@ -263,7 +249,7 @@ def _said(text: str, phase: str | None = None) -> list[Fields]:
 
 
 def _part(part: Fields) -> Fields:
-    """Return a part of a question; an empty one for what cannot go out."""
+    """Return a part of a question; an empty one if it cannot be sent."""
     if part["type"] == "text":
         return {"type": "input_text", "text": part["text"]}
     if part["type"] == "image_url":
@@ -281,30 +267,29 @@ def _call(call: ToolCall) -> Fields:
 
 
 class OutputItems:
-    """Collects the items of an answer as its stream brings them, for `opaque`."""
+    """Collects the items of an answer from its stream; `origin` names the sender."""
 
     def __init__(self, origin: str) -> None:
-        """`origin` is who writes them, see `agent.models.openai.wire.origin_of`."""
         self._origin = origin
         self._items: list[Fields] = []
         self.reasoning_tokens = 0
 
     def say(self, chars: int, phase: object) -> None:
-        """Take note of a text."""
+        """Note a text."""
         named = {"phase": phase} if isinstance(phase, str) else {}
         self._items.append({"type": "message", "chars": chars, **named})
 
     def call(self) -> None:
-        """Take note of a call."""
+        """Note a call."""
         self._items.append({"type": "function_call"})
 
     def think(self, item: Fields) -> None:
-        """Take what the model thought; without the encrypted part nobody can read it again."""
+        """Keep a thought; without its encrypted part it is of no use to the model."""
         if item.get("encrypted_content"):
             self._items.append({key: item[key] for key in _KEPT if key in item})
 
     def add_to(self, message: ChatMessage) -> None:
-        """Store in a finished message what there is to keep."""
+        """Store the items in a finished message."""
         if any(item["type"] == "reasoning" or "phase" in item for item in self._items):
             kept: Fields = {"origin": self._origin, OUTPUT: self._items}
             if self.reasoning_tokens:
@@ -313,4 +298,4 @@ class OutputItems:
 
 
 _KEPT = ("id", "type", "summary", "content", "encrypted_content")
-"""What goes back of a thought; its `status` belongs to the answer."""
+"""Fields of a thought that are sent back; its `status` belongs to the answer."""

@@ -1,12 +1,12 @@
-"""HTTP to a server that speaks OpenAI's API: JSON goes out; JSON, or a stream of events, comes in.
+"""HTTP to a server that speaks OpenAI's API: sends JSON; receives JSON or a stream of events.
 
-aiohttp's client does the work. What OpenAI's SDK would add to it (types, an object for each event,
-retries) costs more than the request itself, and nothing of it is used (decision 290).
+It uses aiohttp's client. OpenAI's SDK would add types, an object for each event and retries, which
+cost more than the request itself and are not used (decision 290).
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -19,22 +19,18 @@ from agent.models.refusals import Refusal
 from agent.network import MAX_BYTES, UnusableEnvironment, in_words, proxy_for, tls_for
 
 _DRAIN_S = 1.0
-"""How long the end of a body may take behind the last event; then the connection is given up."""
+"""How long the end of a body may take after the last event; then the connection is closed."""
 _FIRST_ERROR = 400
 _JSON = frozenset({b"{", b"["})
-"""How a body begins that is no stream of events."""
+"""First bytes of a body that is not a stream of events."""
 _ANSWERS = ("choices", "output", "content")
-"""Where each API has what is said."""
+"""The field of each API that holds the answer."""
 _OF_ANSWERS = frozenset({"choices", "type", "usage", "id"})
 _OF_ERRORS = frozenset({"detail", "message", "errors"})
 
 
 class ServerError(Exception):
-    """The server answers with an error, as a status or inside of a stream.
-
-    Attributes:
-        refusal: What it says.
-    """
+    """The server answers with an error, as a status or inside of a stream."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"HTTP {refusal.status}")
@@ -47,23 +43,23 @@ class ServerError(Exception):
 
 
 class Disconnected(Exception):
-    """No answer can be had, or the rest of one: no connection, silence, or what is no HTTP."""
+    """No answer, or only a part of one, comes: no connection, silence, or broken HTTP."""
 
 
 class Unreadable(Exception):
-    """The answer is larger than it may be, or packed, which was not asked for."""
+    """The answer is too large, or compressed without being asked to be."""
 
 
 class JsonServer:
-    """The connections to one server; the first request opens them, in the loop that makes it.
+    """The connections to one server; the first request opens them, in its loop.
 
     Args:
-        base_url: In front of all paths; ends in /v1.
-        key: Of the account; may be replaced.
+        base_url: Comes before all paths; ends in /v1.
+        key: Called for each request.
     """
 
-    def __init__(self, base_url: str, key: str, idle_s: float) -> None:
-        self.key = key
+    def __init__(self, base_url: str, key: Callable[[], str], idle_s: float) -> None:
+        self._key = key
         self.session: aiohttp.ClientSession | None = None
         self.base_url = base_url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(
@@ -71,21 +67,24 @@ class JsonServer:
         )
 
     async def get(self, path: str) -> object:
-        """Return the parsed answer to a question; its text where it is no JSON.
+        """Return the parsed answer to a question; its text if it is not JSON.
 
         Raises:
-            ServerError: It says no.
-            Disconnected: It says nothing.
-            Unreadable: It says too much.
-            JSONDecodeError: It says JSON, and it is none.
+            ServerError: The server answers with an error.
+            Disconnected: The connection is lost.
+            Unreadable: The answer is too large.
+            JSONDecodeError: The answer claims to be JSON and is not.
         """
-        async with self._answer("GET", path) as answer:
-            return await _read(answer)
+        return await self._read("GET", path)
 
     async def post(self, path: str, body: bytes) -> object:
-        """Return the parsed answer to a request, as `get` does, with the same errors."""
-        async with self._answer("POST", path, body) as answer:
-            return await _read(answer)
+        """Return the parsed answer to a request, with the errors of `get`."""
+        return await self._read("POST", path, body)
+
+    async def _read(self, method: str, path: str, body: bytes | None = None) -> object:
+        async with self._answer(method, path, body) as answer:
+            text = await _whole(answer.content.iter_any())
+            return json.loads(text) if "json" in answer.content_type else text.decode()
 
     @asynccontextmanager
     async def events(
@@ -93,20 +92,14 @@ class JsonServer:
     ) -> AsyncIterator[AsyncIterator[Any]]:
         """Make a request, and yield the parsed events of its answer, which may be anything.
 
-        Whoever leaves before the last event closes the connection. `ends` are the types of events
-        that nothing follows, where no `[DONE]` says so.
-
-        Raises:
-            ServerError: It says no; also while the events are read.
-            Disconnected: The connection is lost; likewise.
-            Unreadable: An event is too large; likewise.
-            JSONDecodeError: An event is no JSON.
+        Leaving before the last event closes the connection. `ends` are the types of last events in
+        an API without `[DONE]`. Raises the errors of `get`, also while the events are read.
         """
         async with self._answer("POST", path, body) as answer:
             yield _events(answer, ends)
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         if self.session is not None:
             await self.session.close()
 
@@ -114,14 +107,14 @@ class JsonServer:
     async def _answer(
         self, method: str, path: str, body: bytes | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = {"Authorization": f"Bearer {self.key or 'none'}"}
+        headers = {"Authorization": f"Bearer {self._key() or 'none'}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         with _transport_errors():
             async with self._opened().request(
                 method, f"{self.base_url}{path}", data=body, headers=headers
             ) as answer:
-                # A few compressed bytes can be gigabytes once they are read.
+                # A few compressed bytes can expand to gigabytes.
                 if answer.headers.get("Content-Encoding", "identity") != "identity":
                     raise Unreadable("the answer is compressed, which was not asked for")
                 if answer.status >= _FIRST_ERROR:
@@ -153,11 +146,6 @@ def _transport_errors() -> Iterator[None]:
         raise Disconnected(in_words(exc)) from exc
 
 
-async def _read(answer: aiohttp.ClientResponse) -> object:
-    text = await _whole(answer.content.iter_any())
-    return json.loads(text) if "json" in answer.content_type else text.decode()
-
-
 async def _whole(pieces: AsyncIterable[bytes]) -> bytes:
     body = bytearray()
     async for piece in pieces:
@@ -168,7 +156,7 @@ async def _whole(pieces: AsyncIterable[bytes]) -> bytes:
 
 
 def _unlisted(said: Any) -> Any:
-    """Return what is said; Gemini wraps a refusal in a list."""
+    """Return the content of a list of one; Gemini wraps a refusal in one."""
     return said[0] if isinstance(said, list) and len(said) == 1 else said
 
 
@@ -179,18 +167,21 @@ async def _events(answer: aiohttp.ClientResponse, ends: Collection[str]) -> Asyn
 
 
 async def events_of(pieces: AsyncIterable[bytes], ends: Collection[str] = ()) -> AsyncIterator[Any]:
-    """Yield the events of a body, or the one answer in JSON that it is, whatever it says it is.
+    """Yield the events of a body, or its one answer in JSON, whatever its content type.
 
     `ends` and errors are as for `JsonServer.events`.
     """
     first = b""
-    # DeepSeek and OpenRouter send blank lines ahead of an answer in one piece.
+    # DeepSeek and OpenRouter send blank lines before an answer in one piece.
     async for piece in pieces:
         first += piece
         if first.strip():
             break
     if first.lstrip()[:1] in _JSON:
-        yield _answered(_unlisted(json.loads(await _whole(_from(first, pieces)))))
+        said = _unlisted(json.loads(await _whole(_from(first, pieces))))
+        if not (isinstance(said, dict) and any(said.get(each) for each in _ANSWERS)):
+            raise ServerError(refusals.read_event(said))
+        yield said
         yield DONE
         return
     async for data in data_of(_from(first, pieces)):
@@ -213,17 +204,6 @@ async def _from(first: bytes, pieces: AsyncIterable[bytes]) -> AsyncIterator[byt
         yield piece
 
 
-def _answered(said: Any) -> Any:
-    """Return the JSON that a server sends in place of a stream, if it is an answer.
-
-    Raises:
-        ServerError: It is an error, whatever its form.
-    """
-    if not (isinstance(said, dict) and any(said.get(each) for each in _ANSWERS)):
-        raise ServerError(refusals.read_event(said))
-    return said
-
-
 def _is_failure(event: dict[str, Any]) -> bool:
     """Whether an event of a stream is an error, in the forms of several servers."""
     if event.get("error") or event.get("object") == "error":
@@ -235,14 +215,14 @@ def _parsed(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        # Half a surrogate pair is none for it: the other half comes with the next event.
+        # orjson refuses half a surrogate pair, whose other half comes with the next event.
         return json.loads(data)
 
 
 async def _drain(pieces: AsyncIterable[bytes]) -> None:
-    """Read the end of a body: only then the connection is free for the next request.
+    """Read the end of a body, which frees the connection for the next request.
 
-    All was said: what becomes of the connection does not matter any more.
+    The answer is complete: a failure of the connection does not matter any more.
     """
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_DRAIN_S):
@@ -251,9 +231,9 @@ async def _drain(pieces: AsyncIterable[bytes]) -> None:
 
 
 async def data_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the data of each event of a body that comes in pieces, however they are cut.
+    """Yield the data of each event of a body that comes in pieces, cut anywhere.
 
-    Lines end in LF or CRLF, as those of every known server do.
+    Lines end in LF or CRLF.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 

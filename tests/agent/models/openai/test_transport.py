@@ -67,7 +67,7 @@ async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) ->
     port = runner.addresses[0][1]
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
     monkeypatch.delenv("no_proxy", raising=False)
-    server = JsonServer("http://model.example/v1", "key", 5)
+    server = JsonServer("http://model.example/v1", lambda: "key", 5)
     try:
         assert await server.get("/models") == {"data": []}
     finally:
@@ -79,7 +79,7 @@ async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) ->
 async def test_one_connection_serves_one_call_after_another() -> None:
     """The end of a stream is read, so that its connection is free for the next request."""
     async with OpenAIServer(default=Reply(text="ok")) as double:
-        server = JsonServer(double.url, "key", 5)
+        server = JsonServer(double.url, lambda: "key", 5)
         body = json.dumps({
             "model": "local-1",
             "messages": [{"role": "user", "content": "hello"}],
