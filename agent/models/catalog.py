@@ -1,6 +1,6 @@
-"""The table of models: windows, prices and cache rules, before any provider says something.
+"""The table of models: windows, prices and cache rules.
 
-The operator's settings come first, then a provider's own word (`ChatModel.look_up`), then the
+The operator's settings come first, then the provider's answer (`ChatModel.look_up`), then the
 table.
 """
 
@@ -13,15 +13,14 @@ from agent.usage import Prices, is_claude
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model.
+    """One model; None is unknown (an unknown price makes an unknown cost, never 0).
 
     Attributes:
         name: In the spelling of the table.
-        context_length: Tokens; None where the table does not know the model.
-        max_output_tokens: Most that one call may ask for; None for not known.
-        min_cache_tokens: Shorter prefixes are not cached, and no error says so.
-        prices: None where they are not known: such a cost is unknown, never 0.
-        source: Who says so, and `read_on` when.
+        context_length: Tokens.
+        max_output_tokens: Most that one call may ask for.
+        min_cache_tokens: Shorter prefixes are silently not cached.
+        source: Where the values are from, read on `read_on`.
     """
 
     name: str
@@ -38,8 +37,8 @@ _READ_ON = "autumn 2026"
 # Prices: input, write for 5 minutes, write for an hour, read, output.
 _OPUS = Prices(5, 6.25, 10, 0.5, 25)
 _SONNET_4 = Prices(3, 3.75, 6, 0.3, 15)
-# Least tokens of a cached prefix, prices. Where others than the documentation say that fewer are
-# cached, and where nothing is said (haiku-5-5), it is the larger number.
+# Least tokens of a cached prefix, prices. The larger number if sources differ, and for haiku-5-5,
+# whose number is not documented.
 _ROWS = {
     "claude-fable-5-1": (2048, Prices(10, 12.5, 20, 0.25, 50)),
     "claude-fable-5": (2048, Prices(10, 12.5, 20, 1, 50)),
@@ -77,7 +76,7 @@ _GPT_VERSION = re.compile(r"gpt-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _REASONING = re.compile(r"o\d(?:-|$)")
 _GPT_ROW = ModelFacts("", source="OpenAI's documentation", read_on=_READ_ON)
 GPT_WITH_WRITE_FEE = (5, 6)
-"""From this version on OpenAI bills what it writes into its cache. Source: its documentation."""
+"""From this version on OpenAI bills writes to its cache. Source: its documentation."""
 
 # Source: the newest Sonnet in anthropic.types.Model, and the newest middle tier ("terra") in
 # openai.types.ChatModel; SDKs 2.12.0 and 3.54.0.
@@ -90,10 +89,10 @@ READ_RATIO = 0.1
 
 
 def facts_of(name: str, overrides: FactsSettings) -> ModelFacts:
-    """Return the row of a model with the operator's values in place, else only those values.
+    """Return the row of a model, if any, with the operator's values.
 
-    A model without known prices gets some where the operator gives both input and output; cache
-    prices that are missing then follow from that of the input.
+    An unknown price of input or output leaves all prices unknown; missing cache prices follow from
+    that of the input.
     """
     row = find_facts(name) or ModelFacts(name)
     facts = replace(row, prices=_overridden(row.prices, overrides))
@@ -110,40 +109,39 @@ def find_facts(name: str) -> ModelFacts | None:
     """Return the row of a model, also for a dated id or a router's spelling; None if unknown.
 
     "claude-haiku-4-5-20251001" and "anthropic/claude-haiku-4.5" are claude-haiku-4-5. A newer
-    version is not its predecessor: claude-sonnet-5-9 is unknown. Of OpenAI's models since GPT-5.6
-    only the cache rules are known.
+    version has other prices than its predecessor: claude-sonnet-5-9 is unknown. Of OpenAI's models
+    since GPT-5.6 only the cache rules are known.
     """
     plain = _plain(name)
     if bills_writes(name):
         return replace(_GPT_ROW, name=plain)
-    # The whole name, no beginning of it: a newer version has other prices than its predecessor.
     return _BY_NAME.get(_SUFFIX.sub("", plain))
 
 
 def context_length(name: str) -> int:
-    """Return the size of a model's window in tokens, a cautious guess if it is unknown."""
+    """Return the size of a model's window in tokens, or a cautious guess."""
     facts = find_facts(name)
     if facts is not None and facts.context_length is not None:
         return facts.context_length
-    # Too small a guess compacts early; too large a one has requests refused.
+    # A guess that is too small compacts early; one that is too large has requests refused.
     return _UNKNOWN_CLAUDE_TOKENS if is_claude(name) else _UNKNOWN_TOKENS
 
 
 def output_limit(name: str, wanted: int) -> int:
-    """Return the tokens to ask for: a known model refuses a call that asks for more than it has."""
+    """Return the tokens to ask for: a model refuses more than its limit."""
     facts = find_facts(name)
     most = facts.max_output_tokens if facts else None
     return wanted if most is None else min(wanted, most)
 
 
 def bills_writes(name: str) -> bool:
-    """Whether a name is an OpenAI model that charges for writing its cache."""
+    """Whether a model is one of OpenAI's that bill writes to their cache."""
     version = _GPT_VERSION.match(_plain(name))
     return version is not None and ((int(version[1]), int(version[2] or 0)) >= GPT_WITH_WRITE_FEE)
 
 
 def reasons(name: str) -> bool:
-    """Whether a name is one of OpenAI's models that think before they answer: o1, GPT-5 and on."""
+    """Whether a model is one of OpenAI's reasoning models: o1, GPT-5 and later."""
     plain = _plain(name)
     version = _GPT_VERSION.match(plain)
     return _REASONING.match(plain) is not None or (version is not None and int(version[1]) >= 5)
@@ -165,15 +163,5 @@ def _overridden(known: Prices | None, wanted: FactsSettings) -> Prices | None:
     if known is None:
         if wanted.input_usd is None or wanted.output_usd is None:
             return None
-        known = _usual_prices(wanted.input_usd, wanted.output_usd)
+        known = Prices(0, 0, 0, wanted.input_usd * READ_RATIO, 0)
     return replace(known, **{kind: usd for kind, usd in given.items() if usd is not None})
-
-
-def _usual_prices(input_usd: float, output_usd: float) -> Prices:
-    return Prices(
-        input=input_usd,
-        cache_write_5m=input_usd * WRITE_5M_RATIO,
-        cache_write_1h=input_usd * WRITE_1H_RATIO,
-        cache_read=input_usd * READ_RATIO,
-        output=output_usd,
-    )

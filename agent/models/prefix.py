@@ -1,13 +1,13 @@
-"""Whether a request begins with the bytes of the one before: a prompt cache lives from that.
+"""Checks that each request of the loop begins with the bytes of the one before, for prompt caches.
 
-Every request of the loop is watched. A prefix that moves without a reason is a
-bug: it is reported, and costs the price of the whole view.
+A prefix that moves without a reason is a bug: it is reported, and the whole view is paid again.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import takewhile
 from typing import NamedTuple
 
 import orjson
@@ -20,15 +20,14 @@ from agent.usage import Usage
 log = structlog.get_logger()
 
 UNEXPECTED = "unexpected"
-"""The reason that is reported where no step said that the prefix moves."""
+"""The reported reason if no step announced that the prefix moves."""
 MISSED_TOKENS = 2_000
 MISSED_SHARE = 0.05
-"""From so many tokens, and this share of the prompt, a miss is reported."""
+"""A miss is reported from so many tokens and this share of the prompt on."""
 DIGEST_BYTES = 12
 BINDING_MOVES = ("compaction", "compression")
-"""Beginnings of the reasons for which messages are shown behind others than before. The newest
-models bind signed thinking to the exact conversation before it: all that is older must be gone
-(docs/caching.md)."""
+"""Beginnings of reasons that change the messages before others. The newest models bind signed
+thinking to the exact conversation before it: older thinking must be gone (docs/caching.md)."""
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
 """How long a cache entry lives, by the value of `cache_ttl`."""
 
@@ -38,12 +37,11 @@ class Prefix:
     """The fingerprint of a request.
 
     Attributes:
-        model: Who got it, with which key: caches are kept for each model and account.
-        messages: How many it had, the system message included.
+        model: The label of the receiving model: caches are kept for each model and account.
+        messages: Their number, with the system message.
         digest: Of the tools and these messages, in order.
-        tokens: How many of its tokens the provider keeps, as reported: read from its cache and
-            written to it; 0 before that.
         at: When it was sent, in seconds since the epoch; a cache entry's life counts from there.
+        tokens: Reported as read from the provider's cache or written to it; 0 before a report.
     """
 
     model: str
@@ -58,9 +56,8 @@ class PrefixWatch:
     """Watches the requests of one turn.
 
     Attributes:
-        last: The newest request that was answered; None for none that matters, and once the
-            prefix has moved.
-        moving: Why the next request may begin otherwise; None where it must not.
+        last: The newest answered request; None if there is none or the prefix has moved.
+        moving: Why the next request may begin differently; None if it must not.
         ttl: How long a cache entry lives.
     """
 
@@ -73,18 +70,18 @@ class PrefixWatch:
     _switched: str = ""
 
     def expect_move(self, reason: str) -> None:
-        """Take note that a step changes what was sent before."""
+        """Announce that a step changes the messages sent before."""
         self.moving = reason
 
     def take(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: ChatModel
     ) -> Prefix:
-        """Return the fingerprint of a request that is about to be sent; reports a moved prefix.
+        """Return the fingerprint of a request before it is sent; report a moved prefix.
 
         Args:
-            messages: The view as it goes out, not yet marked for the cache.
-            tools: In their order.
-            model: The model that gets the request.
+            messages: The view as it will be sent, not yet marked for the cache.
+            tools: In the order of the request.
+            model: The receiver.
         """
         schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
         self._taken = sent = _Sent(_digest(schemas), [*map(_digest_of, messages)])
@@ -95,29 +92,23 @@ class PrefixWatch:
         return Prefix(model.label, len(messages), sent.digest_at(len(messages)), time.time())
 
     def note_apart(self, prefix: Prefix) -> Prefix:
-        """Remember a request that forbade tools: the provider keeps it apart from the others.
-
-        What it holds for those is what it held before.
-        """
+        """Remember a request that forbade tools; its cache entry is not that of the others."""
         last = self.last
         # Its own time would make the cache entry of the others look younger than it is.
         kept = replace(prefix, tokens=last.tokens, at=last.at) if last else prefix
         return self._remember(kept)
 
     def note(self, prefix: Prefix, usage: Usage | None, miss_reason: str | None = None) -> Prefix:
-        """Remember a request that was answered; reports what the cache should have held.
-
-        Args:
-            prefix: What `take` returned for it.
-            miss_reason: What the provider says about its cache.
-
-        Returns:
-            The fingerprint with what the provider keeps of the request.
-        """
-        kept = self._expected_tokens
-        if usage is not None:
-            kept = usage.prompt_tokens - usage.input_tokens
-            self._check(usage, miss_reason)
+        """Remember an answered request, report a missed cache; returns `prefix` with its tokens."""
+        if usage is None:
+            return self._remember(replace(prefix, tokens=self._expected_tokens))
+        expected, read = self._expected_tokens, usage.cache_read_tokens
+        missed = expected - read
+        if missed >= MISSED_TOKENS and missed > MISSED_SHARE * usage.prompt_tokens:
+            log.warning(
+                "cache_missed", expected_tokens=expected, read_tokens=read, miss_reason=miss_reason
+            )
+        kept = usage.prompt_tokens - usage.input_tokens
         return self._remember(replace(prefix, tokens=kept))
 
     def _remember(self, prefix: Prefix) -> Prefix:
@@ -129,7 +120,7 @@ class PrefixWatch:
     def most_warm_tokens(self, model: ChatModel, prompt_tokens: int) -> int:
         """Return how many tokens of a prompt may be in the provider's cache at most.
 
-        Where another model answered last nothing is known about this one's.
+        After another model's answer nothing is known about this one's.
         """
         if self.last is not None and self.last.model != model.label:
             return prompt_tokens
@@ -144,9 +135,9 @@ class PrefixWatch:
         return last.tokens if alive and last.tokens >= model.facts.min_cache_tokens else 0
 
     def _has_moved(self, last: Prefix, model: str, sent: "_Sent") -> bool:
-        """Tell whether a request begins otherwise than the last one, if that one went to it."""
+        """Whether a request begins differently than the last one to the same model."""
         if last.model != model:
-            # A turn that goes on with a fallback has switched once, not at each call.
+            # A turn with a fallback has switched once, not at each call.
             if self._switched != model:
                 self._switched = model
                 log.info("cache_prefix_moved", reason="model", messages=None, tokens=last.tokens)
@@ -155,8 +146,8 @@ class PrefixWatch:
         return len(sent.messages) < end or sent.digest_at(end) != last.digest
 
     def _report(self, last: Prefix, sent: "_Sent", messages: Sequence[ChatMessage]) -> None:
-        """Report a moved prefix; after it there is nothing left to compare with."""
-        # Of what an earlier turn has sent nothing is known but its digest.
+        """Report a moved prefix."""
+        # Of the requests of an earlier turn only a digest is known.
         stayed = self._answered.common_with(sent) if self._answered else None
         if self.moving is None:
             report_unexpected_move(stayed, last.tokens)
@@ -167,14 +158,6 @@ class PrefixWatch:
         if thought and self.moving.startswith(BINDING_MOVES):
             report_stale_thinking()
 
-    def _check(self, usage: Usage, miss_reason: str | None) -> None:
-        expected, read = self._expected_tokens, usage.cache_read_tokens
-        missed = expected - read
-        if missed >= MISSED_TOKENS and missed > MISSED_SHARE * usage.prompt_tokens:
-            log.warning(
-                "cache_missed", expected_tokens=expected, read_tokens=read, miss_reason=miss_reason
-            )
-
 
 class _Sent(NamedTuple):
     """A request: the digests of its tools and of each of its messages, in order."""
@@ -183,43 +166,37 @@ class _Sent(NamedTuple):
     messages: list[bytes]
 
     def common_with(self, other: "_Sent") -> int:
-        """Return how many messages both begin with; none behind other tools."""
+        """Return the number of first messages that both share; 0 with different tools."""
         if self.tools != other.tools:
             return 0
-        pairs = enumerate(zip(self.messages, other.messages, strict=False))
-        differing = (place for place, (one, two) in pairs if one != two)
-        return next(differing, min(len(self.messages), len(other.messages)))
+        pairs = zip(self.messages, other.messages, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def digest_at(self, messages: int) -> str:
-        """Return the digest of the tools and of so many messages at the beginning."""
+        """Return the digest of the tools and of the first messages."""
         digest = sha256(self.tools + b"".join(self.messages[:messages])).digest()
         return digest[:DIGEST_BYTES].hex()
 
 
 def report_unexpected_move(messages: int | None, tokens: int) -> None:
-    """Report a prefix that moved although no step said so; in tests this fails (conftest.py).
+    """Report a prefix that moved unannounced; in tests this fails (conftest.py).
 
     Args:
-        messages: How many still begin the request as they did before; None for not known.
-        tokens: What the provider kept and now has to read anew.
+        messages: The number of first messages that stayed; None if unknown.
+        tokens: How many the provider had cached.
     """
     log.warning("cache_prefix_moved", reason=UNEXPECTED, messages=messages, tokens=tokens)
 
 
 def report_stale_thinking() -> None:
-    """Report thinking that goes out after what stood before it has changed; in tests this fails."""
+    """Report thinking that is sent after the messages before it changed; in tests this fails."""
     log.warning("stale_thinking_sent")
 
 
 def _digest_of(message: ChatMessage) -> bytes:
     """Return the digest of the fields of a message that are sent."""
-    return _digest([
-        message["role"],
-        message.get("content"),
-        message.get("tool_calls"),
-        message.get("tool_call_id"),
-        message.get("opaque"),
-    ])
+    sent = ("role", "content", "tool_calls", "tool_call_id", "opaque")
+    return _digest([message.get(name) for name in sent])
 
 
 def _digest(value: object) -> bytes:

@@ -1,8 +1,8 @@
 """What happens when a model call fails, outside of the loop.
 
 The one retry policy of Parley; the SDKs' own retries are off. First the same model gets another
-request (`remedy`), else it is waited for, or another model has its turn (`retreat`). The table of
-both is in docs/models.md, "When a call fails".
+request (`remedy`), else Parley waits or tries another model (`retreat`). docs/models.md, "When a
+call fails", has the table of both.
 """
 
 import asyncio
@@ -35,16 +35,15 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _OF_THINKING = ("thinking", "signature", "reasoning")
-"""A refusal that holds one of these words may be met by the repair pass, which leaves out all that
-the model thought."""
+"""Words of a refusal that the repair pass may remedy: it leaves out all thoughts of the model."""
 _OF_THE_MODEL = (RateLimited, ModelUnreachable, ModelNotFound, CredentialsRefused)
-"""Failures that another request would meet as well."""
+"""Failures that any other request would meet as well."""
 TRANSIENT_REST_S = 30.0
 """How long later turns begin with another model, after a failure that may pass."""
 UNUSABLE_REST_S = 300.0
 """The same after one that does not pass by itself: a refused key, an unknown model."""
 LONGEST_REST_S = 600.0
-"""Longest rest that a provider's retry-after leads to."""
+"""Longest rest after a provider's retry-after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,11 @@ class RetryPolicy:
     """How long to keep trying.
 
     Attributes:
-        retry_for_s: No wait goes beyond this; models whose turn it was not yet are still called.
+        retry_for_s: No wait goes beyond this; models that had no turn yet are still called.
         failures_per_model: Transient failures in a row before the next model has its turn.
         backoff_s: Upper bounds of the first, second, … wait; a wait is drawn from 0 to its bound
             (full jitter). The last one repeats.
-        max_wait_s: Most that a provider's retry-after is followed; what it asks for is never less
-            than the back-off.
+        max_wait_s: Longest wait for a provider's retry-after.
     """
 
     retry_for_s: float = 120
@@ -79,36 +77,35 @@ _REAL_TIME = RetryTiming()
 
 
 class Attempt(Protocol[T_co]):
-    """One request under recovery: it can be made, and changed so that the next attempt may do."""
+    """One request under recovery, which can be made and changed."""
 
     async def make(self, model: ChatModel) -> T_co:
-        """Make the request as it is now; raises ModelError."""
+        """Make the request; raises ModelError."""
         ...
 
     async def shrink(self, model: ChatModel, /, *, suspected: bool = False) -> bool:
         """Make the request fit into this model's window; False if that cannot help any more.
 
-        With `suspected` nothing says that it is too large: it is compressed, and not otherwise cut.
+        `suspected`: its size is only a guess; compress it, without any other cut.
         """
         ...
 
     async def repair(self) -> bool:
-        """Leave out what a provider may call malformed; False where there is nothing of it."""
+        """Leave out fields that a provider may call malformed; False if there are none."""
         ...
 
     async def on_trouble(self, failure: ModelError) -> None:
-        """Take note of a wait that begins."""
+        """Report a wait that begins."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A model whose calls have failed since it last answered.
+    """A model that has not answered since its last failure.
 
     Attributes:
-        failure: The newest one.
         for_s: From the first failure to the newest one.
-        began: When the first one was, on the clock of `Rests`.
+        began: Time of the first one, on the clock of `Rests`.
     """
 
     failure: ModelError
@@ -118,13 +115,13 @@ class Failing:
 
 
 class Rests:
-    """How models stand in this process: which fail, and which are left alone for a while.
+    """The state of models in this process: which fail, and which rest for a while.
 
     Attributes:
         newest: The last failure, of any kind, of each model that has not answered since, by label.
         failing: The models that fail, by label.
-        answered: The labels of those whose newest call was answered.
-        accepted: The labels of those whose key was taken last, answered or not.
+        answered: Labels of models whose newest call was answered.
+        accepted: Labels of models whose key was accepted last, with or without an answer.
     """
 
     def __init__(self, now: Clock = time.monotonic) -> None:
@@ -136,7 +133,7 @@ class Rests:
         self.accepted: set[str] = set()
 
     def note_failure(self, label: str, failure: ModelError) -> None:
-        """Take note of a failure; it counts where it says something about the model itself."""
+        """Note a failure; it counts if it is the model's own."""
         self.newest[label] = failure
         if not isinstance(failure, _OF_THE_MODEL):
             return
@@ -148,14 +145,14 @@ class Rests:
             self.accepted.discard(label)
 
     def note_accepted(self, label: str) -> None:
-        """Take note that a model's key is taken; whether it answers is another question."""
+        """Note that a model's key is accepted; the model may fail all the same."""
         self.accepted.add(label)
         failing = self.failing.get(label)
         if failing is not None and type(failing.failure) is CredentialsRefused:
             del self.failing[label]
 
     def note_answer(self, model: ChatModel) -> None:
-        """Take note that a model answered: it neither fails nor rests."""
+        """Note that a model answered: it neither fails nor rests."""
         self.clear(model)
         self.failing.pop(model.label, None)
         self.newest.pop(model.label, None)
@@ -163,36 +160,31 @@ class Rests:
         self.accepted.add(model.label)
 
     def rest(self, model: ChatModel, seconds: float) -> None:
-        """Have later turns begin with another model for so long."""
+        """Begin later turns with another model for so long."""
         # By identity: two keys of one model have the same name.
         self._until[id(model)] = self._now() + seconds
 
     def clear(self, model: ChatModel) -> None:
-        """Have a model be asked again."""
+        """End a model's rest."""
         self._until.pop(id(model), None)
 
     def left_s(self, model: ChatModel) -> float:
-        """Return how long a model is left alone yet, in seconds; 0 where it is not."""
+        """Return the rest of a model in seconds, or 0."""
         return max(0.0, self._until.get(id(model), 0.0) - self._now())
 
     def in_order(
         self, models: Sequence[ChatModel], preferred: ChatModel | None = None
     ) -> list[ChatModel]:
-        """Return the models in the order in which they are to be tried.
+        """Return the models in the order in which they must be tried; those that rest come last.
 
-        First `preferred`, which answered last in this turn and has its prompt in the cache; those
-        that rest come last, since nothing else may be left.
+        `preferred` answered last in this turn and has its prompt in the cache.
         """
-        now = self._now()
-        return sorted(
-            models,
-            key=lambda model: (self._until.get(id(model), now) > now, model is not preferred),
-        )
+        return sorted(models, key=lambda it: (self.left_s(it) > 0, it is not preferred))
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How failures are met: the policy, and which models rest after one."""
+    """The policy after failures, and the models that rest after one."""
 
     policy: RetryPolicy
     rests: Rests = field(default_factory=Rests)
@@ -200,22 +192,22 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class NextModel:
-    """Leave this model; `for_good` within this request, and for `rest_s` by later turns."""
+    """Leave this model, `for_good` within this request; later turns leave it for `rest_s`."""
 
     rest_s: float
     for_good: bool = False
 
 
 Remedy = Literal["compress", "repair", "suspect_size", "renew_key"]
-"""What may have the same model answer.
+"""Changes after which the same model may answer.
 
-compress: make what is sent fit into the window; suspect_size: compress it, if its size may be what
-was refused; repair: leave out what it was refused for; renew_key: read the model's key again.
+compress: make the request fit into the window; suspect_size: compress it, in case its size was
+refused; repair: leave out the refused fields; renew_key: read the model's key again.
 """
 
 
 def remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
-    """Return what to try with the same model; `untried` are the remedies that help once at most."""
+    """Return a remedy for the same model; `untried` are the remedies that help once at most."""
     found: Remedy | None = None
     match failure:
         case ContextOverflow():
@@ -233,14 +225,12 @@ def remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
 def retreat(
     failure: ModelError, policy: RetryPolicy, failures: int, *, others: bool, another_key: bool
 ) -> NextModel | Literal["retry", "give_up"]:
-    """Return what to do where no remedy helps.
+    """Decide what to do without a remedy.
 
     Args:
-        failure: The newest one.
-        policy: How long a wait may be, and how often it is tried.
-        failures: Of this model in a row, this one included.
+        failures: Of this model in a row, with this one.
         others: Whether another candidate may still work.
-        another_key: Whether one of these is the same model with another key.
+        another_key: Whether one of them is the same model with another key.
     """
     asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
     passing = NextModel(min(asked_s or TRANSIENT_REST_S, LONGEST_REST_S))
@@ -250,11 +240,11 @@ def retreat(
         case RateLimited() if another_key:
             return passing
         case RateLimited() | ModelUnreachable():
-            # With no other model to ask, the capped wait is better than giving up.
+            # Without another model the capped wait is better than giving up.
             is_over = failures >= policy.failures_per_model or (asked_s or 0) > policy.max_wait_s
             return passing if others and is_over else "retry"
         case BadRequest() if others:
-            # The form that one provider refuses another may take.
+            # Another provider may take the form that this one refuses.
             return NextModel(0.0, for_good=True)
     return "give_up"
 
@@ -269,25 +259,17 @@ async def complete_with_recovery(
     policy: RetryPolicy,
     timing: RetryTiming = _REAL_TIME,
 ) -> T:
-    """Have the models try until one answers; returns what that attempt returned.
+    """Try the models until one answers; returns the result of that attempt.
 
-    Args:
-        attempt: The request, which is made anew for each model.
-        models: In the order in which they are tried; keys of one model are models of their own.
-        rests: Learns which models were given up.
-        policy: How long to keep trying.
-        timing: Clock, sleep and dice.
-
-    Raises:
-        ModelError: The last failure, once nothing is left to try.
+    `models` are in order; each key of one model is a model of its own. Raises the last ModelError
+    if nothing is left to try.
     """
-    attempts = _Attempts(attempt, list(models), rests, policy, timing)
-    return await attempts.run()
+    return await _Attempts(attempt, list(models), rests, policy, timing).run()
 
 
 @dataclass(slots=True)
 class _Attempts(Generic[T]):
-    """The attempts at one request. A round goes once along the line of models."""
+    """The attempts at one request. A round tries each model of the line once."""
 
     attempt: Attempt[T]
     line: list[ChatModel]
@@ -303,7 +285,7 @@ class _Attempts(Generic[T]):
         self.deadline = self.timing.now() + self.policy.retry_for_s
 
     async def run(self) -> T:
-        """Go round after round until there is an answer, no usable model or no time."""
+        """Make rounds until there is an answer, no usable model or no time."""
         failure: ModelError = ModelNotFound("no model is configured")
         while self.line:
             for model in tuple(self.line):
@@ -318,7 +300,7 @@ class _Attempts(Generic[T]):
         raise failure
 
     async def _try(self, model: ChatModel) -> T | ModelError:
-        """Call one model until it answers, it is another one's turn, or all is over."""
+        """Call one model until it answers or another one has its turn."""
         failures = 0
         if isinstance(model, Renewable):
             self.untried.add("renew_key")
@@ -333,12 +315,21 @@ class _Attempts(Generic[T]):
                 self.rests.note_answer(model)
                 return answer
             action = await self._decide(failure, model, failures)
-            self._note(model, failure, action)
+            self.rests.note_failure(model.label, failure)
+            log.warning(
+                "model_call_failed",
+                provider=model.provider,
+                model=model.label,
+                attempt=self.attempts,
+                error=type(failure).__name__,
+                reason=str(failure),
+                action=action if isinstance(action, str) else "next_model",
+            )
             if not await self._carry_out(action, model, failure):
                 return failure
 
     async def _decide(self, failure: ModelError, model: ChatModel, failures: int) -> Action:
-        """Return what is done; where nothing is found to repair, or no other key, what is next."""
+        """Return the first remedy that changes anything, else a retreat."""
         while found := remedy(failure, self.untried):
             if found == "compress" or await self._helps(found, model):
                 return found
@@ -359,16 +350,12 @@ class _Attempts(Generic[T]):
             return False
 
     async def _carry_out(self, action: Action, model: ChatModel, failure: ModelError) -> bool:
-        """Do what was decided; returns whether the same model is called again.
-
-        Raises:
-            ModelError: Nothing can be done about the failure.
-        """
+        """Apply a decision; whether the same model is called again. Raises a hopeless failure."""
         match action:
             case "retry":
                 return await self._pause(failure)
             case NextModel(rest_s, for_good):
-                # The only model is never left alone: there is nothing else to begin with.
+                # The only model never rests.
                 if rest_s and len(self.line) > 1:
                     self.rests.rest(model, rest_s)
                 if for_good:
@@ -378,19 +365,16 @@ class _Attempts(Generic[T]):
                 return True
             case "compress" if await self.attempt.shrink(model):
                 return True
-            case "compress" if roomier := self._roomier(model):
-                self.line = roomier
-                return False
+            case "compress":
+                self.line = [it for it in self.line if it.context_length > model.context_length]
+                if self.line:
+                    return False
         raise failure
 
-    def _roomier(self, model: ChatModel) -> list[ChatModel]:
-        """Return the candidates with a larger window."""
-        return [each for each in self.line if each.context_length > model.context_length]
-
     async def _pause(self, failure: ModelError) -> bool:
-        """Wait before another attempt; return False at once if it would end after the deadline."""
+        """Wait before another attempt; return False at once if the wait goes past the deadline."""
         bounds = self.policy.backoff_s
-        # Full jitter: conversations that failed together do not come back together.
+        # Full jitter: conversations that failed together do not retry together.
         backoff_s = self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
         asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
         wait_s = min(max(asked_s or 0.0, backoff_s), self.policy.max_wait_s)
@@ -400,15 +384,3 @@ class _Attempts(Generic[T]):
         self.pauses += 1
         await self.timing.sleep(wait_s)
         return True
-
-    def _note(self, model: ChatModel, failure: ModelError, action: Action) -> None:
-        self.rests.note_failure(model.label, failure)
-        log.warning(
-            "model_call_failed",
-            provider=model.provider,
-            model=model.label,
-            attempt=self.attempts,
-            error=type(failure).__name__,
-            reason=str(failure),
-            action=action if isinstance(action, str) else "next_model",
-        )

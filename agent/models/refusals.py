@@ -1,10 +1,10 @@
-"""What a provider's refusal means: one reader and one vocabulary for all clients.
+"""The meaning of a provider's refusal: one reader and one vocabulary for all clients.
 
-Servers wrap a refusal in an object, a text, a list, a text that holds JSON, or a page of HTML.
-`read` takes them all apart into names (codes, types) and texts. A name decides where it is a
-precise one, the words where there is none, else the status.
+Servers wrap a refusal in an object, a text, a list, a text with JSON in it, or a page of HTML.
+`read` parses them all into names (codes, types) and texts. A precise name decides first, then the
+words, then the status.
 
-Source of the words: the servers' own messages, as their documentation and issue trackers quote them
+Source of the words: the servers' messages, quoted by their documentation and issue trackers
 (docs/models.md, "When a call fails").
 """
 
@@ -32,10 +32,10 @@ from agent.errors import (
 from agent.models.wire import field_in
 
 STANDARD_WINDOW_TOKENS = 200_000
-"""The window that every account has; a larger one may need a tier of its own. Source: Anthropic's
-error "Extra usage is required for long context requests."""
+"""The window of every account; a larger one may need a tier of its own. Source: Anthropic's error
+"Extra usage is required for long context requests."""
 IN_STREAM = 500
-"""What an error in a stream of status 200 is taken for, if its code is not an HTTP status."""
+"""The status of an error in a stream of status 200, if its code is not an HTTP status."""
 _LONGEST_REASON = 300
 _LONGEST_TEXT = 4_000
 _DEEPEST = 8
@@ -51,7 +51,7 @@ _CLEAR_STATUS: dict[int, type[ModelError]] = {
     413: ContextOverflow,
     **dict.fromkeys((429, 529), RateLimited),
 }
-"""What these say is clear, whatever else the answer holds."""
+"""These decide whatever the text says."""
 
 
 def _by_name(names: Mapping[type[ModelError], str]) -> dict[str, type[ModelError]]:
@@ -79,11 +79,11 @@ _BY_TYPE = _by_name({
     BadRequest: "invalid_request_error",
     ModelUnreachable: "timeout_error api_error",
 })
-"""They decide where the status says nothing, as inside of a stream."""
+"""They decide if the status says nothing, as inside of a stream."""
 
 
 def _precise(name: str) -> type[ModelError] | None:
-    # Of the Responses API's names of images that cannot be used, ten by now.
+    # The Responses API has ten names for images that cannot be used.
     return _PRECISE.get(name) or (BadRequest if "image" in name else None)
 
 
@@ -91,35 +91,29 @@ def _words(*signs: str) -> re.Pattern[str]:
     return re.compile("|".join(signs), re.IGNORECASE)
 
 
-# Statuses, signs, what they mean then. OpenRouter has no code for a key whose own limit of spending
-# is reached; Gemini calls a wrong key a wrong argument.
+_NO_MONEY = _words(
+    r"credit balance is too low|key limit exceeded|insufficient (?:account )?balance",
+    r"reached your (?:specified )?(?:api )?usage limit",
+)
+_WRONG_KEY = _words(
+    r"api key (?:not valid|expired)",
+    r"(?:invalid|incorrect) api key|(?:organization|account) has been disabled",
+)
+# OpenRouter has no code for a key at its own spending limit; Gemini calls a wrong key a wrong
+# argument; OpenAI and Groq call one request above the whole rate limit too large.
 _BY_WORDS: tuple[tuple[frozenset[int], re.Pattern[str], type[ModelError]], ...] = (
-    (
-        frozenset({400, 403, 429}),
-        _words(
-            r"credit balance is too low|key limit exceeded|insufficient (?:account )?balance",
-            r"reached your (?:specified )?(?:api )?usage limit",
-        ),
-        CreditUsedUp,
-    ),
-    (
-        frozenset({400}),
-        _words(
-            r"api key (?:not valid|expired)",
-            r"(?:invalid|incorrect) api key|(?:organization|account) has been disabled",
-        ),
-        CredentialsRefused,
-    ),
-    # OpenAI and Groq say of one request above the rate limit alone that it is too large.
+    (frozenset({400, 403, 429}), _NO_MONEY, CreditUsedUp),
+    (frozenset({400}), _WRONG_KEY, CredentialsRefused),
     (frozenset({429}), _words(r"request too large for"), ContextOverflow),
 )
+"""Statuses, words, and their meaning together."""
 _LONG_CONTEXT = _words(
     r"extra usage is required for long context", r"long context beta is not yet available"
 )
 """Source: issues of anthropics/claude-code, e.g. 42616 and 50784 (429, also for small requests)."""
 
 _WINDOW = _words(r"context[ _-]?(?:length|window|size|limit)")
-# A request that is too long: what is too long, and that it is. These nouns speak for themselves.
+# A refusal of a too long request names the thing and its excess. These nouns suffice:
 _CONTEXT = _words(
     _WINDOW.pattern,
     r"n_ctx|max_?(?:model|seq\w*|input|prompt)_?len",
@@ -130,7 +124,7 @@ _CONTEXT = _words(
     r"input token count|(?:prompt|input) tokens? (?:\(\d|count|exceed)|max(?:imum)? message tokens",
     r"上下文|(?:输入|提示词|对话|prompt|(?<!输出)(?<!输出 )tokens?)[\w ]{0,8}(?:超|过长|太长)",
 )
-# These may be another thing's as well.
+# These may also be the excess of another thing:
 _INPUT = _words(
     r"prompt|input(?! (?:validation|should))|context|conversation|\bmessages?\b|history",
     r"your request|requested tokens?|tokens in (?:the )?request|token (?:count|limit)",
@@ -157,7 +151,7 @@ _OUTPUT = _words(
 )
 
 _NUMBER = r"[\[(`'\"]*(\d[\d,_]*)"
-# In order: the first that finds a number has it.
+# In order: the first match decides.
 _WINDOWS = tuple(
     re.compile(pattern.replace("N", _NUMBER), re.IGNORECASE | re.VERBOSE)
     for pattern in (
@@ -165,7 +159,7 @@ _WINDOWS = tuple(
         r">\ ?N",  # Anthropic: "9 tokens > 8 maximum", "1 + 2 > 2"
         r"\[\d+,\ ?N\]",  # DashScope
         r"with\ N\ maximum\ context",  # Mistral
-        # What the size is compared with, not what it is said of.
+        # The limit of a comparison, not the compared size.
         r"(?:than|exceeds?|exceed(?:ed|ing))\ (?:(?!by\b|\d)[\w'-]+\ ){0,7}(\d[\d,_]*)",
         r"""max(?:imum)?(?:\ (?!output|completion)\w+){0,3}?
             \ (?:length|size|window|context|limit|tokens(?:\ allowed)?)
@@ -174,7 +168,7 @@ _WINDOWS = tuple(
             (?:\ is|\ of|:)?(?:\ only)?\ ?N""",
         r"max_\w*(?:len|tokens)\w*\ N",
         r"N[ -]tokens?\ (?:limit|maximum|context|window)",
-        # In brackets MiniMax has its code of the error.
+        # MiniMax has its error code in brackets.
         r"limit(?:\ is|\ of|:|\ to)?\ (\d[\d,_]*)",
         r"""(?:(?:cannot|must\ not|not)\ exceed|(?:less|fewer|lower)\ than(?:\ or\ equal\ to)?
             |<=?|≤|up\ to|at\ most|maximum|supports?(?:\ only)?)(?:\ of|\ is)?\ ?N""",
@@ -185,21 +179,20 @@ _ANY_NUMBER = re.compile(r"(?<![\w.-])\d[\d,_]*(?![\w-]|\.\d)")
 
 _NAMES = frozenset({"code", "type", "status", "error_type", "error_code", "status_code"})
 _ECHOES = frozenset({"input", "url", "body", "request", "prompt", "request_id"})
-"""Fields in which a server repeats what it was sent, or that are for people alone."""
+"""Fields in which a server repeats the request, or that are for people alone."""
 _TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal, taken apart.
+    """A parsed refusal.
 
     Attributes:
         names: Its codes, types and statuses, outermost first.
-        text: All else that it says. It may repeat what was sent: for matching, and with care for
-            the log.
-        is_page: It was HTML, which is of no use in a log.
-        is_moderated: OpenRouter's moderation flagged the input.
-        waits: The headers, or what the body asks for instead.
+        text: All other texts. They may repeat the request: only for matching, and cut in the log.
+        is_page: Whether it was HTML, which is useless in a log.
+        is_moderated: Whether OpenRouter's moderation flagged the input.
+        waits: The headers, or the wait that the body asks for.
     """
 
     status: int
@@ -210,7 +203,7 @@ class Refusal:
     waits: Mapping[str, str] = field(default_factory=dict)
 
     def meaning(self) -> type[ModelError]:
-        """Return what the refusal means."""
+        """Return the class of error."""
         status = self.status
         if status == _TOO_LARGE:
             return ContextOverflow
@@ -224,40 +217,39 @@ class Refusal:
         typed = (_BY_TYPE[name] for name in self.names if name in _BY_TYPE)
         is_clear = next(filter(None, map(_precise, self.names)), None) or _CLEAR_STATUS.get(status)
         if status < IN_STREAM:
-            # A type that puts it down to the server does not change who is to blame.
+            # With such a status the request is to blame, even if the type blames the server.
             typed = (kind for kind in typed if kind is not ModelUnreachable)
         default = BadRequest if 400 <= status < IN_STREAM else ModelUnreachable
         return is_clear or next(typed, default)
 
     @property
     def is_unexplained(self) -> bool:
-        """Whether nothing known says what the request was refused for."""
+        """Whether the reason of the refusal is unknown."""
         known = any(map(_precise, self.names))
         return not known and not _OF_ANOTHER.search(self.text) and not _OUTPUT.search(self.text)
 
     def described(self, key: str) -> str:
-        """Return a short line about it, without the key even where the provider echoes it."""
+        """Describe the refusal in a short line for the log, without an echoed key."""
         kind = next((each for each in self.names if not (each.isdecimal() or each == "error")), "")
         # An event inside a stream comes with status 200.
         parts = [f"HTTP {self.status}", kind, "" if self.is_page else self.text]
         line = " ".join(": ".join(part for part in parts if part).split())
-        # This line goes to the log.
         return (line.replace(key, "[key]") if key else line)[:_LONGEST_REASON]
 
     def error(self, key: str, window: int = 0, asked: int = 0) -> ModelError:
-        """Return it as an error.
+        """Return the refusal as an error.
 
         Args:
             key: Of the account; not shown.
-            window: Of the model, as believed by now, in tokens; 0 for not known.
-            asked: Longest answer that the request asked for, in tokens.
+            window: Of the model in tokens, as known so far; 0 for unknown.
+            asked: Requested longest answer in tokens.
         """
         kind, reason = self.meaning(), self.described(key)
         if self.status < 500 and _LONG_CONTEXT.search(self.text):
-            # Also said of requests that need none of it; then it passes.
+            # Also an answer to small requests; then it passes.
             kind = ContextOverflow if window > STANDARD_WINDOW_TOKENS else RateLimited
         wait_s = retry_after_s(self.waits)
-        # Who says when to come again is overloaded, not broken: the wait is obeyed.
+        # A server that names a wait is overloaded, not broken.
         if self.status == _UNAVAILABLE and kind is ModelUnreachable and wait_s is not None:
             kind = RateLimited
         if issubclass(kind, RateLimited):
@@ -273,11 +265,7 @@ class Refusal:
 
 
 def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
-    """Take a refusal apart.
-
-    Args:
-        said: The body, as bytes or parsed; or the error in an event of a stream.
-    """
+    """Parse a refusal: `said` is the body, as bytes or parsed, or the error in a stream's event."""
     names, texts = list[str](), list[str]()
     if isinstance(said, bytes):
         said = said.decode(errors="replace")
@@ -306,7 +294,7 @@ def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
 
 
 def read_event(failure: object) -> Refusal:
-    """Take apart an error in a stream; OpenRouter and others put a status into its code."""
+    """Parse an error in a stream; OpenRouter and others put a status into its code."""
     found = read(IN_STREAM, {}, failure)
     codes = (int(name) for name in found.names if name.isdecimal() and len(name) == 3)
     status = next((code for code in codes if code >= 400), IN_STREAM)
@@ -314,7 +302,7 @@ def read_event(failure: object) -> Refusal:
 
 
 def _found(said: object, key: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a body with their keys, JSON within a text taken apart as well."""
+    """Yield the texts of a body with their keys, also from JSON within a text."""
     if depth > _DEEPEST or key in _ECHOES:
         return
     match said:
@@ -335,23 +323,18 @@ def _found(said: object, key: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _found_in_text(text: str, key: str, depth: int) -> Iterator[tuple[str, str]]:
-    begins = min((place for sign in "{[" if (place := text.find(sign)) >= 0), default=-1)
-    inner = _json_in(text, begins) if begins >= 0 and key not in _NAMES else None
-    if inner is None:
+    begins = min((place for sign in "{[" if (place := text.find(sign)) >= 0), default=len(text))
+    inner: object = None
+    if key not in _NAMES:
+        with suppress(ValueError, RecursionError):
+            inner, _ = json.JSONDecoder().raw_decode(text, begins)
+    is_list = isinstance(inner, list) and any(isinstance(each, dict) for each in inner)
+    if not (is_list or isinstance(inner, dict)):
         yield key, text
         return
     if before := text[:begins].strip(" -:"):
         yield key, before
     yield from _found(inner, key, depth + 1)
-
-
-def _json_in(text: str, begins: int) -> object:
-    """Return the JSON in a text, an object or a list of them; None if there is none."""
-    with suppress(ValueError, RecursionError):
-        inner, _ = json.JSONDecoder().raw_decode(text, begins)
-        is_list = isinstance(inner, list) and any(isinstance(each, dict) for each in inner)
-        return inner if is_list or isinstance(inner, dict) else None
-    return None
 
 
 def _retry_delay(said: object, depth: int) -> str:
@@ -370,8 +353,7 @@ def _retry_delay(said: object, depth: int) -> str:
 def is_too_long(text: str) -> bool:
     """Whether a refusal says that the request is too long for the model.
 
-    Not: too many requests or tokens in a time, an answer that was asked to be too long, a thing in
-    the request that has a limit of its own.
+    Excluded: rate limits, a too long requested answer, and things with a limit of their own.
     """
     if _OF_A_RATE.search(text):
         return False
@@ -384,7 +366,7 @@ def is_too_long(text: str) -> bool:
 
 
 def window_in(text: str) -> int | None:
-    """Return the size of the window that a refusal names, in tokens; None if it names none."""
+    """Return the size of the window in tokens that a refusal names, or None."""
     if _OF_A_RATE.search(text) or _IN_CHARS.search(text):
         return None
     for pattern in _WINDOWS:
@@ -394,15 +376,14 @@ def window_in(text: str) -> int | None:
 
 
 def output_in(text: str, asked: int) -> int | None:
-    """Return the longest answer that a refusal allows, in tokens; None if it says nothing of it.
+    """Return the longest answer in tokens that a refusal allows, or None.
 
-    It is the largest number below what was asked for; a small one is of something else.
+    It is the largest number below `asked`; a small number means something else.
     """
     if not _OUTPUT.search(text):
         return None
-    below = [
-        each for each in map(_number_of, _ANY_NUMBER.findall(text)) if _LEAST_OUTPUT <= each < asked
-    ]
+    numbers = map(_number_of, _ANY_NUMBER.findall(text))
+    below = [each for each in numbers if _LEAST_OUTPUT <= each < asked]
     # Gemini: "from 1 (inclusive) to 65537 (exclusive)".
     return max(below) - ("(exclusive)" in text) if below else None
 
@@ -412,7 +393,7 @@ def _number_of(digits: str) -> int:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait that the headers ask for, at least 0; None if they do not say.
+    """Return the seconds to wait that the headers ask for, at least 0, or None.
 
     Source: RFC 9110 §10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's finer form.
     """

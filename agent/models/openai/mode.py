@@ -1,12 +1,12 @@
-"""What a server that speaks OpenAI's API does not take, learned from its refusals.
+"""The quirks of a server that speaks OpenAI's API, learned from its refusals.
 
-Servers differ in what they refuse: the chat templates of many models want strict roles or know no
-system message, others know a field by another name. Nobody documents it all, and it changes with
-the server's software. So a request goes out in the usual form; where the server refuses it in known
-words, the quirk that meets them is noted, and the request is made again in the other form.
+The chat templates of many models want strict roles or know no system message; other servers have
+another name for a field. It is not documented, and changes with the server's software. So a request
+is sent in the usual form; if the server refuses it in known words, the request is made again in the
+form that meets them.
 
-What was learned is valid for a server and a model, for a day, in this process: then a request goes
-out in the usual form, and a refusal teaches it again. `roles.py` and `wire.py` apply it.
+A quirk applies to a server and a model, for a day, in this process; then a refusal teaches it
+again. `wire.py` applies it.
 """
 
 import math
@@ -41,27 +41,27 @@ Quirk = Literal[
     "plain_schemas",
     "tool_parser_off",
 ]
-"""Ways in which a server differs.
+"""Differences of a server.
 
-- strict_roles: user and assistant by turns; no question right behind the results of tools.
-- no_system: it knows no system message; the text goes in front of the first question.
-- no_tools: it takes neither tools nor what belongs to them; earlier calls go as text.
-- no_null: a message that only calls needs a text, if an empty one.
-- one_call: an assistant message may hold one call alone.
+- strict_roles: user and assistant by turns; no question right after the results of tools.
+- no_system: no system message; its text is sent before the first question.
+- no_tools: no tools; earlier calls are sent as text.
+- no_null: a message of calls alone needs a text, even an empty one.
+- one_call: one call in an assistant message.
 - short_ids: ids of calls are nine letters or digits.
-- signed_calls: a call needs a signature, also one that another model made (Gemini 3).
-- reasoned: an answer needs `reasoning_content`, if an empty one (DeepSeek, Kimi).
-- blank_reasoning: an empty one is refused as well, an ellipsis is not (some versions of Kimi).
-- max_tokens, max_completion_tokens: what it calls the limit of the output.
-- no_stream_options, no_tool_choice: it does not know the field.
-- no_encrypted_reasoning: the model does not reason, so there is nothing to ask for (Responses).
-- plain_schemas: it knows only the common words of the JSON schemas of tools.
-- tool_parser_off: calls of tools come as text. Changes no request: the operator is told.
+- signed_calls: a call needs a signature, also that of another model (Gemini 3).
+- reasoned: an answer needs `reasoning_content`, even an empty one (DeepSeek, Kimi).
+- blank_reasoning: it must not be empty either, but an ellipsis is enough (some versions of Kimi).
+- max_tokens, max_completion_tokens: the field for the limit of the output.
+- no_stream_options, no_tool_choice: an unknown field.
+- no_encrypted_reasoning: the model does not reason (Responses).
+- plain_schemas: only the common words of JSON schemas in tools.
+- tool_parser_off: calls of tools come as text. Changes no request; it is reported to the operator.
 """
 Quirks = frozenset[Quirk]
 PARSER_OFF: Quirk = "tool_parser_off"
 Limit = Literal["window", "output"]
-"""What a refusal tells the size of: the window, or the longest answer that may be asked for."""
+"""A size that a refusal may name: of the window, or of the longest answer."""
 
 OFFICIAL_URL = "https://api.openai.com/v1"
 
@@ -74,12 +74,12 @@ _CALL_MARK = re.compile(
     re.IGNORECASE,
 )
 _CALL_CHARS = 200
-"""Behind such a mark the name of a tool follows within so many characters."""
+"""After such a mark the name of a tool follows within so many characters."""
 
 REFUSALS = frozenset({400, 422, 500})
-"""Statuses with which servers refuse a form; llama.cpp says 500 where a template raises."""
+"""Statuses of a refused form; llama.cpp says 500 if a template raises."""
 LOOK_AGAIN_S = 24 * 3600.0
-"""So long a quirk is kept to after it was learned. To learn it again costs one refusal."""
+"""How long a learned quirk is used. Learning it again costs one refusal."""
 
 _UNKNOWN = (
     r"(?:un(?:supported|known|recognized|expected)|not (?:supported|permitted|allowed|recognized)"
@@ -88,7 +88,6 @@ _UNKNOWN = (
 
 
 def _unknown(name: str) -> str:
-    """Return the pattern of a refusal of one field, in the words of several servers."""
     return rf"{_UNKNOWN}[^.]*\b{name}\b|\b{name}\b[^.]*{_UNKNOWN}"
 
 
@@ -122,9 +121,9 @@ _NO_SYSTEM = (
 _SHORT_IDS = r"alphanumeric strings? with length 9|a-z, A-Z, 0-9, with a length of 9"
 _ONE_CALL = r"only supports? single tool.calls?|parallel tool calls are not supported"
 _SCHEMAS = rf"{_UNKNOWN}.{{0,200}}(?:function_declarations|function\.parameters|json schema)"
-# In order: what says more first. Sources: the templates' own `raise_exception` (Llama 2 and 3.1,
-# Mistral, Gemma), and the texts of OpenAI, Mistral, Gemini, Perplexity, Ollama, vLLM, OpenRouter,
-# as their documentation and issue trackers quote them.
+# In order: the more specific ones first. Sources: `raise_exception` in templates (Llama, Mistral,
+# Gemma), and texts of OpenAI, Mistral, Gemini, Perplexity, Ollama, vLLM and OpenRouter, quoted by
+# their documentation and issue trackers.
 _SIGNS: tuple[tuple[Quirk, str], ...] = (
     ("signed_calls", r"missing an? .{0,3}thought_signature"),
     ("reasoned", _NO_REASONING),
@@ -141,7 +140,7 @@ _SIGNS: tuple[tuple[Quirk, str], ...] = (
     ("no_tool_choice", _unknown("tool_choice")),
     ("no_system", _NO_SYSTEM),
     ("strict_roles", _NOT_BY_TURNS),
-    # Older templates count every message, and say the same of each role that they do not know.
+    # Older templates count every message, and say the same of each unknown role.
     ("no_system", _NOT_BY_TURNS),
     ("no_tools", _NOT_BY_TURNS),
 )
@@ -154,21 +153,21 @@ _SENT_WITH: dict[Quirk, Quirks] = {
     "max_tokens": frozenset({"max_completion_tokens"}),
     "blank_reasoning": frozenset({"reasoned"}),
 }
-"""What can only be learned where something else was kept to."""
+"""Quirks that can only be learned from a request with these."""
 
 
 def is_official(base_url: str) -> bool:
-    """Return whether a URL is OpenAI's own."""
+    """Whether a URL is OpenAI's own."""
     return (urlsplit(base_url).hostname or "").endswith("api.openai.com")
 
 
 @dataclass(slots=True)
 class ServerMode:
-    """How requests to one server and model are formed, and how large they may be.
+    """The form and the sizes of requests to one server and model.
 
     Attributes:
-        server: The server and model, as the log names them.
-        usual: The quirks that are known without any refusal.
+        server: The server and model in the log.
+        usual: Quirks known without any refusal.
         now: Seconds since the epoch.
     """
 
@@ -180,46 +179,43 @@ class ServerMode:
 
     @property
     def quirks(self) -> Quirks:
-        """What the next request keeps to."""
+        """The quirks for the next request."""
         return _with(self.usual, self.learned)
 
     @property
     def learned(self) -> Quirks:
-        """What refusals of the last day taught; tool_parser_off until a call comes as one."""
+        """The quirks learned within the last day; tool_parser_off stays until a call comes."""
         since = self.now() - LOOK_AGAIN_S
         found = self._learned.items()
         return frozenset(each for each, at in found if at > since or each == PARSER_OFF)
 
     @property
     def window(self) -> int:
-        """The window that a refusal of the last day has shown; 0 for none."""
+        """The window that a refusal of the last day named, or 0."""
         tokens, seen, _ = self._limits.get("window", (0, 0.0, 0))
         return tokens if self.now() - seen < LOOK_AGAIN_S else 0
 
     def limit(self, limit: Limit, believed: int = 0) -> float:
-        """Return the tokens that a refusal of the last day told while this was believed; or inf."""
+        """Return the limit that a refusal of the last day named when this was believed; or inf."""
         tokens, seen, then = self._limits.get(limit, (0, 0.0, 0))
         return tokens if then == believed and self.now() - seen < LOOK_AGAIN_S else math.inf
 
     def keep_limit(self, limit: Limit, tokens: int, believed: int = 0) -> None:
-        """Keep requests within so many tokens from now on; `believed` were allowed so far."""
+        """Limit later requests to so many tokens; `believed` were allowed so far."""
         self._limits[limit] = tokens, self.now(), believed
         log.warning("server_mode_learned", server=self.server, quirk=limit, tokens=tokens)
 
     def keep_to(self, quirks: Iterable[Quirk]) -> None:
-        """Keep to quirks from now on: requests that kept to them were taken."""
+        """Use quirks from now on: requests in their form were accepted."""
         for quirk in sorted(quirks):
             if quirk not in self._learned:
-                # Not the server's words: it may repeat what it was sent.
+                # Without the server's words: they may repeat the request.
                 log.warning("server_mode_learned", server=self.server, quirk=quirk)
             self._learned.pop(_OPPOSITE.get(quirk, quirk), None)
             self._learned[quirk] = self.now()
 
     def note_calls(self, text: str, names: Iterable[str], *, called: bool) -> None:
-        """Learn from an answer to a request with tools whether calls come as calls, or as text.
-
-        `text` is all that was written, `names` are those of the tools.
-        """
+        """Learn from the text of an answer whether calls of the tools `names` come as text."""
         is_known = PARSER_OFF in self._learned
         if called and is_known:
             self._learned.pop(PARSER_OFF)
@@ -232,32 +228,32 @@ _MODES: dict[str, ServerMode] = {}
 
 
 def mode_of(server: str) -> ServerMode:
-    """Return what is known of a server and model: one object for all who ask in this process."""
+    """Return the one mode of a server and model in this process."""
     return _MODES.setdefault(server, ServerMode(server))
 
 
 def known_modes() -> list[ServerMode]:
-    """Return the modes of all servers that were asked."""
+    """Return the modes of all used servers."""
     return list(_MODES.values())
 
 
 def has_call(text: str, names: Iterable[str]) -> bool:
-    """Whether a call of one of the tools stands in a text, in the form of any family of models."""
+    """Whether a text has a call of one of the tools, in the form of any family of models."""
     marks = (text[mark.start() : mark.end() + _CALL_CHARS] for mark in _CALL_MARK.finditer(text))
     known = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     return any(known.search(each) for each in marks)
 
 
 def _with(quirks: Quirks, learned: Quirks) -> Quirks:
-    """Return quirks with those that were learned; of two opposites the learned one."""
+    """Add learned quirks, without the opposites of them."""
     return learned | {quirk for quirk in quirks if _OPPOSITE.get(quirk) not in learned}
 
 
 def meaning_of(refusal: str, known: Quirks) -> Quirk | None:
-    """Return what the words of a refusal say of a server; None for nothing that is known.
+    """Return the quirk that the words of a refusal name, or None.
 
-    `known` are the quirks that the refused request kept to, or that others before it did: a server
-    that refuses both of two forms is not asked for ever.
+    `known` are the quirks of the refused request and of those before it: a server that refuses both
+    of two forms is not asked forever.
     """
     for quirk, sign in _COMPILED:
         met = quirk in known or not _SENT_WITH.get(quirk, known) <= known
@@ -267,10 +263,7 @@ def meaning_of(refusal: str, known: Quirks) -> Quirk | None:
 
 
 class Negotiation:
-    """What becomes of the form of one request until the server takes or refuses it.
-
-    `build` makes the body that keeps to quirks.
-    """
+    """The form of one request until the server accepts it; `build` makes a body for quirks."""
 
     def __init__(self, mode: ServerMode, build: Callable[[Quirks], dict[str, Any]]) -> None:
         self._mode = mode
@@ -283,12 +276,12 @@ class Negotiation:
         return self._build(self._quirks)
 
     def goes_on(self, refusal: Refusal) -> bool:
-        """Return whether the server may take another form than the one that it refused."""
+        """Whether the server may accept another form."""
         if refusal.status not in REFUSALS:
             return False
         refused = self._build(self._quirks)
         known = self._quirks | self._learned
-        # What would change nothing of the request is not what it was refused for.
+        # A quirk that leaves the request unchanged is not the reason of the refusal.
         while (quirk := meaning_of(refusal.text, known)) is not None:
             other = _with(self._quirks, frozenset({quirk}))
             if self._build(other) != refused:
@@ -299,6 +292,6 @@ class Negotiation:
         return False
 
     def settle(self) -> None:
-        """Take note that the server took the request, in the form that it was made in."""
+        """Learn the form in which the server accepted the request."""
         if self._learned:
             self._mode.keep_to(self._learned & self._quirks)
