@@ -161,7 +161,7 @@ def parse_arguments(tool: Tool, raw: str) -> Any:
     """Return the typed arguments of a call.
 
     An empty text means no arguments, and a text is fixed where nothing is guessed (see
-    agent/models/arguments.py). Values are coerced where nothing is lost ("3" becomes 3).
+    agent/models/wire.py). Values are coerced where nothing is lost ("3" becomes 3).
 
     Raises:
         ToolError: Not JSON, not an object, or values that do not fit; one line for each.
