@@ -1,9 +1,9 @@
 """The agent's part of the settings tree; `gateway/settings/tree.py` reads it once."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,26 +25,6 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SecretSource(Protocol):
-    """Where a secret is kept."""
-
-    def read(self) -> str:
-        """Return it as it is now. May block.
-
-        Raises:
-            SecretUnreadable: It cannot be read, or there is none.
-        """
-        ...
-
-
-class Learner(Protocol):
-    """Somebody who keeps secrets out of what others read."""
-
-    def learn(self, secrets: Iterable[str]) -> None:
-        """Keep these out as well."""
-        ...
-
-
 class ReferencedSecret(SecretStr):
     """A secret that the settings refer to; its value is the newest that was read.
 
@@ -52,32 +32,30 @@ class ReferencedSecret(SecretStr):
         reference: As it stands in the settings.
     """
 
-    def __init__(self, value: str, reference: str, source: SecretSource) -> None:
-        """`value` is what was read there first."""
+    def __init__(self, value: str, reference: str, read: Callable[[], str]) -> None:
+        """Hold a value.
+
+        Args:
+            value: What was read first.
+            read: Returns the secret as it is now; the value before stays in use. May block.
+                Raises SecretUnreadable.
+        """
         super().__init__(value)
         self.reference = reference
-        self._source = source
-        self._told: list[Learner] = []
+        self.read = read
+        self._learners: list[Callable[[Iterable[str]], None]] = []
 
-    def tell(self, learner: Learner) -> None:
-        """Have somebody learn each later value before it is used."""
-        if learner not in self._told:
-            self._told.append(learner)
-
-    def read(self) -> str:
-        """Return what is there now; the value before stays in use. May block.
-
-        Raises:
-            SecretUnreadable: It cannot be read, or there is none.
-        """
-        return self._source.read()
+    def tell(self, learn: Callable[[Iterable[str]], None]) -> None:
+        """Hand each later value to `learn` before it is used, so that others cannot read it."""
+        if learn not in self._learners:
+            self._learners.append(learn)
 
     def take(self, value: str) -> bool:
-        """Use another value from now on; whether it is another one."""
+        """Use a value from now on; return whether it is another one."""
         if value == self._secret_value:
             return False
-        for learner in self._told:
-            learner.learn([value])
+        for learn in self._learners:
+            learn([value])
         self._secret_value = value
         return True
 
@@ -253,13 +231,6 @@ TAINTED_ROWS = (
 """The default rows for tainted turns; what guests may not do holds always."""
 
 
-def web_address(url: str | None) -> str | None:
-    """Validate the scheme of an address."""
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise ValueError("must begin with http:// or https://")
-    return url
-
-
 class PolicySettings(Section):
     """Who may have which tool called, and about which calls a person is asked.
 
@@ -388,7 +359,12 @@ class McpServerSettings(Section):
     tools: tuple[str, ...] | None = None
     read_only: tuple[str, ...] = ()
 
-    _url = field_validator("url")(web_address)
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return url
 
     @property
     def is_confined_by_word(self) -> bool:

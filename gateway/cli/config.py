@@ -38,7 +38,7 @@ from gateway.settings.loading import (
     load_settings,
     read_foreign,
 )
-from gateway.settings.references import refers
+from gateway.settings.references import unresolved
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
 from gateway.settings.tree import mark_of, plain
@@ -194,7 +194,7 @@ def _check_another(file: Path, home: Path) -> None:
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, file))) from exc
     # The value behind a reference is not known.
-    if wrong := [f"{key}: {text}" for key, text in found if not refers(values.get(key))]:
+    if wrong := [f"{key}: {text}" for key, text in found if not any(unresolved(values.get(key)))]:
         raise SettingsError("\n".join(located(SettingsError("\n".join(wrong)), file)))
     say(f"{file}: its keys and values are valid. It is not in use, so it was not tried. With it:")
     for line in [*of_settings(settings)] or ["a gateway runs nothing but itself"]:

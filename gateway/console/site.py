@@ -129,7 +129,7 @@ class Console:
             self._templates.filters.update(wording.filters(settings.sessions.timezone))
             self._redactor.learn(secret_values(settings))
             for _, secret in references_in(settings):
-                secret.tell(self._redactor)
+                secret.tell(self._redactor.learn)
             self._told_by = settings
 
     def routes(self) -> list[web.RouteDef]:

@@ -136,7 +136,7 @@ def change_logging(settings: Settings) -> None:
     if isinstance(sink, Sink):
         sink.redactor.learn(secret_values(settings))
         for _, secret in references_in(settings):
-            secret.tell(sink.redactor)
+            secret.tell(sink.redactor.learn)
         for each in structlog.get_config()["processors"]:
             if isinstance(each, Tapped):
                 each.write_from(number)

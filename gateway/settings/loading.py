@@ -256,7 +256,7 @@ def redactor_of(settings: Settings) -> Redactor:
     """Return what masks every secret of the settings, those that are read later included."""
     redactor = Redactor(secret_values(settings))
     for _, secret in references_in(settings):
-        secret.tell(redactor)
+        secret.tell(redactor.learn)
     return redactor
 
 

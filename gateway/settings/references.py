@@ -6,8 +6,8 @@
     keyring:SERVICE/NAME     the keyring of the system (the library `keyring`, an extra)
     command:PROGRAM ARGS     what a program writes, run without a shell
 
-Each is read at the start, and again when its value may have changed. Nothing here tells a value, or
-what a program wrote, to anybody.
+Each is read at the start, and again when its value may have changed. No error names a value, nor
+what a program wrote.
 """
 
 import os
@@ -15,7 +15,7 @@ import shlex
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -41,8 +41,8 @@ class References:
     """Puts secrets in the place of what refers to them.
 
     Attributes:
-        problems: Where a secret cannot be read: its place in the tree, and why.
-        warnings: Where others may read it: its place, and what to do.
+        problems: Secrets that cannot be read: the place in the tree, and why.
+        warnings: Secrets that others may read: the place, and what to do.
     """
 
     def __init__(
@@ -57,62 +57,38 @@ class References:
         self.warnings: list[tuple[KeyPath, str]] = []
 
     def resolved(self, value: Any, path: KeyPath = ()) -> Any:
-        """Return a value of the tree with its secrets; itself where it refers to none."""
+        """Return a value of the tree with its secrets."""
         match value:
-            case ReferencedSecret():
-                return value
             case SecretStr():
                 return self._secret(value, path)
             case BaseModel():
-                return self._model(value, path)
+                found = {name: self.resolved(item, (*path, name)) for name, item in value}
+                # Only what differs: a copy notes these fields as given, which counts.
+                changed = {name: new for name, new in found.items() if new != getattr(value, name)}
+                return value.model_copy(update=changed) if changed else value
             case tuple() | list():
-                items = [self.resolved(item, (*path, n)) for n, item in enumerate(value)]
-                return value if _are_same(items, value) else type(value)(items)
+                return type(value)(self.resolved(item, (*path, n)) for n, item in enumerate(value))
             case dict():
-                found = {key: self.resolved(item, (*path, key)) for key, item in value.items()}
-                return value if _are_same(found.values(), value.values()) else found
+                return {key: self.resolved(item, (*path, key)) for key, item in value.items()}
             case _:
                 return value
 
-    def _model(self, model: BaseModel, path: KeyPath) -> BaseModel:
-        # Only what differs: which fields were given counts, and a copy notes those as given.
-        names = type(model).model_fields
-        found = {name: self.resolved(getattr(model, name), (*path, name)) for name in names}
-        changed = {name: new for name, new in found.items() if new is not getattr(model, name)}
-        return model.model_copy(update=changed) if changed else model
-
     def _secret(self, secret: SecretStr, path: KeyPath) -> SecretStr:
         reference = secret.get_secret_value()
-        if not is_reference(reference):
+        if isinstance(secret, ReferencedSecret) or not is_reference(reference):
             return secret
         known = self._known.get(path)
         if known is not None and known.reference == reference:
             return known
-        source = _Source(reference, self._environ)
+        read = partial(read_secret, reference, self._environ)
         try:
-            value = source.read()
+            value = read()
         except SecretUnreadable as exc:
             self.problems.append((path, f"{told(reference)} {exc}"))
             return secret
         if warning := _open_to_others(reference):
             self.warnings.append((path, warning))
-        return ReferencedSecret(value, reference, source)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """`agent.settings.SecretSource`: what a reference names."""
-
-    reference: str
-    environ: Mapping[str, str]
-
-    def read(self) -> str:
-        """Return the secret as it is now."""
-        return read_secret(self.reference, self.environ)
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    return all(each is before for each, before in zip(one, other, strict=True))
+        return ReferencedSecret(value, reference, read)
 
 
 def is_reference(text: str) -> bool:
@@ -121,13 +97,8 @@ def is_reference(text: str) -> bool:
     return bool(colon) and kind in _READERS
 
 
-def refers(value: Any) -> bool:
-    """Whether a value of the tree is or contains an unresolved reference."""
-    return next(unresolved(value), None) is not None
-
-
 def unresolved(value: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each unresolved reference with its place."""
+    """Yield each unresolved reference in a value of the tree, with its place."""
     for path, secret in secrets_in(value):
         text = secret.get_secret_value()
         if not isinstance(secret, ReferencedSecret) and is_reference(text):
@@ -179,18 +150,14 @@ def references_in(value: Any) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
 
 def _of_file(path: str, _environ: Mapping[str, str]) -> str:
     try:
-        return _text_of(Path(path).expanduser())
+        file = Path(path).expanduser()
+        # A pipe or a device would hold the start, or never end.
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise SecretUnreadable("is no file")
+        with file.open("rb") as opened:
+            return _text(opened.read(MOST_BYTES + 1))
     except RuntimeError as exc:
         raise SecretUnreadable("names a user that there is not") from exc
-
-
-def _text_of(path: Path) -> str:
-    try:
-        # A pipe or a device would hold the start, or never end.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise SecretUnreadable("is no file")
-        with path.open("rb") as file:
-            return _text(file.read(MOST_BYTES + 1))
     except OSError as exc:
         raise SecretUnreadable(f"cannot be read: {exc.strerror}") from exc
 
@@ -217,7 +184,7 @@ def _of_systemd(name: str, environ: Mapping[str, str]) -> str:
         raise SecretUnreadable(f"cannot be read: systemd hands over nothing here ({CREDENTIALS})")
     if name in {"", ".", ".."} or "/" in name:
         raise SecretUnreadable("is no name of a credential")
-    return _text_of(Path(folder, name))
+    return _of_file(str(Path(folder, name)), environ)
 
 
 def _of_keyring(place: str, _environ: Mapping[str, str]) -> str:
@@ -252,28 +219,24 @@ def _of_command(line: str, environ: Mapping[str, str]) -> str:
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # What it says there may hold what it was asked for.
+            # It may hold the secret.
             stderr=subprocess.DEVNULL,
             env=dict(environ),
             start_new_session=True,
         )
     except OSError as exc:
         raise SecretUnreadable(f"cannot be run: {exc.strerror}") from exc
-    return _text(_output_of(process))
-
-
-def _output_of(process: "subprocess.Popen[bytes]") -> bytes:
     with process:
         try:
             output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # What it has started, too: that would hold the pipe, and so the end of `with`.
+            # With what it has started: that would hold the pipe, and so the end of `with`.
             kill_group(process.pid)
             # Not `from`: that error holds what was written.
             raise SecretUnreadable(f"took longer than {COMMAND_TIMEOUT_S:g} s") from None
     if process.returncode:
         raise SecretUnreadable(f"failed with exit code {process.returncode}")
-    return output
+    return _text(output)
 
 
 _READERS = {
@@ -288,11 +251,7 @@ _READERS = {
 def _open_to_others(reference: str) -> str:
     """Return a warning about a file that every user of the machine may read; "" for none."""
     kind, _, rest = reference.partition(":")
-    if kind != "file":
+    path = Path(rest).expanduser() if kind == "file" else None
+    if path is None or not path.stat().st_mode & stat.S_IROTH:
         return ""
-    path = Path(rest).expanduser()
-    try:
-        is_open = path.stat().st_mode & stat.S_IROTH
-    except OSError:
-        return ""
-    return f"{path} can be read by every user of this machine; chmod 600 it" if is_open else ""
+    return f"{path} can be read by every user of this machine; chmod 600 it"

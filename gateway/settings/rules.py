@@ -3,8 +3,9 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,7 +38,7 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _short_secrets(values)
     yield from _wrong_urls(values)
     yield from _auxiliary_server(settings)
-    yield from _weak_token(settings)
+    yield from _weak_tokens(settings)
     yield from _identity_provider(settings)
     yield from _accounts(settings)
     yield from _owners(settings)
@@ -45,12 +46,10 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _groups(settings)
     yield from _storage(settings)
     yield from _examples(settings)
-    yield from _terminal(settings)
-    yield from _programs(settings)
-    yield from _sandbox(settings)
-    yield from _embeddings(settings)
+    yield from _places(settings)
+    yield from _overlaps(settings)
     yield from _alerts(settings)
-    yield from _telemetry(settings)
+    yield from _extras(settings)
 
 
 def _alerts(settings: Settings) -> Iterator[Contradiction]:
@@ -62,23 +61,15 @@ def _alerts(settings: Settings) -> Iterator[Contradiction]:
             yield "alerts.to", f"{chat!r} {text}"
         elif not any(each.is_on for each in settings.platforms.accounts(name)):
             yield "alerts.to", f"{chat!r}: {name} is off; set its token"
-    url = alerts.webhook and alerts.webhook.get_secret_value()
-    if url and not url.startswith(("http://", "https://")):
-        # Not the value: it may hold a token.
-        yield "alerts.webhook", "must begin with http:// or https://"
     if alerts.webhook_secret is not None and alerts.webhook is None:
         yield "alerts.webhook_secret", "signs nothing without alerts.webhook"
 
 
-def _telemetry(settings: Settings) -> Iterator[Contradiction]:
-    wanted = settings.telemetry.otlp_endpoint is not None
+def _extras(settings: Settings) -> Iterator[Contradiction]:
     # Other libraries bring parts of that package along.
     there = find_spec("opentelemetry") and find_spec("opentelemetry.sdk")
-    if wanted and there is None:
+    if settings.telemetry.otlp_endpoint is not None and there is None:
         yield "telemetry.otlp_endpoint", "needs the extra: pip install 'parley[otel]'"
-
-
-def _embeddings(settings: Settings) -> Iterator[Contradiction]:
     block = settings.auxiliary.embeddings
     if block.is_set and block.model is None:
         yield "auxiliary.embeddings.model", "is required: no model is the default"
@@ -131,10 +122,12 @@ def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:
 
 def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
     for name, value in values.items():
+        is_url = name.endswith(("_url", "_endpoint", ".webhook")) and value is not None
         schemes = ("ws://", "wss://") if name.endswith("gateway_url") else ("http://", "https://")
-        # A secret one is no web page's: `_storage` looks at it.
-        is_url = name.endswith("_url") and isinstance(value, str)
-        if is_url and not value.startswith(schemes):
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        # `_storage` checks those of databases.
+        if is_url and not name.startswith("storage.") and not text.startswith(schemes):
+            # Not the value: it may hold a token.
             yield name, f"must begin with {' or '.join(schemes)}"
 
 
@@ -146,16 +139,18 @@ def _auxiliary_server(settings: Settings) -> Iterator[Contradiction]:
             yield f"auxiliary.{name}.provider", text
 
 
-def _weak_token(settings: Settings) -> Iterator[Contradiction]:
-    token = settings.web.token
-    if token is None or len(token) < MIN_SECRET_CHARS:
-        return
-    if is_weak_token(token.get_secret_value()):
+def _weak_tokens(settings: Settings) -> Iterator[Contradiction]:
+    """Yield what a caller who reaches the port could guess."""
+    token, metrics = settings.web.token, settings.metrics.token
+    # A shorter one is refused anyway.
+    if token and len(token) >= MIN_SECRET_CHARS and is_weak_token(token.get_secret_value()):
         text = (
             f"must have at least {MIN_TOKEN_CHARS} characters, {MIN_TOKEN_KINDS} of them different:"
             " it lets whoever knows it in as the owner. Leave it out, and Parley makes one"
         )
         yield "web.token", text
+    if metrics is not None and len(metrics) < MIN_TOKEN_CHARS:
+        yield "metrics.token", f"must have at least {MIN_TOKEN_CHARS} characters"
 
 
 def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
@@ -286,50 +281,37 @@ def _examples(settings: Settings) -> Iterator[Contradiction]:
         yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
 
 
-def _terminal(settings: Settings) -> Iterator[Contradiction]:
-    """Yield what would let confined commands read Parley's own files, or other chats' files."""
-    terminal = settings.tools.terminal
-    if "terminal" in settings.tools.enabled and terminal.confine:
-        for path, own in _overlaps(settings, (*map(Path, SYSTEM), *terminal.readable)):
-            text = f"commands may read {path}, which overlaps with {own}; choose other places"
-            yield "tools.terminal.readable", text
-
-
-def _programs(settings: Settings) -> Iterator[Contradiction]:
-    """Yield the same of programs of MCP servers, and paths that could never match anything."""
-    for name, server in settings.tools.mcp.items():
-        if server.command is None or server.confined is False:
-            continue
-        named = (*server.readable, *server.writable, *([server.cwd] if server.cwd else []))
-        key = f"tools.mcp.{name}"
-        for path in named:
+def _places(settings: Settings) -> Iterator[Contradiction]:
+    """Yield paths and hosts of tools that could never match anything."""
+    for key, paths in _readable(settings):
+        for path in paths:
             if not path.is_absolute():
                 yield key, f"'{path}' must be an absolute path, such as /srv/notes"
-        for path, own in _overlaps(settings, named):
-            yield key, f"it may use {path}, which overlaps with {own}; choose other places"
-
-
-def _overlaps(settings: Settings, paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield the paths that hold, or lie in, what is Parley's own, with that."""
-    root = settings.tools.workspace.root
-    for own in (settings.home, *([root] if root else [])):
-        for path in paths:
-            mine, theirs = own.resolve(), path.resolve()
-            if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
-                yield path, own
-
-
-def _sandbox(settings: Settings) -> Iterator[Contradiction]:
-    """Yield paths and hosts of the sandbox that could never match anything."""
-    for path in settings.tools.terminal.readable:
-        if not path.is_absolute():
-            yield (
-                "tools.terminal.readable",
-                f"'{path}' must be an absolute path, such as /opt/tools",
-            )
     for host in settings.tools.fetch.allow_hosts:
         if "/" in host:
-            text = (
-                f"{host!r} must be a host or host:port without scheme and path, such as wiki.local"
-            )
-            yield "tools.fetch.allow_hosts", text
+            text = "must be a host or host:port without scheme and path, such as wiki.local"
+            yield "tools.fetch.allow_hosts", f"{host!r} {text}"
+
+
+def _readable(settings: Settings) -> Iterator[tuple[str, list[Path]]]:
+    """Yield the paths that commands, and programs of MCP servers, may use by the settings."""
+    yield "tools.terminal.readable", [*settings.tools.terminal.readable]
+    for name, server in settings.tools.mcp.items():
+        if server.command is not None and server.confined is not False:
+            cwd = [server.cwd] if server.cwd else []
+            yield f"tools.mcp.{name}", [*server.readable, *server.writable, *cwd]
+
+
+def _overlaps(settings: Settings) -> Iterator[Contradiction]:
+    """Yield paths that overlap with Parley's own files, or with other chats' files."""
+    tools = settings.tools
+    own = [settings.home, *([tools.workspace.root] if tools.workspace.root else [])]
+    for key, named in _readable(settings):
+        paths, use = named, "it may use"
+        if key == "tools.terminal.readable":
+            is_on = "terminal" in tools.enabled and tools.terminal.confine
+            paths, use = [*map(Path, SYSTEM), *named] if is_on else [], "commands may read"
+        for mine, path in product(own, paths):
+            here, there = mine.resolve(), path.resolve()
+            if here.is_relative_to(there) or there.is_relative_to(here):
+                yield key, f"{use} {path}, which overlaps with {mine}; choose other places"

@@ -1,8 +1,7 @@
 """The settings: one frozen tree of sections, and the keys that it has.
 
-The keys are derived from the sections, so that the environment, the error messages, `parley config
-show` and the check of docs/configuration.md cannot disagree with the tree. `load_settings` reads
-the values.
+The environment, the error messages, `parley config show` and the check of docs/configuration.md use
+these keys. `load_settings` reads the values.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +12,7 @@ from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    create_model,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, create_model, field_validator
 
 from adapters.registry import AccountSettings, account_types
 from adapters.web.platform import WebSettings
@@ -34,10 +26,15 @@ from agent.settings import (
     PluginSettings,
     Section,
     ToolSettings,
-    web_address,
 )
 
 S = TypeVar("S", bound=type[Section])
+
+
+def _with_fields(section: S, fields: Mapping[str, Any]) -> S:
+    """Add a field for each registered platform to a section."""
+    made = {"__base__": section, "__module__": __name__, **fields}
+    return cast("S", create_model(section.__name__, __doc__=section.__doc__, **made))
 
 
 def list_for_each_platform(section: S) -> S:
@@ -54,11 +51,6 @@ def accounts_for_each_platform(section: S) -> S:
     return _with_fields(section, fields)
 
 
-def _with_fields(section: S, fields: Mapping[str, Any]) -> S:
-    made = {"__base__": section, "__module__": __name__, **fields}
-    return cast("S", create_model(section.__name__, __doc__=section.__doc__, **made))
-
-
 class BudgetSettings(Section):
     """Spending limits per day in US dollars; null: none."""
 
@@ -69,8 +61,7 @@ class BudgetSettings(Section):
 class QuotaSettings(Section):
     """What one sender may have in a day; null: any amount. Owners are exempt.
 
-    `messages_per_day`: within 24 hours. `tokens_per_day`: of all calls of
-    models for the sender since midnight; a message that comes after them is not taken.
+    `messages_per_day`: within 24 hours. `tokens_per_day`: of the sender's calls since midnight.
     """
 
     messages_per_day: int | None = Field(default=None, ge=1)
@@ -110,11 +101,10 @@ class SessionSettings(Section):
 
 
 class GroupRule(Section):
-    """What holds in a group: when to answer, whom, and whether the rest is read along.
+    """When the bot answers in a group, whom, and whether it reads the rest along.
 
-    `respond`: to what addresses the bot, to everything, or never. `context`: what was said to
-    others is told with the next answer there. `senders`: those who are allowed, or anyone there
-    (without tools that have side effects).
+    `context`: what was said to others is part of the next question. `senders`: "anyone" without
+    tools that have side effects.
     """
 
     respond: Literal["mention", "always", "never"] = "mention"
@@ -140,8 +130,8 @@ class PeopleSettings(Section):
 class AccessSettings(PeopleSettings):
     """Who may talk to the bot, and what it listens to.
 
-    `groups`: rules by `platform:chat`, `platform:*` or `*`, the closest one holds. `rate_per_min`:
-    messages that one sender may send in a minute; 0 for any number, owners are exempt.
+    `groups`: rules by `platform:chat`, `platform:*` or `*`; the closest one applies.
+    `rate_per_min`: messages from one sender in a minute; 0 for any number, owners are exempt.
     """
 
     groups: Mapping[str, GroupRule] = Field(default={})
@@ -180,24 +170,19 @@ class PlatformSettings(Section):
 
 
 MOST_DAYS = 100_000
-MOST_BYTES = 10**15
 Days = Annotated[int, Field(ge=1, le=MOST_DAYS)]
 
 
-SERVERS = ("postgresql://", "postgres://")
-
-
 def is_server(url: str) -> bool:
-    """Whether a `storage.url` names a server, and no file."""
-    return url.startswith(SERVERS)
+    """Whether a `storage.url` names a server, not a file."""
+    return url.startswith(("postgresql://", "postgres://"))
 
 
 class StorageSettings(Section):
-    """Where the data lies; `url` null: SQLite in PARLEY_HOME.
+    """Where the data is; `url` null: SQLite in PARLEY_HOME.
 
-    Of a server alone: `direct_url`: past a pooler which lends a session for one transaction, and
-    whose address is `url`. `connections`: for transactions and reads. `migrate`: "run" at the
-    start, or "wait" until `parley db migrate` has done it.
+    For a server alone: `direct_url` leads past a pooler, whose address is `url`. `migrate`: "run"
+    at the start, or "wait" for `parley db migrate`.
     """
 
     url: SecretStr | None = None
@@ -213,16 +198,15 @@ class StorageSettings(Section):
 
 
 class RetentionSettings(Section):
-    """How long what is stored is kept, in days; null: until `parley forget`.
+    """Days for which data is kept; null: until `parley forget`.
 
-    `transcript_days`: messages out of view, and conversations that rest for so long, with their
-    words in the search index, the steps of their turns and the answers as they were sent.
-    `audit_days`: what the console's *Tool calls* shows.
+    `transcript_days`: messages out of view, and conversations at rest, with their words in the
+    search index, the steps of their turns and the answers as they were sent.
     """
 
     transcript_days: Days | None = None
     files_days: Days | None = None
-    files_max_bytes: int | None = Field(default=None, ge=0, le=MOST_BYTES)
+    files_max_bytes: int | None = Field(default=None, ge=0, le=10**15)
     # Budgets sum up the current day, which is two by the clock of another place.
     ledger_days: int | None = Field(default=None, ge=2, le=MOST_DAYS)
     audit_days: Days | None = None
@@ -234,10 +218,7 @@ class RetentionSettings(Section):
 
 
 class BackupSettings(Section):
-    """Backups on a timer; `to` null: none. Their folder may be relative to PARLEY_HOME.
-
-    `every_h`: hours between two. `keep`: whole ones that stay.
-    """
+    """Backups on a timer; `to` null: none, else a folder, which may be relative to PARLEY_HOME."""
 
     to: Path | None = None
     every_h: int = Field(default=24, ge=1, le=8_784)
@@ -245,11 +226,10 @@ class BackupSettings(Section):
 
 
 class AlertSettings(Section):
-    """What owners are told of without asking, and where (docs/alerts.md).
+    """Which chats and webhook owners' alerts go to (docs/alerts.md).
 
     `to`: chats as `platform:chat` or `platform:account:chat`; none: the owners' direct chats.
-    `webhook` is told where no chat was shown an alert within a minute, or always; with a secret
-    its requests are signed. `disk_free_bytes`: less room than that is a trouble.
+    `webhook_when`: "unheard" if no chat was shown an alert within a minute.
     """
 
     # What posts runs beside the gateway, or does not.
@@ -284,40 +264,26 @@ class LoggingSettings(Section):
 
 
 class MetricsSettings(Section):
-    """`/metrics` on the web port; `token`: for who does not come from this machine directly."""
+    """`/metrics` on the web port; `token`: for callers from other machines."""
 
     token: SecretStr | None = None
-
-    @field_validator("token")
-    @classmethod
-    def _long_enough(cls, token: SecretStr | None) -> SecretStr | None:
-        if token is not None and len(token.get_secret_value()) < LEAST_TOKEN_CHARS:
-            raise ValueError(f"must have at least {LEAST_TOKEN_CHARS} characters")
-        return token
 
 
 class TelemetrySettings(Section):
     """Traces for an OpenTelemetry collector; `otlp_endpoint` null: none.
 
     `otlp_endpoint`: of OTLP over HTTP, with or without its path `/v1/traces`. OpenTelemetry's own
-    variables say which headers are sent, and which part of the messages is traced.
+    variables set the headers and the sampling.
     """
 
     otlp_endpoint: str | None = None
-
-    _otlp_endpoint = field_validator("otlp_endpoint")(web_address)
-
-
-LEAST_TOKEN_CHARS = 16
-"""Of a secret that anybody may try who reaches the port."""
 
 
 Mark = Literal["live", "next-turn", "restart"]
 """When a changed setting takes effect in a running gateway; in the annotation of its field.
 
-live: what comes next uses it, within a second or so of the reload. next-turn: turns that begin
-after the reload use it, one that is under way keeps its settings. restart: it waits for the next
-start of the gateway. Stories prove the first two kinds key by key (tests/stories).
+live: within a second or so of the reload. next-turn: for turns that begin after the reload.
+restart: at the next start of the gateway. Stories prove the first two key by key (tests/stories).
 """
 
 
@@ -371,10 +337,8 @@ class Key:
     Attributes:
         pattern: Names from the root; `INDEX` stands for the position in a list of blocks.
         kind: section (has keys), blocks (a list of sections), json (a list or map), value.
-        secret: The value must not be shown.
         default: None for a section.
-        mark: When a change takes effect.
-        block: What the values of a map are, where they are sections.
+        block: The section that each value of a map is, if they are sections.
     """
 
     pattern: tuple[str, ...]
@@ -386,7 +350,7 @@ class Key:
 
     @property
     def lone_block(self) -> bool:
-        """Whether one block may stand where the list is expected."""
+        """Whether one block may be given in place of the list."""
         return self.kind == "blocks" and bool(self.default)
 
 
@@ -404,7 +368,7 @@ class Keys:
         return self._keys.get(tuple(INDEX if isinstance(step, int) else step for step in path))
 
     def complete(self, path: KeyPath) -> tuple[KeyPath, KeyPath | None]:
-        """Insert the position 0 that may be left out where there is one block.
+        """Insert the position 0 that may be left out if there is one block.
 
         Returns:
             The full path, and the path of the list whose position was left out, if any.
@@ -433,16 +397,12 @@ class Keys:
 
 @cache
 def all_keys() -> Keys:
-    """Return the keys of the settings; they are looked for once, in the classes of all sections."""
+    """Return the keys of the settings."""
     return Keys(Settings)
 
 
 def mark_of(path: KeyPath) -> Mark:
-    """Return when a change of a key takes effect; what is inside a map has the mark of the map.
-
-    Raises:
-        KeyError: Nothing around the path is a key.
-    """
+    """Return when a change of a key takes effect; what is inside a map has the mark of the map."""
     return all_keys().around(all_keys().complete(path)[0]).mark
 
 
@@ -489,8 +449,8 @@ def plain(value: Any, secret: Writer, text: Writer = str) -> Any:
     """Return a value of the tree as JSON data.
 
     Args:
-        secret: Writes a secret; None leaves it out.
-        text: Writes a text, and a path as one.
+        secret: Writes a secret; returns None to leave it out.
+        text: Writes a text or a path.
     """
     match value:
         case SecretStr():
@@ -561,9 +521,8 @@ def _walk(model: type[BaseModel], path: tuple[str, ...], around: Mark | None) ->
 
 def _block(annotation: Any) -> type[BaseModel] | None:
     """Return the section that each value of a map is, None for other values."""
-    values = get_args(annotation)[-1:] if get_origin(annotation) in {dict, Mapping} else ()
-    sections = (each for each in values if isinstance(each, type) and issubclass(each, BaseModel))
-    return next(sections, None)
+    of = get_args(annotation)[-1] if get_origin(annotation) in {dict, Mapping} else None
+    return of if isinstance(of, type) and issubclass(of, BaseModel) else None
 
 
 def has_secrets(block: type[BaseModel], *names: str) -> bool:
