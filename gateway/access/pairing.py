@@ -106,12 +106,10 @@ class Pairing:
     limits: AdmissionLimits
     renderers: Mapping[tuple[str, str], Renderer]
 
-    def try_code(
+    def code_of(
         self, conn: Connection, message: InboundMessage
-    ) -> Literal["right", "wrong", "refused"] | None:
-        """Compare a direct message with the first owner's code; counts wrong ones.
-
-        The right one is used up by this.
+    ) -> Literal["right", "wrong"] | None:
+        """Compare a direct message with the first owner's code.
 
         Returns:
             None where the message is no code, or no first owner is wanted.
@@ -123,21 +121,12 @@ class Pairing:
         wanted = members.owner_code(conn)
         if wanted is None:
             return None
-        source = source_of(message)
-        whose, item = (source, message.sender), (source, message.dedupe_key)
-        limits = self.limits
-        # One person is limited, and all together: a guesser may have many accounts.
-        if not (limits.tries.has_room(whose, item) and limits.all_tries.has_room(None, item)):
-            return "refused"
-        if same_code(code, wanted):
-            # None where another one has used it at the same moment.
-            return "right" if members.take_owner_code(conn, wanted) else None
-        limits.tries.count(whose, item)
-        limits.all_tries.count(None, item)
-        return "wrong"
+        return "right" if same_code(code, wanted) else "wrong"
 
-    def bind(self, conn: Connection, message: InboundMessage) -> None:
-        """Make the sender the first owner, whose code was right."""
+    def bind(self, conn: Connection, message: InboundMessage) -> bool:
+        """Make the sender of the code the first owner; False if another one has used it by now."""
+        if not members.take_owner_code(conn, code_in(message.text) or ""):
+            return False
         whom = (message.address.platform, message.sender)
         name = shown_name(message.sender_name)
         members.let_in(conn, whom, name, "owner", granted_by="code")
@@ -145,6 +134,7 @@ class Pairing:
         members.drop_requests(conn, *whom)
         who_is = ":".join(whom)
         audit_log.append(conn, AuditEntry("owner_bound", by=who_is, subject=who_is))
+        return True
 
     def takes_request(self, conn: Connection, message: InboundMessage) -> bool:
         """Whether a stranger gets a code for this message, and owners are asked."""
@@ -214,23 +204,23 @@ class Pairing:
                 self._owners.say(conn, chat, key, MORE_REQUESTS)
         return told
 
-    def point_to_door(self, conn: Connection, message: InboundMessage) -> int | None:
+    def point_to_door(self, conn: Connection, message: InboundMessage) -> set[int]:
         """Tell a stranger who mentions the bot where to ask to be let in; once a day.
 
         It is a reply in the channel, and opens no thread. Only on platforms where a bot's profile
         does not show how to ask.
 
         Returns:
-            The conversation that holds what is said; None where nothing is.
+            The conversation that holds what is said, if anything is.
         """
         here = message.address
         if self.access.settings.mode != "pairing" or not _answers_strangers(here.platform):
-            return None
+            return set()
         key = f"door:{source_of(message)}:{message.sender}:{datetime.now(UTC):%Y-%m-%d}"
         if _is_said(conn, key):
-            return None
-        if not self.limits.doors.count(source_of(message), message.dedupe_key):
-            return None
+            return set()
+        if self.limits.count(message, ["doors"]):
+            return set()
         # A thread that an answer would open has the id of the message (decision 087).
         opened = here.thread == message.message_ref
         place = replace(here, thread=None) if opened else here
@@ -240,7 +230,7 @@ class Pairing:
         render = self.renderers[here.platform, here.account]
         parts = parts_of(render, key, WHERE_TO_ASK, reply_to=message.message_ref)
         outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head)
-        return int(row.id)
+        return {row.id}
 
     @property
     def _owners(self) -> Owners:
@@ -255,7 +245,7 @@ class Pairing:
     ) -> set[int]:
         """Tell owners of a request: one by one, or that there are many; returns where."""
         is_one_by_one = members.asked_lately(conn) <= NOTICES_PER_HOUR
-        if not is_one_by_one and not self.limits.summaries.count(None, message.dedupe_key):
+        if not is_one_by_one and self.limits.count(message, ["summaries"]):
             return set()
         text = MORE_REQUESTS
         choices: tuple[Choice, ...] = ()

@@ -20,7 +20,7 @@ from adapters.registry import BUILT_IN
 from adapters.web.platform import WebSettings
 from agent.ports import InquiryKind
 from agent.tools.policy import FOR_OWNERS
-from gateway.access.rate_limits import DAY_S, HOUR_S, MINUTE_S, SlidingWindow
+from gateway.access.rate_limits import DAY_S, MINUTE_S
 from gateway.settings.tree import AccessSettings, GroupRule, QuotaSettings
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.people import members, web_users
@@ -267,28 +267,27 @@ class Owners:
 
 
 class Quotas:
-    """What a sender may have in a day: messages, files, tokens.
+    """What a sender may have in a day: messages, tokens.
 
-    Counted from rows of the inbox, of files and of the ledger, and only where there is a limit.
+    Counted from rows of the inbox and of the ledger, and only where there is a limit.
+
+    Attributes:
+        is_any: Whether anything is limited.
     """
 
     def __init__(self, settings: QuotaSettings | None = None, timezone: str = "UTC") -> None:
         """Have these limits, or none; a day of tokens begins at midnight in the zone."""
         self._settings = settings or QuotaSettings()
+        self.is_any = self._settings != QuotaSettings()
         self._zone = ZoneInfo(timezone)
-        self._told = SlidingWindow(1, HOUR_S)
 
     def refusal(self, conn: Connection, message: InboundMessage) -> str | None:
         """Return what the sender of too much is told; None where it is not too much.
 
-        One statement for each quota that is set. It is empty where they were told within the last
-        hour.
+        One statement for each quota that is set.
         """
         whose = f"{message.address.platform}:{message.sender}"
-        told = self._tokens_used_up(conn, whose) or self._messages_used_up(conn, message)
-        if told is None:
-            return None
-        return told if self._told.count(whose, arrivals.key_of(message)) else ""
+        return self._tokens_used_up(conn, whose) or self._messages_used_up(conn, message)
 
     def _messages_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
         if (limit := self._settings.messages_per_day) is None:

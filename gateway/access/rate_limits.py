@@ -4,12 +4,22 @@
 """
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from adapters.base import Clock
 from adapters.door import OWNER, End, LimitReached, Reach, Requester, Visitor, network_of
+from adapters.messages import InboundMessage
+
+OfSender = Literal["messages", "urgent", "overheard", "notices", "quotas", "tries", "refusals"]
+"""Limits of each sender. In a minute: messages; urgent commands; overheard (what they say to
+others); notices (that it were too many). In an hour: quotas (that one is used up); tries (wrong
+codes of the first owner); refusals (that no codes are taken)."""
+Window = OfSender | Literal["strangers", "doors", "all tries", "summaries"]
+"""In an hour, for each account: strangers (their messages that are kept), doors (who is told where
+to ask). For all: all tries, summaries (that more people ask than owners were told of)."""
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
@@ -83,7 +93,8 @@ class SlidingWindow:
         self._items.get(whose, {}).pop(item, None)
 
     def _recent(self, whose: Hashable) -> dict[Hashable, float]:
-        items = self._items.get(whose, {})
+        if not (items := self._items.get(whose, {})):
+            return items
         since = self._clock() - self._span_s
         # The oldest stands first.
         while items and items[oldest := next(iter(items))] <= since:
@@ -98,37 +109,61 @@ class SlidingWindow:
 
 
 class AdmissionLimits:
-    """All limits of admission.
-
-    Attributes:
-        messages: Messages of each sender in a minute; None for any number.
-        overheard: The same for what they say to others.
-        urgent: Urgent commands of each sender in a minute; None for any number.
-        notices: How often a sender is told that it were too many.
-        strangers: Messages of strangers that are kept, for each account in an hour.
-        tries: Wrong codes of each sender in an hour.
-        all_tries: Wrong codes in an hour.
-        refusals: How often a stranger is told that codes are not taken for now.
-        doors: How many strangers who mention the bot are told where to ask, for each account in an
-            hour.
-        summaries: How often owners are told that more people ask than they were told of.
-    """
+    """All limits of admission; a message counts once in each window."""
 
     def __init__(self, per_min: int) -> None:
+        self._windows: Mapping[Window, SlidingWindow] = {
+            "notices": SlidingWindow(1, MINUTE_S),
+            "quotas": SlidingWindow(1, HOUR_S),
+            "strangers": SlidingWindow(STRANGERS_PER_HOUR, HOUR_S),
+            "tries": SlidingWindow(TRIES_PER_HOUR, HOUR_S),
+            "all tries": SlidingWindow(ALL_TRIES_PER_HOUR, HOUR_S),
+            "refusals": SlidingWindow(1, HOUR_S),
+            "doors": SlidingWindow(DOORS_PER_HOUR, HOUR_S),
+            "summaries": SlidingWindow(1, HOUR_S),
+        }
         self.take(per_min)
-        self.notices = SlidingWindow(1, MINUTE_S)
-        self.strangers = SlidingWindow(STRANGERS_PER_HOUR, HOUR_S)
-        self.tries = SlidingWindow(TRIES_PER_HOUR, HOUR_S)
-        self.all_tries = SlidingWindow(ALL_TRIES_PER_HOUR, HOUR_S)
-        self.refusals = SlidingWindow(1, HOUR_S)
-        self.doors = SlidingWindow(DOORS_PER_HOUR, HOUR_S)
-        self.summaries = SlidingWindow(1, HOUR_S)
 
     def take(self, per_min: int) -> None:
         """Have another limit for each sender, which counts from now on; 0 for none."""
-        self.messages = SlidingWindow(per_min, MINUTE_S) if per_min else None
-        self.overheard = SlidingWindow(per_min, MINUTE_S) if per_min else None
-        self.urgent = SlidingWindow(URGENT_PER_MIN, MINUTE_S) if per_min else None
+        limits: dict[Window, int] = {
+            "messages": per_min,
+            "overheard": per_min,
+            "urgent": URGENT_PER_MIN,
+        }
+        kept = {name: window for name, window in self._windows.items() if name not in limits}
+        new = {name: SlidingWindow(limit, MINUTE_S) for name, limit in limits.items() if per_min}
+        # In one step: a transaction on another thread may be reading.
+        self._windows = kept | new
+
+    def full(self, message: InboundMessage) -> frozenset[Window]:
+        """Return the windows without room for a message; one that was counted has its room."""
+        return self._without_room(message, self._windows, SlidingWindow.has_room)
+
+    def count(self, message: InboundMessage, windows: Iterable[Window]) -> frozenset[Window]:
+        """Count a message in some windows; returns those that had no room for it."""
+        return self._without_room(message, windows, SlidingWindow.count)
+
+    def wait_s(self, platform: str, sender: str) -> float:
+        """Return the seconds until a sender may send another message, 0 for now."""
+        window = self._windows.get("messages")
+        return 0.0 if window is None else window.wait_s((platform, sender))
+
+    def _without_room(
+        self,
+        message: InboundMessage,
+        names: Iterable[Window],
+        fits: Callable[[SlidingWindow, Hashable, Hashable], bool],
+    ) -> frozenset[Window]:
+        windows, here = self._windows, message.address
+        account, sender = (here.platform, here.account), (here.platform, message.sender)
+        item = (account, message.dedupe_key)
+        whose = {"strangers": account, "doors": account, "all tries": None, "summaries": None}
+        return frozenset(
+            name
+            for name in names
+            if name in windows and not fits(windows[name], whose.get(name, sender), item)
+        )
 
 
 @dataclass(eq=False, slots=True)

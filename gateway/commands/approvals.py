@@ -173,21 +173,40 @@ def by_owner(
     if why_not := _why_not(reply, question, question.kind):
         return ReplyOutcome(why_not, over=_ended(question)), set()
     outcome = (_answer if question.kind == "clarify" else _decide)(reply, question, said)
+    return outcome, conclude(conn, renderers, outcome.settled)
+
+
+def conclude(
+    conn: Connection,
+    renderers: Renderers,
+    settled: Sequence[SettledQuestion],
+    here: int = 0,
+    pressed: int | None = None,
+) -> set[int]:
+    """Take the buttons off answered questions, and say so where they were asked; returns where.
+
+    Args:
+        here: The conversation where they were answered; 0 for the console.
+        pressed: The question whose button was pressed there: its platform takes them off itself.
+    """
     told: set[int] = set()
-    for each in outcome.settled:
-        told |= questions.withdraw(conn, each.question.id, note_of(each))
-        told |= tell_place(conn, renderers, each)
-    return outcome, told
+    for each in settled:
+        question = each.question
+        but_in = here if question.id == pressed else None
+        told |= questions.withdraw(conn, question.id, _note_of(each), but_in=but_in)
+        if question.conversation != here:
+            told |= _tell_place(conn, renderers, each)
+    return told
 
 
-def tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion) -> set[int]:
+def _tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion) -> set[int]:
     """Say where a question was asked that an owner has answered it elsewhere; returns where."""
     question = settled.question
     place = conversations.get(conn, question.conversation)
     render = renderers.get(place.account_key)
     if render is None:
         return set()
-    parts = parts_of(render, f"inquiry:{question.id}:answered", news_of(settled))
+    parts = parts_of(render, f"inquiry:{question.id}:answered", _news_of(settled))
     outbox.append(conn, place.id, parts, inbox_seq=questions.upto_seq(conn, place.id))
     return {place.id}
 
@@ -212,31 +231,25 @@ def asked_in(conn: Connection, message: InboundMessage, argument: str) -> int | 
     return place.id if place.address == message.address else None
 
 
-def in_words(reply: Reply) -> tuple[SettledQuestion, ...]:
-    """Take a plain message as the answer to the oldest question that its sender may answer.
-
-    Returns:
-        Nothing where there is no such question: the message waits for a turn.
-    """
-    for question in _waiting(reply, "clarify"):
-        if not _why_not(reply, question, "clarify"):
-            return _settle(reply, question, reply.message.text.strip())
-    return ()
+def answered_in_words(reply: Reply) -> Question | None:
+    """Return the oldest question that the sender of a plain message may answer with it."""
+    waiting = _waiting(reply, "clarify")
+    return next((each for each in waiting if not _why_not(reply, each, "clarify")), None)
 
 
-def is_pressed(message: InboundMessage, argument: str, question: Question) -> bool:
-    """Whether a message is a press of a button of this question: its platform takes them off."""
-    return message.pressed and _number(argument) == question.id
+def pressed(message: InboundMessage, argument: str) -> int | None:
+    """Return the number of the question whose button a message is a press of."""
+    return _number(argument) if message.pressed else None
 
 
-def note_of(settled: SettledQuestion) -> str:
+def _note_of(settled: SettledQuestion) -> str:
     """Return how a question ended, as it is noted in place of its buttons."""
     if settled.question.kind == "clarify":
         return ENDED["answered"]
     return "denied" if settled.answer == "deny" else "approved"
 
 
-def news_of(settled: SettledQuestion) -> str:
+def _news_of(settled: SettledQuestion) -> str:
     """Return what is said where a question was asked, once an owner has answered it elsewhere."""
     if settled.question.kind == "clarify":
         return f"An owner has answered my question: {messages.quoted(settled.answer)}"
@@ -372,14 +385,16 @@ def _answer(reply: Reply, question: Question, said: str) -> ReplyOutcome:
     said = numbered.get(said, said)
     if not said:
         return ReplyOutcome(SAY_MORE)
-    return _taken(f"Answer: {messages.quoted(said)}", _settle(reply, question, said))
+    return _taken(
+        f"Answer: {messages.quoted(said)}", settle(reply.conn, reply.message, question, said)
+    )
 
 
 def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
     """Take an approval or its opposite."""
     if answer not in DECIDED:
         return ReplyOutcome(HOW_TO_APPROVE)
-    decided = _settle(reply, question, answer)
+    decided = settle(reply.conn, reply.message, question, answer)
     if answer == "conversation":
         # Calls that run side by side may all have asked; the one answer is meant for each of them.
         same = (question.kind, question.tool, question.definition)
@@ -387,23 +402,30 @@ def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
             is_same = (other.kind, other.tool, other.definition) == same
             # One of them may be for owners alone.
             if is_same and not _why_not(reply, other, question.kind):
-                decided += _settle(reply, other, answer)
+                decided += settle(reply.conn, reply.message, other, answer)
     return _taken(DECIDED[answer].format(tool=question.tool, id=question.id), decided)
 
 
-def _settle(reply: Reply, question: Question, answer: str) -> tuple[SettledQuestion, ...]:
-    """Store an answer; the turn goes on where nothing else is waited for."""
-    if not questions.answer(reply.conn, question.id, answer, reply.by):
+def settle(
+    conn: Connection, message: InboundMessage, question: Question, answer: str
+) -> tuple[SettledQuestion, ...]:
+    """Store an answer; the turn goes on where nothing else is waited for.
+
+    Returns:
+        Nothing if the question is over by now.
+    """
+    platform = message.address.platform
+    by = f"{platform}:{message.sender}"
+    if not questions.answer(conn, question.id, answer, by):
         return ()
     if question.kind == "clarify":
         # From now on the turn holds this person's words, and may do no more than this person may.
-        platform, quoted = reply.message.address.platform, reply.message.authors
-        everybody = [reply.by, *(f"{platform}:{author}" for author in quoted)]
-        questions.add_senders(reply.conn, question, everybody)
-    if not questions.is_awaited(reply.conn, question.conversation):
-        conversations.make_ready(reply.conn, question.conversation)
-    tainted = question.kind == "approval" and taints(questions.read_before(reply.conn, question))
-    return (SettledQuestion(question, answer, reply.by, tainted),)
+        everybody = [by, *(f"{platform}:{author}" for author in message.authors)]
+        questions.add_senders(conn, question, everybody)
+    if not questions.is_awaited(conn, question.conversation):
+        conversations.make_ready(conn, question.conversation)
+    tainted = question.kind == "approval" and taints(questions.read_before(conn, question))
+    return (SettledQuestion(question, answer, by, tainted),)
 
 
 DECIDED = {

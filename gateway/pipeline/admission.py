@@ -1,20 +1,21 @@
-"""What becomes of one inbound message, in the admitting transaction.
+"""What becomes of one inbound message: its facts are read, `decide` decides, `apply` writes.
 
-The order of the checks: known already? an edit? for the bot? allowed? too many? a command? an
-answer to a question? Else it waits for a turn.
+`decide` is pure. Reading and writing are part of the admitting transaction; of its messages each is
+applied before the facts of the next one are read. The order of the checks: known already? an edit?
+for the bot? allowed? too many? a command? an answer to a question? Else it waits for a turn.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sqlalchemy import Connection
 
-from adapters.base import Renderer
 from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poison, Reaction
 from gateway.access import pairing
 from gateway.access.pairing import Happening, Kind, Pairing
 from gateway.access.policy import Access, Quotas, SenderRole, is_for_bot
+from gateway.access.rate_limits import Window
 from gateway.commands import approvals, registry
 from gateway.commands.approvals import Reply, ReplyOutcome, SettledQuestion
 from gateway.commands.help import nearest, unknown_text
@@ -23,7 +24,6 @@ from gateway.commands.registry import (
     REPLY,
     AnyCommand,
     CommandContext,
-    CommandResult,
     CommandServices,
     Parsed,
 )
@@ -32,14 +32,21 @@ from gateway.session_keys import GroupSessions, address_key, session_key, sole_s
 from gateway.settings.tree import AttachmentSettings, GroupRule, QueueSettings
 from gateway.storage.conversation import attachments, conversations, questions, turn_journal
 from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.conversation.questions import Question
 from gateway.storage.queue import arrivals, inbox, outbox, overheard
 from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.queue.outbox import parts_of
+from gateway.storage.queue.overheard import Fate
 
 TOO_MANY = (
     "Those were too many messages in one minute: I am ignoring new ones for now. Please wait a"
     " moment, then send them again."
 )
+FULL = (
+    "I did not accept this message: {most} are already waiting. Please send it again when I have"
+    " answered, or send /stop to drop what waits."
+)
+UNREADABLE = "I can read text and files, but this is {what}."
 FILE_NOT_READ = "I did not read the file that came with this command."
 EDITED = (
     "You edited a message that I had already answered. My next answer will use the new wording; I"
@@ -51,6 +58,9 @@ TAKEN = "taken"
 notice (`NOTICES` in gateway/storage/reports/history.py), since the turn answers later."""
 REFUSED_CHARS = 100
 """Characters that are kept of the text of a message over the rate limit."""
+TRIES: tuple[Window, ...] = ("tries", "all tries")
+"""The limits of wrong codes: for one sender, and for all, since a guesser may have many accounts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,547 +81,549 @@ class IntakeRules:
     quotas: Quotas = field(default_factory=Quotas)
 
 
-@dataclass(slots=True)
-class AfterCommit:
-    """What messages lead to once their transaction is committed.
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a message; what cannot matter for it is not read, and has its default.
+
+    Attributes:
+        said: The message as a command.
+        most: Messages that may wait in a conversation.
+        place: Its conversation, locked, or that of the question it replies to; None for a new one.
+        known: Whether it was admitted before.
+        rule: Of its group; None in a direct chat.
+        in_thread: Whether the bot has a conversation in the thread where it was written.
+        full: The limits that have no room for it.
+        code: What it is worth as the first owner's code; None if it is not a code.
+        may_ask: Whether its sender, a stranger, gets a code now.
+        fate: What became of the message that it edits.
+        answers: The question that it answers in plain words.
+        quota: What its sender is told of a quota that is used up.
+    """
+
+    said: Parsed = field(default_factory=Parsed)
+    most: int = 1
+    place: Conversation | None = None
+    known: bool = False
+    rule: GroupRule | None = None
+    in_thread: bool = False
+    full: frozenset[Window] = frozenset()
+    role: SenderRole = "stranger"
+    code: Literal["right", "wrong"] | None = None
+    may_ask: bool = False
+    fate: Fate | None = None
+    answers: Question | None = None
+    quota: str | None = None
+
+    @property
+    def code_refused(self) -> bool:
+        """Whether it is a code, and none is taken for now."""
+        return self.code is not None and not self.full.isdisjoint(TRIES)
+
+
+Outside = Literal["duplicate", "ignored", "noted", "denied", "turned away"]
+"""What enters no conversation as a message of its own. noted: said to others, and told with the
+next answer. denied, turned away: of a stranger; of the second the key is kept, and it may get a
+reply."""
+Entered = Literal[
+    "bound", "refused", "command", "unknown command", "unchanged", "reworded", "answer", "queued"
+]
+"""bound: the first owner's code. unchanged, reworded: an edit. answer: in plain words, to a
+question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a message.
+
+    Attributes:
+        message: As it is kept.
+        text: What its sender is told; None for nothing, or for what a command says.
+        counts: The limits that it uses up.
+        otherwise: What becomes of one that is to be noted where no conversation listens.
+        happened: What is logged once it is committed.
+    """
+
+    what: Outside | Entered
+    message: InboundMessage
+    facts: Facts
+    text: str | None = None
+    counts: tuple[Window, ...] = ()
+    otherwise: Literal["ignored", "denied"] = "ignored"
+    happened: Kind | None = None
+
+
+def decide(message: InboundMessage, facts: Facts) -> Decision:
+    """Decide what becomes of a message."""
+    if facts.known:
+        decision = Decision("duplicate", message, facts)
+    elif message.kind == "edit":
+        decision = _edited(message, facts)
+    elif not _is_for_bot(message, facts):
+        decision = _noted(message, facts, "ignored")
+    elif facts.code == "right" and not facts.code_refused:
+        decision = Decision("bound", message, facts, pairing.OWNER_BOUND, happened="bound")
+    elif facts.role == "stranger":
+        decision = _turned_away(message, facts)
+    else:
+        decision = _taken(message, facts)
+    tries = TRIES if facts.code == "wrong" and not facts.code_refused else ()
+    counts = tuple(each for each in (*decision.counts, *tries) if each not in facts.full)
+    return decision if counts == decision.counts else replace(decision, counts=counts)
+
+
+def _edited(message: InboundMessage, facts: Facts) -> Decision:
+    if facts.role == "stranger":
+        return Decision("denied", message, facts)
+    if facts.fate is None or (facts.rule is not None and facts.rule.respond == "never"):
+        return Decision("ignored", message, facts)
+    told = _with_unread(message)
+    if told.text == facts.fate.text:
+        # Platforms report edits that no person made: a link is shown, a reaction is added.
+        return Decision("unchanged", message, facts)
+    if _is_asked_again(message, facts):
+        return _taken(replace(message, kind="message"), facts)
+    return _within_rate(Decision("reworded", told, facts))
+
+
+def _turned_away(message: InboundMessage, facts: Facts) -> Decision:
+    """A stranger's message: in a direct chat they get the code with which an owner lets them in."""
+    if message.addressed != "direct":
+        return _noted(message, facts, "denied")
+    away = Decision("turned away", message, facts, counts=("strangers",))
+    if facts.may_ask:
+        return replace(away, happened="requested")
+    if facts.code_refused:
+        text = None if "refusals" in facts.full else pairing.CODES_REFUSED
+        return replace(away, text=text, counts=("strangers", "refusals"))
+    return replace(away, text=pairing.WRONG_CODE) if facts.code == "wrong" else away
+
+
+def _taken(message: InboundMessage, facts: Facts) -> Decision:
+    """A message of somebody who may write: a command? an answer? else it is queued."""
+    said = facts.said.said_by(owner=facts.role == "owner")
+    if said is not facts.said:
+        facts = replace(facts, said=said)
+    if facts.code_refused:
+        # The model must not read what may be the owner's code (docs/access.md).
+        kept = replace(message, text="", raw="")
+        taken = Decision("refused", kept, facts, pairing.CODES_REFUSED)
+    elif said.command is not None and said.command.route.when == "at once":
+        taken = Decision("command", message, facts)
+    elif said.unknown:
+        text = _noting_files(message, unknown_text(said.unknown))
+        taken = Decision("unknown command", message, facts, text)
+    elif facts.answers is not None:
+        taken = Decision("answer", _with_unread(message), facts)
+    elif not message.text.strip() and not message.attachments:
+        what = message.unreadable or "a message without text"
+        taken = Decision("refused", message, facts, UNREADABLE.format(what=what))
+    elif facts.place is not None and facts.place.pending >= facts.most:
+        taken = Decision("refused", message, facts, FULL.format(most=facts.most))
+    elif facts.quota is not None:
+        told = None if "quotas" in facts.full else facts.quota
+        refused = Decision("refused", _in_short(message), facts, told, ("quotas",))
+        taken = replace(refused, happened="limited")
+    else:
+        taken = Decision("queued", message, facts)
+    return _within_rate(taken)
+
+
+def _within_rate(taken: Decision) -> Decision:
+    """Return the decision, or a refusal if its sender is over their limit."""
+    limit, full = _limit(taken.facts), taken.facts.full
+    if limit is None:
+        return taken
+    if limit not in full:
+        return replace(taken, counts=(limit, *taken.counts))
+    refused = Decision("refused", _in_short(taken.message), taken.facts)
+    if "notices" in full:
+        return refused
+    return replace(refused, text=TOO_MANY, counts=("notices",), happened="limited")
+
+
+def _limit(facts: Facts) -> Window | None:
+    """Return what limits how much a sender may write; owners have no limit."""
+    command = facts.said.command
+    if facts.role == "owner":
+        return None
+    return "urgent" if command is not None and command.urgent else "messages"
+
+
+def _noted(
+    message: InboundMessage, facts: Facts, otherwise: Literal["ignored", "denied"]
+) -> Decision:
+    """What was said to others is noted where the operator wants that."""
+    told, rule = _with_files(_with_unread(message)), facts.rule
+    if rule is None or not rule.context or not told.text.strip() or "overheard" in facts.full:
+        return Decision(otherwise, message, facts)
+    return Decision("noted", told, facts, counts=("overheard",), otherwise=otherwise)
+
+
+def _is_for_bot(message: InboundMessage, facts: Facts) -> bool:
+    said = facts.said
+    is_owners = said.command is not None and said.command.owner_only
+    # In a group a command reaches every bot: one that names another, or is like none, is another's.
+    is_others = said.names_a_bot or (bool(said.unknown) and nearest(said.unknown) is None)
+    if message.chat_kind == "group" and is_others and not is_owners:
+        return False
+    return is_for_bot(facts.rule, message, in_thread=facts.in_thread)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A message whose decision was applied, and what follows once that is committed.
 
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
         marks: Messages that nobody will answer any more, or that are answers themselves.
-        stops: Conversations whose turns end, with the place in the inbox of what ends them.
+        stops: Whether the running turn of its conversation ends.
     """
 
-    wake: set[int] = field(default_factory=set)
-    happened: list[Happening] = field(default_factory=list)
-    marks: list[tuple[MessageRef, Reaction]] = field(default_factory=list)
-    settled: list[SettledQuestion] = field(default_factory=list)
-    stops: list[tuple[int, int]] = field(default_factory=list)
+    admission: Admission
+    wake: Collection[int] = ()
+    happened: Happening | None = None
+    marks: tuple[tuple[MessageRef, Reaction], ...] = ()
+    settled: tuple[SettledQuestion, ...] = ()
+    stops: bool = False
 
 
-class AdmissionBatch:
-    """Admits messages in one transaction, one after another."""
+@dataclass(frozen=True, slots=True)
+class Admissions:
+    """Reads the facts of messages and applies decisions; part of the caller's transaction."""
 
-    def __init__(
-        self,
-        conn: Connection,
-        rules: IntakeRules,
-        pairing: Pairing,
-        renderers: Mapping[tuple[str, str], Renderer],
-    ) -> None:
-        self._tx = _Transaction(conn, rules, pairing, renderers)
-        self._edits = _Edits(self._tx)
-        self._strangers = _Strangers(self._tx)
-        self._answers = _Answers(self._tx)
+    rules: IntakeRules
+    pairing: Pairing
 
-    @property
-    def after(self) -> AfterCommit:
-        """What is to be done once the transaction is committed; it grows with each message."""
-        return self._tx.after
+    def key(self, message: InboundMessage) -> str:
+        """Return the session key of a message."""
+        return session_key(message, self.rules.groups)
 
-    def hold(self, messages: Sequence[InboundMessage]) -> None:
-        """Lock the conversations of several messages, in the order in which everybody does."""
-        conversations.hold_of_keys(self._tx.conn, {self._tx.key(each) for each in messages})
+    def admit(self, conn: Connection, message: InboundMessage) -> Admitted:
+        """Decide about one message, and enter what is to be kept of it."""
+        return self.apply(conn, decide(message, self.facts(conn, message)))
 
-    def admit(self, message: InboundMessage) -> Admission:
-        """Decide about one message and enter what is to be kept of it."""
-        tx = self._tx
+    def facts(self, conn: Connection, message: InboundMessage) -> Facts:
+        """Read what may matter for a message; two statements for a plain one."""
+        access, most = self.rules.access, self.rules.queue.max_pending
         # What somebody else wrote is no command of who forwards it.
-        tx.said = registry.parse("" if message.authors else message.text)
-        known, tx.place = arrivals.arrival(tx.conn, tx.key(message), message)
+        said = registry.parse("" if message.authors else message.text)
+        known, place = arrivals.arrival(conn, self.key(message), message)
         if known:
-            return self._answers.again(message)
-        rule = tx.rules.access.rule(message)
+            return Facts(said, known=True)
+        rule, full, in_thread = access.rule(message), self.pairing.limits.full(message), False
+        if message.addressed == "thread" and message.kind != "edit":
+            in_thread = conversations.find(conn, address_key(message.address)) is not None
+        facts = Facts(said, most, place, known, rule, in_thread, full)
         if message.kind == "edit":
-            role = tx.rules.access.role_of(tx.conn, message)
-            edited = self._edits.revise(message, rule, role)
-            # What nobody answered is asked once more, as if it were new.
-            return edited or self._take(replace(message, kind="message"), role)
-        if not self._is_for_bot(message, rule):
-            return tx.overhear(message, rule) or Admission("ignored")
-        role = tx.rules.access.role_of(tx.conn, message)
-        return self._strangers.meet(message, rule, role) or self._take(message, role)
+            return self._of_edit(conn, message, facts)
+        if not _is_for_bot(message, facts):
+            return facts
+        role = access.role_of(conn, message)
+        code = None if role == "owner" else self.pairing.code_of(conn, message)
+        facts = replace(facts, role=role, code=code)
+        if role != "stranger":
+            return self._of_allowed(conn, message, facts)
+        may_ask = message.addressed == "direct" and self.pairing.takes_request(conn, message)
+        return replace(facts, may_ask=may_ask)
 
-    def _take(self, message: InboundMessage, role: SenderRole) -> Admission:
-        """Take what somebody says who may: too many? a command? an answer? else it is queued."""
-        tx = self._tx
-        tx.said = tx.said.said_by(owner=role == "owner")
-        # A reply counts where its question was asked; its sender may have no conversation there.
-        row = self._answers.asked_in(message) or tx.conversation(message)
-        if tx.is_over_rate(message, role):
-            return tx.refuse(_in_short(message), row.id, tx.too_many(message))
-        command = tx.said.command
-        if command is not None and command.route.when == "at once":
-            return self._run(command, message, row, role)
-        if word := self._tx.said.unknown:
-            return self._correct(message, row, word)
-        return self._answers.in_words(message, row, role) or self._queue(message, row, role)
+    def _of_edit(self, conn: Connection, message: InboundMessage, facts: Facts) -> Facts:
+        facts = replace(facts, role=self.rules.access.role_of(conn, message))
+        place = facts.place
+        if facts.role == "stranger" or place is None or message.message_ref is None:
+            return facts
+        facts = replace(facts, fate=overheard.fate(conn, place.id, message))
+        return self._of_allowed(conn, message, facts) if _is_asked_again(message, facts) else facts
 
-    def _is_for_bot(self, message: InboundMessage, rule: GroupRule | None) -> bool:
-        if self._is_for_another(message):
-            return False
-        return is_for_bot(rule, message, in_thread=self._is_in_thread(message))
+    def _of_allowed(self, conn: Connection, message: InboundMessage, facts: Facts) -> Facts:
+        said, place = facts.said, facts.place
+        if said.command is not None and said.command.route is REPLY:
+            # It counts where its question was asked; its sender may have no conversation there.
+            if there := approvals.asked_in(conn, message, said.argument):
+                place = conversations.locked(conn, there)
+            return replace(facts, place=place)
+        is_plain = not (said.command or said.word or message.attachments)
+        if place is not None and place.waits and is_plain and _limit(facts) not in facts.full:
+            facts = replace(facts, answers=self._answered(conn, message, place, facts.role))
+        quotas = self.rules.quotas
+        if facts.role != "owner" and quotas.is_any and decide(message, facts).what == "queued":
+            facts = replace(facts, quota=quotas.refusal(conn, message))
+        return facts
 
-    def _is_for_another(self, message: InboundMessage) -> bool:
-        """Whether a command in a group is another bot's: it names one, or no command is like it.
+    def _answered(
+        self, conn: Connection, message: InboundMessage, place: Conversation, role: SenderRole
+    ) -> Question | None:
+        told, is_owner = _with_unread(message), role == "owner"
+        if not told.text.strip():
+            return None
+        sender = f"{message.address.platform}:{message.sender}"
+        may_act = is_owner or self.rules.access.may_act(conn, [sender])
+        reply = Reply(conn, told, place.id, is_owner=is_owner, may_act=may_act)
+        return approvals.answered_in_words(reply)
 
-        In a group a command without a name reaches every bot that is there.
+    def apply(self, conn: Connection, decision: Decision) -> Admitted:
+        """Write what was decided.
+
+        If another transaction was faster (a limit has no room now, a code is used up, a question is
+        over) it is decided once more.
         """
-        command = self._tx.said.command
-        if message.chat_kind != "group" or (command is not None and command.owner_only):
-            return False
-        word = self._tx.said.unknown
-        return self._tx.said.names_a_bot or (bool(word) and nearest(word) is None)
+        message, facts = decision.message, decision.facts
+        if full := self.pairing.limits.count(message, decision.counts):
+            return self.apply(conn, decide(message, replace(facts, full=facts.full | full)))
+        if decision.what == "bound" and not self.pairing.bind(conn, message):
+            return self.apply(conn, decide(message, replace(facts, code=None)))
+        done = self._applied(conn, decision)
+        if decision.happened is None:
+            return done
+        happened = Happening(decision.happened, message.address.platform, message.sender)
+        return replace(done, happened=happened)
 
-    def _is_in_thread(self, message: InboundMessage) -> bool:
-        """Whether the bot has a conversation in a thread where nobody was addressed."""
-        if message.addressed != "thread":
-            return False
-        return conversations.find(self._tx.conn, address_key(message.address)) is not None
+    def _applied(self, conn: Connection, decision: Decision) -> Admitted:
+        message = decision.message
+        match decision.what:
+            case "ignored" | "denied" as outcome:
+                return Admitted(Admission(outcome))
+            case "duplicate":
+                return _again(conn, message, decision.facts.said)
+            case "noted":
+                noted = overheard.hear(conn, message)
+                return Admitted(Admission("noted" if noted else decision.otherwise, noted))
+            case "turned away":
+                return self._turn_away(conn, decision)
+            case _:
+                place = decision.facts.place or self._new(conn, message, _title(decision))
+                return self._enter(conn, decision, place)
+
+    def _new(self, conn: Connection, message: InboundMessage, title: str) -> Conversation:
+        user = sole_sender(message, self.rules.groups)
+        return arrivals.create(conn, self.key(message), replace(message, text=title), user)
+
+    def _enter(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
+        """Enter a message into its conversation."""
+        message, text = decision.message, decision.text
+        match decision.what:
+            case "answer":
+                return self._answer(conn, decision, place)
+            case "queued":
+                return self._enqueue(conn, decision, place)
+            case "unchanged" | "reworded":
+                return self._reword(conn, decision, place)
+            case "refused":
+                kind: InboxKind = "edit" if message.kind == "edit" else "message"
+                seq = inbox.append(conn, place.id, message, kind=kind, state="refused")
+                if text is not None:
+                    self._reply(conn, message, (place.id, seq), text)
+                return Admitted(Admission("refused", place.id, seq))
+        if text is None and (command := decision.facts.said.command) is not None:
+            return self._run(conn, decision, command, place.id)
+        seq = inbox.append(conn, place.id, message, kind="command", state="done")
+        self._reply(conn, message, (place.id, seq), text or "")
+        wake = self.pairing.announce(conn) if decision.what == "bound" else set()
+        return Admitted(Admission("command", place.id, seq), wake)
 
     def _run(
-        self,
-        command: AnyCommand,
-        message: InboundMessage,
-        row: Conversation,
-        role: SenderRole,
-    ) -> Admission:
+        self, conn: Connection, decision: Decision, command: AnyCommand, here: int
+    ) -> Admitted:
         """Carry out a command that is answered at once, past the queue."""
-        seq = self._tx.append_done(message, row, command.name)
-        services = CommandServices(self._tx.rules.model, self._tx.rules.money, self._tx.pairing)
-        is_owner, argument = role == "owner", self._tx.said.argument
-        result = command.run(
-            CommandContext(self._tx.conn, message, row.id, seq, argument, is_owner, services)
-        )
-        text = f"{result.text}\n\n{FILE_NOT_READ}" if message.attachments else result.text
+        message, said = decision.message, decision.facts.said
+        is_owner = decision.facts.role == "owner"
+        seq = inbox.append(conn, here, message, kind="command", state="done", command=command.name)
+        services = CommandServices(self.rules.model, self.rules.money, self.pairing)
+        context = CommandContext(conn, message, here, seq, said.argument, is_owner, services)
+        result = command.run(context)
+        text = _noting_files(message, result.text)
         if isinstance(result, ReplyOutcome):
-            return self._answers.take(message, row.id, seq, result, text)
-        self._note(result, row.id, seq)
-        self._tx.reply(message, row.id, seq, text, result.choices)
-        return Admission("command", row.id, seq)
-
-    def _note(self, result: CommandResult, conversation_id: int, seq: int) -> None:
-        """Note what counts once the transaction is committed."""
-        self._tx.after.marks += [(ref, "failed") for ref in result.dropped]
-        self._tx.after.happened += [result.happened] if result.happened else []
-        self._tx.after.stops += [(conversation_id, seq)] if result.stops else []
-        self._tx.after.wake |= result.wake
-
-    def _correct(self, message: InboundMessage, row: Conversation, word: str) -> Admission:
-        """Answer a command that there is not; nothing of it reaches the model."""
-        seq = self._tx.append_done(message, row)
-        text = unknown_text(word)
-        if message.attachments:
-            text += f"\n\n{FILE_NOT_READ}"
-        self._tx.reply(message, row.id, seq, text)
-        return Admission("command", row.id, seq)
-
-    def _queue(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Admission:
-        if not message.text.strip() and not message.attachments:
-            return self._tx.refuse(message, row.id, _unreadable_text(message))
-        if row.pending >= self._tx.rules.queue.max_pending:
-            return self._tx.refuse(message, row.id, self._full_text())
-        tx = self._tx
-        over = None if role == "owner" else tx.rules.quotas.refusal(tx.conn, message)
-        if over is not None:
-            self._tx.happens("limited", message)
-            return self._tx.refuse(_in_short(message), row.id, over or None)
-        return self._enqueue(message, row)
-
-    def _full_text(self) -> str:
-        most = self._tx.rules.queue.max_pending
-        return (
-            f"I did not accept this message: {most} are already waiting."
-            " Please send it again when I have answered, or send /stop to drop what waits."
+            return self._reply_taken(decision, context, result, text)
+        self._reply(conn, message, (here, seq), text, choices=result.choices)
+        return Admitted(
+            Admission("command", here, seq),
+            result.wake,
+            result.happened,
+            marks=tuple((ref, "failed") for ref in result.dropped),
+            stops=result.stops,
         )
 
-    def _enqueue(self, message: InboundMessage, row: Conversation) -> Admission:
-        command = self._tx.said.command
-        name = command.name if command else None
-        begins_anew = command is not None and command.route is NEW_BEGINNING
-        kind: InboxKind = "command" if command else "message"
-        told = _with_unread(message)
-        seq = inbox.append(self._tx.conn, row.id, told, kind=kind, state="queued", command=name)
-        if command is None or begins_anew:
-            limit_bytes = self._tx.rules.attachments.max_bytes
-            strangers = self._strangers_among(message)
-            files = message.attachments
-            attachments.append(self._tx.conn, row.id, seq, files, limit_bytes, strangers)
-        elif message.attachments:
-            self._tx.tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
-            self._tx.after.wake.add(row.id)
-        if kind == "message" and not row.title:
-            conversations.set_title(self._tx.conn, row.id, self._tx.title(message))
-        if self._tx.rules.queue.mode == "interrupt" or (begins_anew and row.waits):
-            # A new beginning waits for nobody: what is said behind it would count as the answer.
-            turn_journal.cancel_running(self._tx.conn, row.id)
-        if row.waits and (waiting := questions.pending(self._tx.conn, row.id)):
-            # Said once for each inquiry: the key is the same.
-            text = approvals.waiting_text(waiting)
-            is_told = self._tx.tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
-            self._tx.after.wake.add(row.id)
-            return Admission("queued", row.id, seq, silent=not is_told)
-        if row.waits:
-            # Not any more: what it waited for was withdrawn just now.
-            conversations.make_ready(self._tx.conn, row.id)
-        return Admission("queued", row.id, seq)
-
-    def _strangers_among(self, message: InboundMessage) -> set[str]:
-        """Return whose files are not fetched: authors of quoted files who may not act."""
-        platform, access = message.address.platform, self._tx.rules.access
-        authors = {author for file in message.attachments for author in file.authors}
-        return {who for who in authors if not access.may_act(self._tx.conn, [f"{platform}:{who}"])}
-
-
-class _Edits:
-    """Edits of messages that came before."""
-
-    def __init__(self, tx: "_Transaction") -> None:
-        self._tx = tx
-
-    def revise(
-        self, message: InboundMessage, rule: GroupRule | None, role: SenderRole
-    ) -> Admission | None:
-        """Give a waiting message its new wording; None to ask a stopped or failed one again.
-
-        Of an edit of what was answered, or is being answered, the next turn is told; what was
-        answered can be asked again with a button. The same wording once more changes nothing.
-        """
-        if role == "stranger":
-            return Admission("denied")
-        is_silent = rule is not None and rule.respond == "never"
-        if self._tx.place is None or message.message_ref is None or is_silent:
-            return Admission("ignored")
-        place = self._tx.place.id
-        fate = overheard.fate(self._tx.conn, place, message)
-        if fate is None:
-            return Admission("ignored")
-        if _with_unread(message).text == fate.text:
-            # Platforms report edits that no person made: a link is shown, a reaction is added.
-            return Admission("updated", place)
-        return self._reword(message, role, place, fate)
-
-    def _reword(
-        self, message: InboundMessage, role: SenderRole, place: int, fate: overheard.Fate
-    ) -> Admission | None:
-        """Take a new wording; what it leads to depends on what became of the message."""
-        told = _with_unread(message)
-        waits = bool(questions.pending(self._tx.conn, place))
-        if _is_unanswered(fate) and told.text.strip() and not waits:
-            return None
-        if self._tx.is_over_rate(message, role):
-            return self._tx.refuse(_in_short(message), place, self._tx.too_many(message))
-        revised = overheard.revise(self._tx.conn, place, told)
-        # The entry of the edit itself: "done" where the message still waits and has the new words
-        # now, else a note for the next question (decision 084).
-        if revised == "emptied":
-            question = MessageRef(message.address, message.sender, message.message_ref)
-            self._tx.after.marks.append((question, "failed"))
-        if revised is not None:
-            seq = inbox.append(self._tx.conn, place, told, kind="edit", state="done")
-        else:
-            seq = overheard.note(self._tx.conn, place, told, "edit")
-            if _is_answered(fate) and told.text.strip():
-                self._offer_again(told, place, seq, fate)
-        return Admission("updated", place, seq)
-
-    def _offer_again(
-        self, message: InboundMessage, place: int, seq: int, fate: overheard.Fate
-    ) -> None:
-        """Offer to answer the new wording; once until there is another turn."""
-        key = f"edit:{place}:{fate.seq}:{overheard.newest_turn(self._tx.conn, place)}"
-        render, again = self._tx.renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
-        parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
-        if outbox.append(self._tx.conn, place, parts, inbox_seq=seq):
-            self._tx.after.wake.add(place)
-
-
-class _Strangers:
-    """Those whom nobody has let in, and the codes that let them in."""
-
-    def __init__(self, tx: "_Transaction") -> None:
-        self._tx = tx
-
-    def meet(
-        self, message: InboundMessage, rule: GroupRule | None, role: SenderRole
-    ) -> Admission | None:
-        """Take a code, or turn a stranger away; None where the sender is allowed."""
-        tx = self._tx
-        # A code of the first owner goes no further: the model must not read it (docs/access.md).
-        code = None if role == "owner" else tx.pairing.try_code(tx.conn, message)
-        if code == "right":
-            return self._bind(message)
-        if role != "stranger":
-            return self._refuse_code(message, role) if code == "refused" else None
-        if message.addressed != "direct":
-            return tx.overhear(message, rule) or Admission("denied")
-        return self._deny(message, code)
-
-    def _bind(self, message: InboundMessage) -> Admission:
-        row = self._tx.conversation(replace(message, text=""))
-        seq = self._tx.append_done(message, row)
-        self._tx.pairing.bind(self._tx.conn, message)
-        self._tx.happens("bound", message)
-        self._tx.reply(message, row.id, seq, pairing.OWNER_BOUND)
-        self._tx.after.wake |= self._tx.pairing.announce(self._tx.conn)
-        return Admission("command", row.id, seq)
-
-    def _refuse_code(self, message: InboundMessage, role: SenderRole) -> Admission:
-        """Keep what may be the owner's code from the model while no code is taken."""
-        # Without its text: a code must not become the title of a conversation.
-        row = self._tx.conversation(replace(message, text=""))
-        is_over = self._tx.is_over_rate(message, role)
-        text = self._tx.too_many(message) if is_over else pairing.CODES_REFUSED
-        return self._tx.refuse(replace(message, text="", raw=""), row.id, text)
-
-    def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
-        """Keep the key of a stranger's message, and give them a code where that is due."""
-        source = arrivals.source_of(message)
-        if self._tx.pairing.limits.strangers.count(source, message.dedupe_key):
-            kept = Poison(source, message.dedupe_key, message.raw, "stranger")
-            arrivals.set_aside(self._tx.conn, [kept], message.address.chat)
-        if self._tx.pairing.takes_request(self._tx.conn, message):
-            # What a stranger wrote is not read, and is no title either.
-            row = self._tx.conversation(replace(message, text="", attachments=()))
-            self._tx.after.wake |= self._tx.pairing.ask(self._tx.conn, message, row)
-            self._tx.happens("requested", message)
-        elif message.chat_kind != "dm":
-            place = self._tx.pairing.point_to_door(self._tx.conn, message)
-            self._tx.after.wake |= set() if place is None else {place}
-        elif code == "wrong":
-            self._tell_stranger(message, pairing.WRONG_CODE)
-        elif code == "refused" and self._tx.pairing.limits.refusals.count(*_counted(message)):
-            self._tell_stranger(message, pairing.CODES_REFUSED)
-        return Admission("denied")
-
-    def _tell_stranger(self, message: InboundMessage, text: str) -> None:
-        """Say something to a stranger who was spoken to before, and who may be the owner."""
-        row = self._tx.place
-        if row is None:
-            return
-        told = f"code:{arrivals.source_of(message)}:{message.dedupe_key}"
-        parts = parts_of(self._tx.renderer(message), told, text)
-        outbox.append(self._tx.conn, row.id, parts, inbox_seq=row.inbox_head)
-        self._tx.after.wake.add(row.id)
-
-
-class _Answers:
-    """Replies to questions that a turn waits for."""
-
-    def __init__(self, tx: "_Transaction") -> None:
-        self._tx = tx
-
-    def again(self, message: InboundMessage) -> Admission:
-        """Return the admission of a duplicate; for a press it says what became of the first one."""
-        answer = None
-        if message.pressed and self._is_reply():
-            answer = approvals.again(self._tx.conn, message, self._tx.said.argument)
-        over = questions.ENDED["answered"] if answer == "over" else ""
-        return Admission("duplicate", answer=answer, over=over)
-
-    def asked_in(self, message: InboundMessage) -> Conversation | None:
-        """Return the conversation of the question that a reply names; None for all else."""
-        if not self._is_reply():
-            return None
-        place = approvals.asked_in(self._tx.conn, message, self._tx.said.argument)
-        return None if place is None else conversations.locked(self._tx.conn, place)
-
-    def take(
-        self,
-        message: InboundMessage,
-        conversation_id: int,
-        seq: int,
-        outcome: ReplyOutcome,
-        text: str,
-    ) -> Admission:
+    def _reply_taken(
+        self, decision: Decision, context: CommandContext, outcome: ReplyOutcome, text: str
+    ) -> Admitted:
         """Take an answer that is a command, or a press of a button."""
-        kind = f":{TAKEN}" if outcome.settled else ""
+        conn, message, here, seq = context.conn, context.message, context.conversation, context.seq
         # A press is answered by the adapter, with what the admission says.
         if not message.pressed:
-            key = f"reply:{conversation_id}:{seq}{kind}"
-            self._tx.tell(message, conversation_id, seq, key, text)
-        self._settle(message, conversation_id, seq, outcome.settled)
-        told, over = outcome.text, outcome.over
-        return Admission("command", conversation_id, seq, outcome.answer, told, over)
+            key = f"reply:{here}:{seq}{f':{TAKEN}' if outcome.settled else ''}"
+            self._reply(conn, message, (here, seq), text, key)
+        admission = Admission("command", here, seq, outcome.answer, outcome.text, outcome.over)
+        wake = self._conclude(conn, decision, outcome.settled, (here, seq))
+        return Admitted(admission, wake, settled=outcome.settled)
 
-    def in_words(
-        self, message: InboundMessage, row: Conversation, role: SenderRole
-    ) -> Admission | None:
-        """Take a plain message as the answer to a question; None where it is none."""
-        if not row.waits:
-            return None
-        told = _with_unread(message)
-        if self._tx.said.command or message.attachments or not told.text.strip():
-            return None
-        taken = approvals.in_words(self._as_reply(told, row, role))
-        if not taken:
-            return None
+    def _answer(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
+        """Take a plain message as the answer to a question."""
+        message, question = decision.message, decision.facts.answers
+        said = message.text.strip()
+        settled = approvals.settle(conn, message, question, said) if question else ()
+        if not settled:
+            # It was answered elsewhere at the same moment, or is over.
+            return self.apply(conn, decide(message, replace(decision.facts, answers=None)))
+        seq = inbox.append(conn, place.id, message, kind="message", state="done")
+        wake = self._conclude(conn, decision, settled, (place.id, seq))
         seen = MessageRef(message.address, message.sender, message.message_ref)
-        self._tx.after.marks.append((seen, "answered"))
-        seq = inbox.append(self._tx.conn, row.id, told, kind="message", state="done")
-        self._settle(message, row.id, seq, taken)
-        return Admission("command", row.id, seq)
+        admission = Admission("command", place.id, seq)
+        return Admitted(admission, wake, marks=((seen, "answered"),), settled=settled)
 
-    def _as_reply(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Reply:
-        sender = f"{message.address.platform}:{message.sender}"
-        is_owner = role == "owner"
-        may_act = is_owner or self._tx.rules.access.may_act(self._tx.conn, [sender])
-        return Reply(self._tx.conn, message, row.id, is_owner=is_owner, may_act=may_act)
-
-    def _settle(
-        self, message: InboundMessage, here: int, seq: int, settled: tuple[SettledQuestion, ...]
-    ) -> None:
+    def _conclude(
+        self,
+        conn: Connection,
+        decision: Decision,
+        settled: tuple[SettledQuestion, ...],
+        entry: tuple[int, int],
+    ) -> set[int]:
         """Let the waiting turn go on below its answer, or say what it still waits for.
 
         Args:
-            here: The conversation where it was given; of an owner maybe another one.
-            seq: Its place in the inbox there.
+            entry: The conversation where the answer was given, of an owner maybe another one than
+                that of the question, and its place in the inbox there.
         """
-        self._tx.after.settled += settled
-        for place in {each.question.conversation for each in settled} & {here}:
-            turn_journal.go_on_from(self._tx.conn, place, seq)
-            text = approvals.still_waits(self._tx.conn, place)
+        message, (here, seq) = decision.message, entry
+        pressed, wake = approvals.pressed(message, decision.facts.said.argument), set[int]()
+        if any(each.question.conversation == here for each in settled):
+            turn_journal.go_on_from(conn, here, seq)
+            text = approvals.still_waits(conn, here)
             if text and not message.pressed:
-                self._tx.reply(message, place, seq, text)
-                self._tx.after.wake.add(place)
-        for each in settled:
-            is_pressed = approvals.is_pressed(message, self._tx.said.argument, each.question)
-            note, but_in = approvals.note_of(each), here if is_pressed else None
-            inquiry = each.question.id
-            self._tx.after.wake |= questions.withdraw(self._tx.conn, inquiry, note, but_in=but_in)
-            if each.question.conversation != here:
-                conn, renderers = self._tx.conn, self._tx.renderers
-                self._tx.after.wake |= approvals.tell_place(conn, renderers, each)
+                self._reply(conn, message, entry, text)
+                wake.add(here)
+        return wake | approvals.conclude(conn, self.pairing.renderers, settled, here, pressed)
 
-    def _is_reply(self) -> bool:
-        command = self._tx.said.command
-        return command is not None and command.route is REPLY
+    def _enqueue(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
+        message, command = decision.message, decision.facts.said.command
+        kind: InboxKind = "message" if command is None else "command"
+        name = command.name if command else None
+        begins_anew = command is not None and command.route is NEW_BEGINNING
+        told = _with_unread(message)
+        seq = inbox.append(conn, place.id, told, kind=kind, state="queued", command=name)
+        here, wake = (place.id, seq), set[int]()
+        if command is None or begins_anew:
+            limit_bytes, files = self.rules.attachments.max_bytes, message.attachments
+            strangers = self._strangers_among(conn, message)
+            attachments.append(conn, *here, files, limit_bytes, strangers)
+        elif message.attachments:
+            self._reply(conn, message, here, FILE_NOT_READ, f"file:{place.id}:{seq}")
+            wake = {place.id}
+        if command is None and not place.title:
+            conversations.set_title(conn, place.id, _title(decision))
+        if self.rules.queue.mode == "interrupt" or (begins_anew and place.waits):
+            # A new beginning waits for nobody: what is said behind it would count as the answer.
+            turn_journal.cancel_running(conn, place.id)
+        if place.waits and (waiting := questions.pending(conn, place.id)):
+            # Said once for each inquiry: the key is the same.
+            key, text = f"inquiry:{waiting[0].id}:waits", approvals.waiting_text(waiting)
+            is_told = self._reply(conn, message, here, text, key)
+            return Admitted(Admission("queued", *here, silent=not is_told), {place.id})
+        if place.waits:
+            # Not any more: what it waited for was withdrawn just now.
+            conversations.make_ready(conn, place.id)
+        return Admitted(Admission("queued", *here), wake)
 
+    def _strangers_among(self, conn: Connection, message: InboundMessage) -> set[str]:
+        """Return whose files are not fetched: authors of quoted files who may not act."""
+        platform, access = message.address.platform, self.rules.access
+        authors = {author for file in message.attachments for author in file.authors}
+        return {who for who in authors if not access.may_act(conn, [f"{platform}:{who}"])}
 
-@dataclass(slots=True)
-class _Transaction:
-    """The transaction and the rules: what every step writes with, and counts messages by.
+    def _reword(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
+        """Give a waiting message its new wording; of an edit of another one the next turn is told.
 
-    Attributes:
-        after: Grows with each message.
-        said: The current message, parsed as a command.
-        place: Its conversation, locked; None where there is none yet.
-    """
-
-    conn: Connection
-    rules: IntakeRules
-    pairing: Pairing
-    renderers: Mapping[tuple[str, str], Renderer]
-    after: AfterCommit = field(default_factory=AfterCommit)
-    said: Parsed = field(default_factory=Parsed)
-    place: Conversation | None = None
-
-    def key(self, message: InboundMessage) -> str:
-        return session_key(message, self.rules.groups)
-
-    def conversation(self, message: InboundMessage) -> Conversation:
-        """Return the conversation of the current message, locked; it is entered where it is new."""
-        if self.place is None:
-            titled = replace(message, text=self.title(message))
-            user = sole_sender(message, self.rules.groups)
-            self.place = arrivals.create(self.conn, self.key(message), titled, user)
-        return self.place
-
-    def title(self, message: InboundMessage) -> str:
-        """Return what a conversation is named after; a command is no title.
-
-        Nor is a message whose text is not kept: that is the name of its first file.
+        What was answered can be asked again with a button.
         """
-        if message.text and (self.said.command or self.said.word):
-            return ""
-        files = [each.name for each in message.attachments]
-        return message.text if message.text.strip() or not files else files[0]
+        message, fate = decision.message, decision.facts.fate
+        if decision.what == "unchanged":
+            return Admitted(Admission("updated", place.id))
+        # The entry of the edit itself: "done" where the message still waits and has the new words
+        # now, else a note for the next question (decision 084).
+        if revised := overheard.revise(conn, place.id, message):
+            seq = inbox.append(conn, place.id, message, kind="edit", state="done")
+            question = MessageRef(message.address, message.sender, message.message_ref)
+            admission = Admission("updated", place.id, seq)
+            return Admitted(
+                admission, marks=((question, "failed"),) if revised == "emptied" else ()
+            )
+        seq, wake = overheard.note(conn, place.id, message, "edit"), set[int]()
+        if fate is not None and _is_answered(fate) and message.text.strip():
+            # Offered once until there is another turn.
+            key = f"edit:{place.id}:{fate.seq}:{overheard.newest_turn(conn, place.id)}"
+            again = (Choice(ASK_AGAIN, f"/retry {fate.seq}"),)
+            is_told = self._reply(conn, message, (place.id, seq), EDITED, key, choices=again)
+            wake = {place.id} if is_told else set()
+        return Admitted(Admission("updated", place.id, seq), wake)
 
-    def overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
-        """Note what was said to others, where the operator wants that; None if it was not noted."""
-        told = _with_files(_with_unread(message))
-        window = self.pairing.limits.overheard
-        if rule is None or not rule.context or not told.text.strip():
-            return None
-        if window is not None and not window.count(*_counted(message)):
-            return None
-        conversation_id = overheard.hear(self.conn, told)
-        return None if conversation_id is None else Admission("noted", conversation_id)
+    def _turn_away(self, conn: Connection, decision: Decision) -> Admitted:
+        """Keep the key of a stranger's message; give them a code or a word where that is due."""
+        message, place = decision.message, decision.facts.place
+        source, wake = arrivals.source_of(message), set[int]()
+        if "strangers" in decision.counts:
+            kept = Poison(source, message.dedupe_key, message.raw, "stranger")
+            arrivals.set_aside(conn, [kept], message.address.chat)
+        if decision.facts.may_ask:
+            # What a stranger wrote is not read, and is no title either.
+            wake = self.pairing.ask(conn, message, place or self._new(conn, message, ""))
+        elif message.chat_kind != "dm":
+            wake = self.pairing.point_to_door(conn, message)
+        elif decision.text is not None and place is not None:
+            # They were spoken to before, and may be the owner.
+            key = f"code:{source}:{message.dedupe_key}"
+            self._reply(conn, message, (place.id, place.inbox_head), decision.text, key)
+            wake = {place.id}
+        return Admitted(Admission("denied"), wake)
 
-    def is_over_rate(self, message: InboundMessage, role: SenderRole) -> bool:
-        limits = self.pairing.limits
-        command = self.said.command
-        is_urgent = command is not None and command.urgent
-        window = limits.urgent if is_urgent else limits.messages
-        if window is None or role == "owner":
-            return False
-        return not window.count(*_counted(message))
-
-    def too_many(self, message: InboundMessage) -> str | None:
-        """Return the text for a sender over the limit, or None if they have got it already."""
-        if not self.pairing.limits.notices.count(*_counted(message)):
-            return None
-        self.happens("limited", message)
-        return TOO_MANY
-
-    def append_done(
-        self, message: InboundMessage, row: Conversation, command: str | None = None
-    ) -> int:
-        """Enter a command that is answered at once; returns its place in the inbox."""
-        return inbox.append(
-            self.conn, row.id, message, kind="command", state="done", command=command
-        )
-
-    def refuse(self, message: InboundMessage, conversation_id: int, text: str | None) -> Admission:
-        kind: InboxKind = "edit" if message.kind == "edit" else "message"
-        seq = inbox.append(self.conn, conversation_id, message, kind=kind, state="refused")
-        if text is not None:
-            self.reply(message, conversation_id, seq, text)
-        return Admission("refused", conversation_id, seq)
-
-    def reply(
+    def _reply(
         self,
+        conn: Connection,
         message: InboundMessage,
-        conversation_id: int,
-        seq: int,
+        entry: tuple[int, int],
         text: str,
+        key: str = "",
         choices: tuple[Choice, ...] = (),
-    ) -> None:
-        key = f"reply:{conversation_id}:{seq}"
-        parts = parts_of(
-            self.renderer(message), key, text, reply_to=message.message_ref, choices=choices
-        )
-        outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
-
-    def tell(
-        self, message: InboundMessage, conversation_id: int, seq: int, key: str, text: str
     ) -> bool:
-        """Say something once for each key; return whether it is said now."""
-        parts = parts_of(self.renderer(message), key, text, reply_to=message.message_ref)
-        return outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
-
-    def renderer(self, message: InboundMessage) -> Renderer:
-        return self.renderers[message.address.platform, message.address.account]
-
-    def happens(self, kind: Kind, message: InboundMessage) -> None:
-        self.after.happened.append(Happening(kind, message.address.platform, message.sender))
+        """Reply to a message, once for each key; return whether that is new."""
+        here, seq = entry
+        render = self.pairing.renderers[message.address.platform, message.address.account]
+        key, ref = key or f"reply:{here}:{seq}", message.message_ref
+        parts = parts_of(render, key, text, reply_to=ref, choices=choices)
+        return outbox.append(conn, here, parts, inbox_seq=seq)
 
 
-def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return what a limit counts by: the sender and the message."""
-    address = message.address
-    return (address.platform, message.sender), (address.account, message.dedupe_key)
+def _again(conn: Connection, message: InboundMessage, said: Parsed) -> Admitted:
+    """Return the admission of a duplicate; for a press it says what became of the first one."""
+    answer = None
+    if message.pressed and said.command is not None and said.command.route is REPLY:
+        answer = approvals.again(conn, message, said.argument)
+    over = questions.ENDED["answered"] if answer == "over" else ""
+    return Admitted(Admission("duplicate", answer=answer, over=over))
 
 
-def _is_unanswered(fate: overheard.Fate) -> bool:
-    """Whether nobody will answer a message any more, and nobody has: it was stopped, or failed."""
-    if fate.kind == "command":
+def _title(decision: Decision) -> str:
+    """Return what a conversation is named after: the text, or else the first file.
+
+    A command is no title, nor is a code.
+    """
+    message, said = decision.message, decision.facts.said
+    text = "" if decision.what == "bound" else message.text
+    if text and (said.command or said.word):
+        return ""
+    files = [each.name for each in message.attachments]
+    return text if text.strip() or not files else files[0]
+
+
+def _is_asked_again(message: InboundMessage, facts: Facts) -> bool:
+    """Whether an edit gives new words to what was stopped or failed, and nobody will answer."""
+    fate, place = facts.fate, facts.place
+    if fate is None or fate.kind == "command" or (place is not None and place.waits):
         return False
-    if fate.state in {"cancelled", "refused", "dead"}:
-        return True
-    return fate.state == "done" and fate.outcome in turn_journal.NO_ANSWER
+    is_over = fate.state in {"cancelled", "refused", "dead"}
+    is_over = is_over or (fate.state == "done" and fate.outcome in turn_journal.NO_ANSWER)
+    told = _with_unread(message).text
+    return is_over and told != fate.text and bool(told.strip())
 
 
-def _is_answered(fate: overheard.Fate) -> bool:
+def _is_answered(fate: Fate) -> bool:
     """Whether a turn has answered a message; one that was itself an answer has none."""
     return fate.kind == "message" and fate.state == "done" and fate.outcome is not None
 
@@ -621,24 +633,22 @@ def _in_short(message: InboundMessage) -> InboundMessage:
     return replace(message, text=message.text[:REFUSED_CHARS], raw="")
 
 
-def _unreadable_text(message: InboundMessage) -> str:
-    what = message.unreadable or "a message without text"
-    return f"I can read text and files, but this is {what}."
+def _noting_files(message: InboundMessage, text: str) -> str:
+    return f"{text}\n\n{FILE_NOT_READ}" if message.attachments else text
 
 
 def _with_unread(message: InboundMessage) -> InboundMessage:
     """Return the message; its text also names what came with it and cannot be read."""
     if not message.unreadable:
         return message
-    return _with_line(message, f"[It came with {message.unreadable}, which cannot be read here.]")
+    line = f"[It came with {message.unreadable}, which cannot be read here.]"
+    return replace(_with_line(message, line), unreadable=None)
 
 
 def _with_files(message: InboundMessage) -> InboundMessage:
     """Return a message that is not for the bot; its files are named, and never fetched."""
-    if not message.attachments:
-        return message
     names = ", ".join(each.name for each in message.attachments)
-    return _with_line(message, f"[It came with files: {names}]")
+    return _with_line(message, f"[It came with files: {names}]") if names else message
 
 
 def _with_line(message: InboundMessage, line: str) -> InboundMessage:

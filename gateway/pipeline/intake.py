@@ -21,7 +21,7 @@ from agent.messages import clean_text, storable
 from agent.network import in_words
 from agent.tools.registry import HeldTool
 from gateway.access import pairing, tool_texts
-from gateway.access.pairing import Happening, Pairing
+from gateway.access.pairing import Pairing
 from gateway.access.policy import Owners
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
@@ -29,7 +29,7 @@ from gateway.commands.approvals import ReplyOutcome
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.errors import StorageError
 from gateway.pipeline import notices
-from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
+from gateway.pipeline.admission import Admissions, Admitted, IntakeRules
 from gateway.replicas.replica import AccountLeases
 from gateway.session_keys import address_key
 from gateway.signals import Hint, Wakeups
@@ -65,13 +65,12 @@ class GatewayIntake:
     ) -> None:
         self._accounts = accounts
         self._database = database
-        self.rules = rules
-        self._renderers = renderers
         self._wakeups = wakeups
         self._traffic = traffic
         self.tools: Hint[[]] = Hint()
         self._rate_per_min = rules.access.settings.rate_per_min
         self._pairing = Pairing(rules.access, AdmissionLimits(self._rate_per_min), renderers)
+        self.rules = rules
 
     def take(self, rules: IntakeRules) -> None:
         """Have what comes in from now on be decided by other rules."""
@@ -126,28 +125,13 @@ class GatewayIntake:
         """Commit a batch, and do what follows from it."""
         began = time.time()
         cleaned = [_cleaned(message) for message in batch.messages]
-        admissions, after = await self._database.write(self._admit_all, cleaned, batch)
+        admitted = await self._database.write(self._admit_all, cleaned, batch)
         # Hints and log lines come after the commit: whoever hears a hint reads the rows.
-        for message, admission in zip(cleaned, admissions, strict=True):
+        for message, done in zip(cleaned, admitted, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
-            trace = _recorded(message, admission, began)
-            _log(message, admission, trace)
-            self._wake(message, admission)
-        for happening in after.happened:
-            self._tell(happening)
-        for conversation_id, seq in after.stops:
-            self._wakeups.stop(conversation_id, seq)
-            # A turn that waits for a person does not run: it is claimed once more, to be ended.
-            self._wakeups.ready(conversation_id)
-            # A message that was dropped may have waited for its files.
-            self._wakeups.files()
-        for settled in after.settled:
-            approvals.report(settled)
-            self._wakeups.ready(settled.question.conversation)
-        for question, mark in after.marks:
-            self._wakeups.reaction(question, mark)
-        for conversation_id in after.wake:
-            self._wakeups.outbox(conversation_id)
+            _log(message, done.admission, _recorded(message, done.admission, began))
+            self._wake(message, done.admission)
+            self._follow(done)
         for move in batch.moves:
             log.warning(
                 "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
@@ -156,12 +140,11 @@ class GatewayIntake:
             log.warning(
                 "update_quarantined", source=bad.source, update=bad.dedupe_key, reason=bad.reason
             )
-        return admissions
+        return [done.admission for done in admitted]
 
     def wait_s(self, platform: str, sender: str) -> float:
         """Return the seconds until a member may send another message, 0 for now."""
-        window = self._pairing.limits.messages
-        return 0.0 if window is None else window.wait_s((platform, sender))
+        return self._pairing.limits.wait_s(platform, sender)
 
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source's cursor."""
@@ -182,7 +165,7 @@ class GatewayIntake:
 
     async def show_tools(self, held: Sequence[HeldTool]) -> None:
         """Show owners the tools' texts that they have not seen yet."""
-        owners = Owners(self.rules.access, self._renderers)
+        owners = Owners(self.rules.access, self._pairing.renderers)
         for conversation_id in await self._database.write(tool_texts.announce, owners, held):
             self._wakeups.outbox(conversation_id)
 
@@ -194,18 +177,31 @@ class GatewayIntake:
             said: once, conversation or deny; to a question of the agent the answer.
         """
         take = approvals.by_owner
-        outcome, told = await self._database.write(take, self._renderers, owner, number, said)
-        for settled in outcome.settled:
-            approvals.report(settled)
-            self._wakeups.ready(settled.question.conversation)
-        for conversation_id in told:
-            self._wakeups.outbox(conversation_id)
+        renderers = self._pairing.renderers
+        outcome, told = await self._database.write(take, renderers, owner, number, said)
+        self._follow(Admitted(Admission("command"), told, settled=outcome.settled))
         return outcome
 
-    def _tell(self, happening: Happening) -> None:
-        pairing.report(happening)
-        if happening.kind in {"tool", "bound", "promoted"}:
-            self.tools()
+    def _follow(self, done: Admitted) -> None:
+        """Do what follows from a decision that is committed."""
+        if done.happened is not None:
+            pairing.report(done.happened)
+            if done.happened.kind in {"tool", "bound", "promoted"}:
+                self.tools()
+        if done.stops:
+            conversation_id = done.admission.conversation or 0
+            self._wakeups.stop(conversation_id, done.admission.seq or 0)
+            # A turn that waits for a person does not run: it is claimed once more, to be ended.
+            self._wakeups.ready(conversation_id)
+            # A message that was dropped may have waited for its files.
+            self._wakeups.files()
+        for settled in done.settled:
+            approvals.report(settled)
+            self._wakeups.ready(settled.question.conversation)
+        for question, mark in done.marks:
+            self._wakeups.reaction(question, mark)
+        for conversation_id in done.wake:
+            self._wakeups.outbox(conversation_id)
 
     def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
         """Return what the move of these cursors is fenced with; nothing where one process is alone.
@@ -222,7 +218,7 @@ class GatewayIntake:
 
     def _admit_all(
         self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Admissions"
-    ) -> tuple[list[Admission], AfterCommit]:
+    ) -> list[Admitted]:
         for held in beside.fences:
             leases.fence_receiving(conn, held)
         if beside.poison:
@@ -232,11 +228,11 @@ class GatewayIntake:
             arrivals.move(conn, move)
         for cursor in beside.cursors:
             arrivals.advance(conn, cursor)
-        batch = AdmissionBatch(conn, self.rules, self._pairing, self._renderers)
+        admissions = Admissions(self.rules, self._pairing)
         if len(messages) > 1:
-            batch.hold(messages)
-        admissions = [batch.admit(message) for message in messages]
-        return admissions, batch.after
+            # In the order in which everybody locks conversations.
+            conversations.hold_of_keys(conn, {admissions.key(each) for each in messages})
+        return [admissions.admit(conn, each) for each in messages]
 
     def _wake(self, message: InboundMessage, admission: Admission) -> None:
         """Hint at the work that an admission brings."""

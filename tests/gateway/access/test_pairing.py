@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import insert, update
 
 from adapters.door import Requester, SignInRefused
 from adapters.messages import Choice
@@ -28,7 +28,7 @@ from gateway.access.web_door import WebDoor
 from gateway.commands import pair, registry
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
-from gateway.pipeline.admission import AdmissionBatch, IntakeRules
+from gateway.pipeline.admission import Admissions, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings
 from gateway.storage import audit_log, schema
 from gateway.storage.people import members
@@ -395,7 +395,7 @@ class TestRequests:
     async def test_an_owner_without_a_chat_reads_it_in_the_web_chat(self, tmp_path: Path) -> None:
         """Where that is used; else `/pair list` tells."""
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
-            renderers: Any = chat.gateway.intake._renderers
+            renderers: Any = chat.gateway.intake._pairing.renderers
             renderers["web", "default"] = lambda text: [text]
             await stranger(chat)
             web = {"platform": "web", "sender": "web", "authenticated": True}
@@ -609,7 +609,7 @@ class TestDecisions:
         """At a start with it, once."""
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
             code = code_of(await stranger(chat))
-            renderers: Any = chat.gateway.intake._renderers
+            renderers: Any = chat.gateway.intake._pairing.renderers
             render = renderers.pop(("telegram", "default"))
             await chat.gateway.database.write(pairing.approve, code, "command line")
             await chat.gateway.intake.tell_approved()
@@ -707,8 +707,8 @@ def test_buttons_fit_everywhere() -> None:
         assert len(choice.text.encode()) <= 64
 
 
-def batch_of(conn: Connection, access: dict[str, Any]) -> AdmissionBatch:
-    """Return what admits messages in the transaction of a connection."""
+def admissions_of(access: dict[str, Any]) -> Admissions:
+    """Return what admits messages in a transaction."""
     rules = IntakeRules(
         access=Access(AccessSettings.model_validate(access)),
         queue=QueueSettings(),
@@ -717,7 +717,7 @@ def batch_of(conn: Connection, access: dict[str, Any]) -> AdmissionBatch:
     )
     renderers = {("telegram", "default"): lambda text: [text]}
     it = Pairing(rules.access, rate_limits.AdmissionLimits(60), renderers)
-    return AdmissionBatch(conn, rules, it, renderers)
+    return Admissions(rules, it)
 
 
 updates = st.lists(
@@ -770,11 +770,11 @@ def test_nothing_a_stranger_sends_is_worked_on(
         admit(conn, group, state="done")
         members.set_owner_code(conn, own)
         members.set_owner_code(conn, pairing.new_code())
-        at = batch_of(conn, {**access, "owners": ["telegram:1"]})
+        at = admissions_of({**access, "owners": ["telegram:1"]})
         for fields in sent:
             mine = next((each.code for each in members.pending(conn)), "ABCD2345")
             text = fields["text"].replace("OWN", own).replace("MINE", mine)
-            outcome = at.admit(inbound(**{**fields, "text": text})).outcome
+            outcome = at.admit(conn, inbound(**{**fields, "text": text})).admission.outcome
             assert outcome in {"denied", "noted", "ignored"}
         states = {row.state for row in conn.execute(schema.inbox.select())}
         assert states <= {"done", "noted"}

@@ -21,6 +21,7 @@ from gateway.access.rate_limits import (
     SlidingWindow,
     VisitorLimits,
 )
+from tests.support.storage import inbound
 
 HERE = Requester("192.0.2.1")
 SOCKET = Requester("")
@@ -99,8 +100,11 @@ def test_no_span_holds_more_than_the_limit(pauses: list[float], limit: int) -> N
 
 def test_zero_is_any_number() -> None:
     """`rate_per_min: 0` switches the limit off."""
-    assert AdmissionLimits(0).messages is None
-    assert AdmissionLimits(1).messages is not None
+    for per_min, full in ((0, set()), (1, {"messages", "overheard"})):
+        limits = AdmissionLimits(per_min)
+        for _ in range(2):
+            limits.count(inbound(), ["messages", "overheard", "urgent"])
+        assert limits.full(inbound()) == full
 
 
 def test_a_window_says_how_long_to_wait(clock: Clock) -> None:

@@ -1,18 +1,34 @@
 """What becomes of a message: group rules, what is overheard, rate limits, late edits, files."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import update
 
 from adapters.messages import Admission, Attachment
 from agent.errors import CredentialsRefused
 from gateway.access import pairing
-from gateway.access.rate_limits import URGENT_PER_MIN
-from gateway.pipeline.admission import EDITED, FILE_NOT_READ, TOO_MANY
+from gateway.access.rate_limits import URGENT_PER_MIN, OfSender
+from gateway.commands import registry
+from gateway.commands.help import unknown_text
+from gateway.pipeline.admission import (
+    EDITED,
+    FILE_NOT_READ,
+    FULL,
+    TOO_MANY,
+    TRIES,
+    UNREADABLE,
+    Facts,
+    decide,
+)
+from gateway.settings.tree import GroupRule
 from gateway.storage import schema
-from gateway.storage.queue.overheard import NOTES_KEPT
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.conversation.questions import Question
+from gateway.storage.queue.overheard import NOTES_KEPT, Fate
 from tests.support.gateway import HeldModel, RecordingModel, Running, message, running
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -55,6 +71,227 @@ def marks_of(chat: Running) -> list[Any]:
 async def nothing_kept(chat: Running) -> bool:
     tables = (schema.inbox, schema.quarantine, schema.conversation, schema.outbox)
     return not any([await chat.rows(table) for table in tables])
+
+
+HERE = Conversation(1, "telegram", "default", "c1", None, "u1", "hi", 5, 3, 9, 1, 0, None)
+WAITING = HERE._replace(waits=True, pending=1)
+CROWDED = WAITING._replace(pending=2)
+ASKED = Question(
+    *(7, 1, 3, "clarify", "", "", (), "pending", "", "", False, False, "", "c", "Which?"),
+    *(0.0, 9.0, None),
+)
+ONLY_FULL = FULL.format(most=2)
+GROUP: dict[str, Any] = {"chat_kind": "group", "addressed": "overheard"}
+CALLED: dict[str, Any] = {"chat_kind": "group"}
+EDIT: dict[str, Any] = {"kind": "edit", "message_ref": "m1"}
+ASK, LISTEN = GroupRule(), GroupRule(context=True)
+ALWAYS, NEVER = GroupRule(respond="always"), GroupRule(respond="never")
+MEMBER: dict[str, Any] = {"role": "member", "place": HERE}
+OWNER: dict[str, Any] = {"role": "owner", "place": HERE}
+STRANGER: dict[str, Any] = {"role": "stranger"}
+
+
+def fate(state: Any = "done", outcome: str | None = "final_text", **changes: Any) -> Fate:
+    """Return what became of a message with the text "hi"."""
+    return Fate(
+        **{"seq": 1, "kind": "message", "state": state, "text": "hi"} | changes, outcome=outcome
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "facts", "what", "told", "counts"),
+    [
+        # Known already.
+        ("hi", {}, {**MEMBER, "known": True}, "duplicate", None, ""),
+        ("hi", EDIT, {**MEMBER, "known": True}, "duplicate", None, ""),
+        # For the bot?
+        ("hi", GROUP, {"rule": ASK}, "ignored", None, ""),
+        ("hi", GROUP, {"rule": LISTEN}, "noted", None, "overheard"),
+        ("hi", GROUP, {"rule": LISTEN, "full": {"overheard"}}, "ignored", None, ""),
+        (" ", GROUP, {"rule": LISTEN}, "ignored", None, ""),
+        (" ", {**GROUP, "attachments": (PHOTO,)}, {"rule": LISTEN}, "noted", None, "overheard"),
+        ("hi", GROUP, {**MEMBER, "rule": ALWAYS}, "queued", None, "messages"),
+        ("hi", CALLED, {**OWNER, "rule": NEVER}, "ignored", None, ""),
+        ("hi", CALLED, {**MEMBER, "rule": ASK}, "queued", None, "messages"),
+        ("hi", {**GROUP, "addressed": "thread"}, {**MEMBER, "rule": ASK}, "ignored", None, ""),
+        (
+            *("hi", {**GROUP, "addressed": "thread"}),
+            *({**MEMBER, "rule": ASK, "in_thread": True}, "queued", None, "messages"),
+        ),
+        ("/status@other_bot", CALLED, {**OWNER, "rule": ASK}, "ignored", None, ""),
+        ("/weather", CALLED, {**OWNER, "rule": ASK}, "ignored", None, ""),
+        ("/stauts", CALLED, {**OWNER, "rule": ASK}, "unknown command", unknown_text("stauts"), ""),
+        ("/pair list", CALLED, {**OWNER, "rule": ASK}, "command", None, ""),
+        # A stranger.
+        ("hi", GROUP, {**STRANGER, "rule": ALWAYS}, "denied", None, ""),
+        (
+            *("hi", GROUP, {**STRANGER, "rule": GroupRule(respond="always", context=True)}),
+            *("noted", None, "overheard"),
+        ),
+        ("hi", CALLED, {**STRANGER, "rule": ASK}, "turned away", None, "strangers"),
+        ("hi", {}, {**STRANGER, "may_ask": True}, "turned away", None, "strangers"),
+        ("hi", {}, STRANGER, "turned away", None, "strangers"),
+        ("hi", {}, {**STRANGER, "full": {"strangers"}}, "turned away", None, ""),
+        ("/stop", {}, STRANGER, "turned away", None, "strangers"),
+        ("hi", EDIT, {**STRANGER, "fate": fate("cancelled", None)}, "denied", None, ""),
+        # The code of the first owner.
+        ("ABCD2345", {}, {**STRANGER, "code": "right"}, "bound", pairing.OWNER_BOUND, ""),
+        ("ABCD2345", {}, {**MEMBER, "code": "right"}, "bound", pairing.OWNER_BOUND, ""),
+        (
+            *("ABCD2345", {}, {**STRANGER, "code": "wrong"}),
+            *("turned away", pairing.WRONG_CODE, "strangers, tries, all tries"),
+        ),
+        (
+            *("ABCD2345", {}, {**STRANGER, "code": "wrong", "may_ask": True}),
+            *("turned away", None, "strangers, tries, all tries"),
+        ),
+        (
+            *("ABCD2345", {}, {**MEMBER, "code": "wrong"}),
+            *("queued", None, "messages, tries, all tries"),
+        ),
+        (
+            *("ABCD2345", {}, {**STRANGER, "code": "right", "full": {"tries"}}),
+            *("turned away", pairing.CODES_REFUSED, "strangers, refusals"),
+        ),
+        (
+            *("ABCD2345", {}, {**STRANGER, "code": "wrong", "full": {"all tries", "refusals"}}),
+            *("turned away", None, "strangers"),
+        ),
+        (
+            *("ABCD2345", {}, {**MEMBER, "code": "right", "full": {"all tries"}}),
+            *("refused", pairing.CODES_REFUSED, "messages"),
+        ),
+        # Too many?
+        ("hi", {}, {**MEMBER, "full": {"messages"}}, "refused", TOO_MANY, "notices"),
+        ("hi", {}, {**MEMBER, "full": {"messages", "notices"}}, "refused", None, ""),
+        ("hi", {}, {**OWNER, "full": {"messages"}}, "queued", None, ""),
+        ("hi", {}, {"role": "guest", "place": HERE}, "queued", None, "messages"),
+        ("/help", {}, {**MEMBER, "full": {"messages"}}, "refused", TOO_MANY, "notices"),
+        ("/stop", {}, {**MEMBER, "full": {"messages"}}, "command", None, "urgent"),
+        ("/stop", {}, {**MEMBER, "full": {"urgent"}}, "refused", TOO_MANY, "notices"),
+        # A command?
+        ("/status", {}, MEMBER, "command", None, "urgent"),
+        (
+            "/help",
+            {},
+            {**MEMBER, "place": CROWDED},
+            "command",
+            None,
+            "messages",
+        ),
+        ("/new", {}, MEMBER, "queued", None, "messages"),
+        ("/new", {}, {**MEMBER, "place": None}, "queued", None, "messages"),
+        ("/pair list", {}, MEMBER, "unknown command", unknown_text("pair"), "messages"),
+        ("/pair list", {}, OWNER, "command", None, ""),
+        ("/usr/bin", {}, MEMBER, "queued", None, "messages"),
+        (
+            *("/hepl", {"attachments": (PHOTO,)}, OWNER, "unknown command"),
+            *(f"{unknown_text('hepl')}\n\n{FILE_NOT_READ}", ""),
+        ),
+        # An answer to a question? Also if the queue is full.
+        ("Oslo", {}, {**MEMBER, "place": WAITING, "answers": ASKED}, "answer", None, "messages"),
+        (
+            *("Oslo", {}, {**MEMBER, "place": CROWDED, "answers": ASKED}),
+            *("answer", None, "messages"),
+        ),
+        (
+            *("Oslo", {}, {**MEMBER, "answers": ASKED, "full": {"messages"}}),
+            *("refused", TOO_MANY, "notices"),
+        ),
+        ("Oslo", {}, {**MEMBER, "place": WAITING}, "queued", None, "messages"),
+        # It waits for a turn, if there is something to answer, room, and quota left.
+        (" ", {}, OWNER, "refused", UNREADABLE.format(what="a message without text"), ""),
+        (
+            *("", {"unreadable": "a poll"}, OWNER, "refused"),
+            *(UNREADABLE.format(what="a poll"), ""),
+        ),
+        ("", {"attachments": (PHOTO,)}, OWNER, "queued", None, ""),
+        ("hi", {}, {**OWNER, "place": HERE._replace(pending=2)}, "refused", ONLY_FULL, ""),
+        ("hi", {}, {**OWNER, "place": HERE._replace(pending=1)}, "queued", None, ""),
+        ("hi", {}, {**MEMBER, "quota": "no more"}, "refused", "no more", "messages, quotas"),
+        (
+            *("hi", {}, {**MEMBER, "quota": "no more", "full": {"quotas"}}),
+            *("refused", None, "messages"),
+        ),
+        # An edit.
+        ("ho", EDIT, MEMBER, "ignored", None, ""),
+        ("ho", EDIT, {**MEMBER, "rule": NEVER, "fate": fate()}, "ignored", None, ""),
+        ("hi", EDIT, {**MEMBER, "fate": fate()}, "unchanged", None, ""),
+        ("ho", EDIT, {**MEMBER, "fate": fate()}, "reworded", None, "messages"),
+        ("ho", EDIT, {**OWNER, "fate": fate("queued", None)}, "reworded", None, ""),
+        (
+            *("ho", EDIT, {**MEMBER, "fate": fate(), "full": {"messages"}}),
+            *("refused", TOO_MANY, "notices"),
+        ),
+        ("hi", EDIT, {**MEMBER, "fate": fate("cancelled", None)}, "unchanged", None, ""),
+        ("ho", EDIT, {**MEMBER, "fate": fate("cancelled", None)}, "queued", None, "messages"),
+        (
+            "ho",
+            EDIT,
+            {**MEMBER, "fate": fate("done", "refused")},
+            "queued",
+            None,
+            "messages",
+        ),
+        ("", EDIT, {**MEMBER, "fate": fate("cancelled", None)}, "reworded", None, "messages"),
+        ("/status", EDIT, {**OWNER, "fate": fate("dead", None)}, "command", None, ""),
+        (
+            *("ho", EDIT, {**OWNER, "place": WAITING, "fate": fate("cancelled", None)}),
+            *("reworded", None, ""),
+        ),
+        (
+            *("ho", EDIT, {**OWNER, "fate": fate("cancelled", None, kind="command")}),
+            *("reworded", None, ""),
+        ),
+    ],
+)
+def test_what_becomes_of_a_message(
+    text: str,
+    fields: dict[str, Any],
+    facts: dict[str, Any],
+    what: str,
+    told: str | None,
+    counts: str,
+) -> None:
+    """(message, facts) → (what, the text for its sender, the limits that it uses up)."""
+    known = Facts(**{"said": registry.parse(text), "most": 2, **facts})
+    decision = decide(message(text, **fields), known)
+    assert (decision.what, decision.text, ", ".join(decision.counts)) == (what, told, counts)
+
+
+@given(
+    st.sampled_from(["hi", "", "/stop", "/new", "/pair list", "/weather", "/approve 7"]),
+    st.fixed_dictionaries({
+        "kind": st.sampled_from(["message", "edit"]),
+        "chat_kind": st.sampled_from(["dm", "group", "thread"]),
+        "addressed": st.sampled_from(["direct", "thread", "overheard"]),
+    }),
+    st.fixed_dictionaries({
+        "place": st.sampled_from([None, HERE, WAITING]),
+        "rule": st.sampled_from([None, ASK, LISTEN, ALWAYS, NEVER]),
+        "role": st.sampled_from(["owner", "member", "guest", "stranger"]),
+        "code": st.sampled_from([None, "right", "wrong"]),
+        "may_ask": st.booleans(),
+        "fate": st.sampled_from([None, fate(), fate("cancelled", None)]),
+        "answers": st.sampled_from([None, ASKED]),
+        "quota": st.sampled_from([None, "no more"]),
+        "full": st.frozensets(st.sampled_from([*get_args(OfSender), "strangers", "all tries"])),
+    }),
+)
+def test_no_stranger_is_heard_and_no_full_limit_counted(
+    text: str, fields: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    """Whatever is known; a full limit of messages lets nothing of a member or guest through."""
+    known = Facts(registry.parse(text), **facts)
+    decision = decide(message(text, **fields), known)
+    assert known.full.isdisjoint(decision.counts)
+    heard = {"command", "unknown command", "reworded", "answer", "queued"}
+    if known.role == "stranger":
+        assert decision.what not in heard | {"refused"}
+    if known.role in {"member", "guest"} and {"messages", "urgent"} <= known.full:
+        assert decision.what not in heard
+    if not known.full.isdisjoint(TRIES):
+        assert decision.what != "bound"
 
 
 class TestGroups:
