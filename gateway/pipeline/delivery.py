@@ -91,20 +91,18 @@ class Burials:
 
     owners: Owners
 
-    def bury_message(
-        self, conn: Connection, due: Due, reason: str, cause: Cause, by: int | None = None
-    ) -> Burial:
+    def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
         """Give a row up, and with an expired one what has waited as long behind it.
 
         Nothing is told of a row that was dropped or erased while it was on its way, or that is
-        another replica's by now (`by`: as for `sending.mark_dead`).
+        another replica's by now.
         """
         if due.is_notice:
-            sending.drop(conn, due.message, reason, by)
+            sending.drop(conn, due, reason)
             return Burial(0, frozenset())
         is_first = not outbox.has_dead(conn, due.message.conversation)
         # `/stop` or `parley forget` may have taken it while it was on its way.
-        if not sending.mark_dead(conn, due.message, reason, by):
+        if not sending.mark_dead(conn, due, reason):
             return Burial(0, frozenset())
         more = self._bury_behind(conn, due, reason) if cause == "expired" else 0
         told = self._tell(conn, due, reason, cause, is_first=is_first)
@@ -117,27 +115,24 @@ class Burials:
         return Burial(letters, told)
 
     def _bury_behind(self, conn: Connection, due: Due, reason: str) -> int:
-        return sending.bury_older(conn, due.message, RETRY_FOR_S, due.failures, reason)
+        return sending.bury_older(conn, due, RETRY_FOR_S, reason)
 
     def _tell(
         self, conn: Connection, due: Due, reason: str, cause: Cause, *, is_first: bool
     ) -> frozenset[int]:
         """Return the conversations in which something is said now."""
         place = conversations.get(conn, due.message.conversation)
-        told = self._tell_chat(conn, place, due, cause)
+        told = set()
+        # The chat is told that something is missing, unless it is about to be told that already.
+        if not outbox.is_waiting(conn, place.id, f"{DEAD_NOTICE}{place.id}:"):
+            # The head makes it another key where a dead letter was retried and dies once more.
+            key = f"{DEAD_NOTICE}{place.id}:{due.message.seq}:{place.outbox_head}"
+            text = notices.EXPIRED if cause == "expired" else notices.UNSHOWN
+            told = {place.id} if self.owners.say(conn, place, key, text) else set()
         # Somebody who has blocked the bot refuses every message: owners need to hear that once.
         if cause != "refused" or is_first:
             told |= self._tell_owners(conn, place, due, reason, cause)
         return frozenset(told)
-
-    def _tell_chat(self, conn: Connection, place: Conversation, due: Due, cause: Cause) -> set[int]:
-        """Tell the chat that something is missing, unless it is about to be told that already."""
-        if outbox.is_waiting(conn, place.id, f"{DEAD_NOTICE}{place.id}:"):
-            return set()
-        # The head makes it another key where a dead letter was retried and dies once more.
-        key = f"{DEAD_NOTICE}{place.id}:{due.message.seq}:{place.outbox_head}"
-        text = notices.EXPIRED if cause == "expired" else notices.UNSHOWN
-        return {place.id} if self.owners.say(conn, place, key, text) else set()
 
     def _tell_owners(
         self, conn: Connection, place: Conversation, due: Due, reason: str, cause: Cause
@@ -150,7 +145,7 @@ class Burials:
         text = notices.dead_letter_text(account, letter, reason, cause)
         told = set()
         for chat in self.owners.chats(conn, self.owners.everybody(conn)):
-            # An owner's own chat is told by `_tell_chat`, and a notice that still waits says it
+            # An owner's own chat is told by `_tell`, and a notice that still waits says it
             # already.
             is_told = chat.id == place.id or outbox.is_waiting(conn, chat.id, key)
             if not is_told and self.owners.say(conn, chat, f"{key}{day}:{chat.id}", text):
@@ -233,7 +228,9 @@ class Delivery:
         while True:
             began = time.monotonic()
             try:
-                for conversation_id in await self._unsent():
+                find, accounts = sending.unsent_conversations, list(self._adapters)
+                by = self._replica.shared_id
+                for conversation_id in await self._database.read(find, accounts, by):
                     self.notify(conversation_id)
                 self._swept = True
                 self._note_idle()
@@ -246,11 +243,6 @@ class Delivery:
                 async with asyncio.timeout(pause_s):
                     await self._looks.wait()
             self._looks.clear()
-
-    async def _unsent(self) -> list[int]:
-        """Return the conversations that have something for this replica to send."""
-        accounts, by = list(self._adapters), self._replica.shared_id
-        return await self._database.read(sending.unsent_conversations, accounts, by)
 
     async def wait_idle(self) -> None:
         """Return when nothing is left that could be sent now."""
@@ -285,7 +277,8 @@ class Delivery:
         due = await self._next_due(conversation_id)
         # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
-            with structlog.contextvars.bound_contextvars(trace=_trace_of(due)):
+            row = {"conversation": conversation_id, "seq": due.message.seq}
+            with structlog.contextvars.bound_contextvars(**row, trace=_trace_of(due)):
                 receipt = await self._deliver(due)
                 more = receipt is None or await self._record(due, receipt)
                 following = await self._next_due(conversation_id) if more else None
@@ -302,9 +295,13 @@ class Delivery:
 
     async def _deliver(self, due: Due) -> Receipt | None:
         """Send one row when its time has come; None where nothing was shown now."""
-        if (wait_s := self._wait_s(due)) > 0:
-            await asyncio.sleep(min(wait_s, LONGEST_DELAY_S))
-            return None
+        if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
+            # At most as long as this process wanted that, whatever is done to the clock since.
+            due_at = self._lines[due.message.conversation].due_at
+            wait_s = min(due.in_s, due_at - asyncio.get_running_loop().time())
+            if wait_s > 0:
+                await asyncio.sleep(min(wait_s, LONGEST_DELAY_S))
+                return None
         if due.withdraws is not None:
             return await self._withdraw(due, due.withdraws)
         platform, account = due.account
@@ -323,11 +320,11 @@ class Delivery:
         adapter = self._adapters[due.account]
         # Where sending twice shows twice, a row that was being sent must be known after a crash:
         # then the platform is asked for it before anything is sent again (decision 064).
-        marks = not adapter.idempotent_sends
-        if marks and not await self._mark_sending(message):
+        me, write = due.sender or self._replica.id, self._database.write
+        if not (adapter.idempotent_sends or await write(sending.mark_sending, message, me)):
             return None
         if (holds := FENCE.get()) is not None and not holds():
-            await self._delay(due, None, "this process stood still beyond its lease")
+            await self._try_later(due, "this process stood still beyond its lease")
             return None
         try:
             return await adapter.send(complete)
@@ -335,14 +332,14 @@ class Delivery:
             await self._move(due, exc.new_chat)
         except SendDelayed as exc:
             self._traffic.failed(due.account, message.conversation, str(exc), exc.retry_after_s)
-            await self._delay(due, exc.retry_after_s, str(exc))
+            await self._try_later(due, str(exc), exc.retry_after_s)
         except SendRejected as exc:
             await self._bury(due, str(exc), "refused")
         except SendUnknown as exc:
             self._traffic.failed(due.account, message.conversation, str(exc))
-            await self._doubt(due, str(exc))
+            await self._try_later(due, str(exc), is_unknown=True)
         except Exception as exc:
-            log.exception("send_failed", conversation=message.conversation, seq=message.seq)
+            log.exception("send_failed")
             await self._fail(due, repr(exc))
         return None
 
@@ -356,15 +353,6 @@ class Delivery:
         shown = self._links.shown(message.payload, message.conversation)
         return replace(message, payload=shown, file=file)
 
-    async def _mark_sending(self, message: Outgoing) -> bool:
-        by = self._lines[message.conversation].by
-        me = self._replica.id if by is None else by
-        return await self._database.write(sending.mark_sending, message, me)
-
-    def _by(self, due: Due) -> int | None:
-        """Return as whom this replica sends a row; None where no other one could."""
-        return self._lines[due.message.conversation].by
-
     async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Receipt | None:
         """Take the buttons off a question, best effort: no answer waits for that for long."""
         if not withdrawal.message_ref:
@@ -376,9 +364,7 @@ class Delivery:
         except SendDelayed as exc:
             pause_s = backoff_s(due.failures) if exc.retry_after_s is None else exc.retry_after_s
             if due.failures + 1 < MOST_TRIES_AT_BUTTONS and pause_s <= LONGEST_PAUSE_S:
-                self._put_off(due, pause_s)
-                by, why = self._by(due), str(exc)
-                await self._database.write(sending.mark_delayed, due.message, pause_s, why, by=by)
+                await self._put_off(due, pause_s, str(exc))
             else:
                 await self._leave_buttons(due, str(exc))
         except AdapterError as exc:
@@ -386,16 +372,15 @@ class Delivery:
         except TimeoutError:
             await self._leave_buttons(due, "the platform takes too long")
         except Exception as exc:
-            log.exception("send_failed", conversation=due.message.conversation, seq=due.message.seq)
+            log.exception("send_failed")
             await self._leave_buttons(due, repr(exc))
         else:
             return Receipt(withdrawal.message_ref)
         return None
 
     async def _leave_buttons(self, due: Due, reason: str) -> None:
-        await self._database.write(sending.drop, due.message, reason, self._by(due))
-        conversation, seq = due.message.conversation, due.message.seq
-        log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
+        await self._database.write(sending.drop, due, reason)
+        log.info("buttons_left", reason=reason)
 
     async def _move(self, due: Due, new_chat: str) -> None:
         """Re-key the chat's conversations; the row is sent there next."""
@@ -407,8 +392,7 @@ class Delivery:
             await self._bury(due, reason, "refused")
             return
         log.warning("chat_moved", platform=move.platform, chat=move.chat, new_chat=new_chat)
-        by, reason = self._by(due), f"moved to {new_chat}"
-        await self._database.write(sending.mark_delayed, due.message, 0.0, reason, by=by)
+        await self._database.write(sending.postpone, due, 0.0, f"moved to {new_chat}")
 
     async def _record(self, due: Due, receipt: Receipt) -> bool:
         """Store a receipt; return whether other rows of its conversation wait."""
@@ -417,8 +401,6 @@ class Delivery:
         if due.withdraws is None:
             log.info(
                 "message_sent",
-                conversation=due.message.conversation,
-                seq=due.message.seq,
                 platform=due.message.address.platform,
                 resent=receipt.resent,
                 age_ms=round(due.message.age_s * 1000),
@@ -431,53 +413,39 @@ class Delivery:
             try:
                 return await self._database.write(sending.mark_sent, message, receipt)
             except StorageError as exc:
-                log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
+                log.warning("receipt_not_stored", error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
 
-    def _wait_s(self, due: Due) -> float:
-        """Return how long a row is still put off, at most as long as this process wanted that."""
-        if not 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
-            return 0.0
-        line = self._lines[due.message.conversation]
-        return min(due.in_s, line.due_at - asyncio.get_running_loop().time())
+    async def _put_off(
+        self, due: Due, delay_s: float, reason: str, tries: int = 1, *, is_unknown: bool = False
+    ) -> None:
+        """Have a row sent again later."""
+        # By the loop's clock as well: the database's clock may be set meanwhile.
+        due_at = asyncio.get_running_loop().time() + delay_s
+        self._lines[due.message.conversation].due_at = due_at
+        write = self._database.write
+        await write(sending.postpone, due, delay_s, reason, tries, is_unknown=is_unknown)
 
-    def _put_off(self, due: Due, delay_s: float) -> None:
-        """Note by the loop's clock when a row is due: the database's clock may be set meanwhile."""
-        now = asyncio.get_running_loop().time()
-        self._lines[due.message.conversation].due_at = now + delay_s
+    async def _try_later(
+        self, due: Due, reason: str, retry_after_s: float | None = None, *, is_unknown: bool = False
+    ) -> None:
+        """Have a row sent again later, unless that was tried for long enough.
 
-    async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
+        Args:
+            retry_after_s: As its platform asks; None for a growing pause.
+            is_unknown: It may have been shown: the adapter resolves that, or marks it.
+        """
         if await self._has_expired(due, reason):
             return
         delay_s = backoff_s(due.failures) if retry_after_s is None else retry_after_s
         delay_s = min(delay_s, LONGEST_RETRY_AFTER_S)
-        log.warning(
-            "send_delayed",
-            conversation=due.message.conversation,
-            seq=due.message.seq,
-            delay_s=round(delay_s, 1),
-            reason=reason,
-        )
-        self._put_off(due, delay_s)
+        if is_unknown:
+            log.warning("send_outcome_unknown", reason=reason)
+        else:
+            log.warning("send_delayed", delay_s=round(delay_s, 1), reason=reason)
         # Else a platform that always asks for an hour would be tried for weeks.
         tries = max(int(delay_s / LONGEST_DELAY_S), 1)
-        by = self._by(due)
-        await self._database.write(sending.mark_delayed, due.message, delay_s, reason, tries, by)
-
-    async def _doubt(self, due: Due, reason: str) -> None:
-        """Try again later what may have been shown; the adapter resolves it, or marks it."""
-        if await self._has_expired(due, reason):
-            return
-        log.warning(
-            "send_outcome_unknown",
-            conversation=due.message.conversation,
-            seq=due.message.seq,
-            reason=reason,
-        )
-        delay_s = backoff_s(due.failures)
-        self._put_off(due, delay_s)
-        by = self._by(due)
-        await self._database.write(sending.mark_unknown, due.message, delay_s, reason, by)
+        await self._put_off(due, delay_s, reason, tries, is_unknown=is_unknown)
 
     async def _has_expired(self, due: Due, reason: str) -> bool:
         """Bury a row that was tried for long enough, and what waits behind it as long.
@@ -507,19 +475,13 @@ class Delivery:
         if line.flaws >= MOST_FAILURES:
             await self._bury(due, reason, "failed")
         else:
-            await self._doubt(due, reason)
+            await self._try_later(due, reason, is_unknown=True)
 
     async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
-        write, by = self._database.write, self._by(due)
-        burial = await write(self._burials.bury_message, due, reason, cause, by)
-        log.error(
-            "message_buried",
-            conversation=due.message.conversation,
-            seq=due.message.seq,
-            platform=due.message.address.platform,
-            reason=reason,
-            letters=burial.letters,
-        )
+        bury = self._burials.bury_message
+        burial = await self._database.write(bury, due, reason, cause)
+        platform, letters = due.message.address.platform, burial.letters
+        log.error("message_buried", platform=platform, reason=reason, letters=letters)
         _end_trace(due, "buried")
         self._told(due, burial)
 

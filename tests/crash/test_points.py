@@ -269,8 +269,7 @@ async def a_compress(crashes: Crashes, point: str) -> None:
 
 
 RARE: dict[str, Provoke] = {
-    "mark_delayed": a_delay,
-    "mark_unknown": a_doubt,
+    "postpone": a_delay,
     "bury_message": a_rejection,
     "notify": a_trouble,
     "release": a_long_queue,
@@ -292,6 +291,14 @@ async def test_a_kill_in_rare_cases_loses_and_repeats_nothing(crashes: Crashes, 
     """The same at the commits that only trouble brings about."""
     crashes.configure(mode="followup")
     await RARE[point.split()[-1]](crashes, point)
+    await recover(crashes)
+
+
+@pytest.mark.parametrize("point", around("postpone"))
+async def test_a_kill_at_a_doubt_loses_and_repeats_nothing(crashes: Crashes, point: str) -> None:
+    """Nobody knows whether a message was shown."""
+    crashes.configure(mode="followup")
+    await a_doubt(crashes, point)
     await recover(crashes)
 
 

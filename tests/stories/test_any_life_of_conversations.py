@@ -213,7 +213,7 @@ class LifeMachine(RuleBasedStateMachine):
     def deliver(self, dead: bool) -> None:
         due = self.store.run(sending.next_due, self.chat)
         if due is not None and dead:
-            self.store.run(sending.mark_dead, due.message, "blocked")
+            self.store.run(sending.mark_dead, due, "blocked")
         elif due is not None:
             self.store.run(sending.mark_sent, due.message, RECEIPT)
 

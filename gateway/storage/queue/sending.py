@@ -4,9 +4,9 @@ Where several replicas share a server, one of them sends the rows of a conversat
 to be shown: the one that runs its turns, since the end of a turn is sent where it was committed.
 `sender` says whose a row is. Nobody's are rows that were entered and not looked at yet, and those
 of a replica that is dead; whoever looks first takes them all over (`next_due`), if no other one has
-any of them. So their order holds, and the chat's budget is that of one process. Functions with `by`
-are told who asks: what is noted about another one's row is refused, but for a receipt. That it was
-shown is true, whoever has sent it. `by` is None where there is one process.
+any of them. So their order holds, and the chat's budget is that of one process. What is noted about
+another one's row (`Due.sender`) is refused, but for a receipt: that it was shown is true, whoever
+has sent it. `by` and `sender` are None where there is one process.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ class Due:
         attachment: Id of the file that it shows, which is not loaded yet.
         withdraws: Of a row that shows nothing: the buttons that it takes off another one.
         is_notice: It tells of a trouble.
-        sender: The replica that sends it, or did; None for nobody yet.
+        sender: The replica that sends it; None where no other one could.
         cause: What it answers.
     """
 
@@ -116,7 +116,7 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
         row.attachment,
         withdraws,
         row.source_key.startswith(NOTICES),
-        row.sender,
+        by,
         RowCause(row.asked_seq, row.asked_at, _kind_of(row.source_key)),
     )
 
@@ -249,54 +249,35 @@ def _mark_sent() -> Any:
 _MARK_SENT = _mark_sent()
 
 
-def mark_delayed(
+def postpone(
     conn: Connection,
-    message: Outgoing,
+    due: Due,
     in_s: float,
     reason: str,
     tries: int = 1,
-    by: int | None = None,
+    *,
+    is_unknown: bool = False,
 ) -> None:
-    """Note that nothing was shown: it is sent again in `in_s` seconds; a doubt from before stays.
+    """Have a row sent again in `in_s` seconds; a doubt from before stays.
 
-    It counts as so many `tries`: a long pause as all that fit into it.
+    Args:
+        tries: It counts as so many: a long pause as all that fit into it.
+        is_unknown: It may have been shown: its platform is asked then.
     """
-    conn.execute(
-        _this(message, by).values(
-            state="unknown" if message.outcome_unknown else "pending",
-            sender=by,
-            failures=outbox.c.failures + tries,
-            next_at=now_s() + in_s,
-            error=reason,
-        )
-    )
+    state = "unknown" if is_unknown or due.message.outcome_unknown else "pending"
+    failures, next_at = outbox.c.failures + tries, now_s() + in_s
+    doubt: dict[str, Any] = {"doubt": True} if is_unknown else {}
+    its = {"sender": due.sender, "failures": failures, "next_at": next_at, "error": reason}
+    conn.execute(_this(due).values(state=state, **its, **doubt))
 
 
-def mark_unknown(
-    conn: Connection, message: Outgoing, in_s: float, reason: str, by: int | None = None
-) -> None:
-    """Note that a row may have been shown: its platform is asked in `in_s` seconds."""
-    conn.execute(
-        _this(message, by).values(
-            state="unknown",
-            doubt=True,
-            sender=by,
-            failures=outbox.c.failures + 1,
-            next_at=now_s() + in_s,
-            error=reason,
-        )
-    )
-
-
-def mark_dead(conn: Connection, message: Outgoing, reason: str, by: int | None = None) -> bool:
+def mark_dead(conn: Connection, due: Due, reason: str) -> bool:
     """Make a row a dead letter, which an operator may retry; False where nobody waits for it."""
-    marked = conn.execute(_this(message, by).values(state="dead", sender=None, error=reason))
+    marked = conn.execute(_this(due).values(state="dead", sender=None, error=reason))
     return marked.rowcount == 1
 
 
-def bury_older(
-    conn: Connection, message: Outgoing, older_than_s: float, failures: int, reason: str
-) -> int:
+def bury_older(conn: Connection, due: Due, older_than_s: float, reason: str) -> int:
     """Make dead letters of what waited too long behind a row, without a try of its own.
 
     The conversation's next row goes on with the failures of that row: its chat is as unreachable.
@@ -304,10 +285,11 @@ def bury_older(
     were.
 
     Args:
-        message: The row that could not be shown.
+        due: The row that could not be shown.
         older_than_s: Seconds; what was entered before that is too old.
         reason: Why it could not be shown.
     """
+    message = due.message
     behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
     notices = [outbox.c.source_key.startswith(each) for each in NOTICES]
     stays = or_(*notices, outbox.c.source_key.like("inquiry:%:over:1"))
@@ -321,22 +303,22 @@ def bury_older(
     conn.execute(
         update(outbox)
         .where(outbox.c.conversation == message.conversation, outbox.c.seq == following)
-        .values(failures=failures)
+        .values(failures=due.failures)
     )
     return buried.rowcount
 
 
-def drop(conn: Connection, message: Outgoing, reason: str, by: int | None = None) -> None:
+def drop(conn: Connection, due: Due, reason: str) -> None:
     """Give a row up that nobody waits for."""
-    conn.execute(_this(message, by).values(state="dropped", sender=None, error=reason))
+    conn.execute(_this(due).values(state="dropped", sender=None, error=reason))
 
 
-def _this(message: Outgoing, by: int | None) -> Any:
+def _this(due: Due) -> Any:
     """Return a change of a row, but only of one that is still to be shown.
 
     `/stop` or `parley forget` may have been faster, or another replica.
     """
-    row = _row(message.conversation, message.seq)
+    row, by = _row(due.message.conversation, due.message.seq), due.sender
     if by is None:
         return row
     return row.where(or_(outbox.c.sender == by, and_(outbox.c.sender.is_(None), lives(by))))

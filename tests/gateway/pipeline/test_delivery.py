@@ -367,7 +367,7 @@ async def test_a_process_that_stood_still_sends_what_is_still_its_own(
     monkeypatch.setattr(SharedReplica, "holds", lambda *_: next(held))
     async with running(tmp_path, adapter=adapter) as chat:
         if is_taken:
-            monkeypatch.setattr(sending, "mark_delayed", taken_by_another)
+            monkeypatch.setattr(sending, "postpone", taken_by_another)
         await chat.say("hello")
         await chat.logged("send_delayed")
         if is_taken:

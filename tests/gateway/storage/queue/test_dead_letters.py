@@ -48,10 +48,10 @@ def bury_send(store: Store, chat: int, key: str, *, doubtful: bool = False) -> s
     )
     due = store.run(sending.next_due, chat)
     if due is not None and doubtful:
-        store.run(sending.mark_unknown, due.message, 0.0, "cut")
+        store.run(sending.postpone, due, 0.0, "cut", is_unknown=True)
         due = store.run(sending.next_due, chat)
     assert due is not None
-    store.run(sending.mark_dead, due.message, "blocked by the user")
+    store.run(sending.mark_dead, due, "blocked by the user")
     return f"s{chat}.{due.message.seq}"
 
 

@@ -1,6 +1,5 @@
 """The rows of the outbox on their way: shown in order, once."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,10 +22,14 @@ def me(store: Store) -> int:
     return store.run(leases.register, "me")
 
 
-def next_message(store: Store, conversation_id: int) -> Outgoing:
+def next_row(store: Store, conversation_id: int) -> Due:
     due = store.run(sending.next_due, conversation_id)
     assert due is not None
-    return due.message
+    return due
+
+
+def next_message(store: Store, conversation_id: int) -> Outgoing:
+    return next_row(store, conversation_id).message
 
 
 def add(store: Store, conversation_id: int, *keys: str, **values: Any) -> None:
@@ -37,16 +40,16 @@ def states(store: Store) -> list[str]:
     return [row.state for row in store.rows(table)]
 
 
-@pytest.mark.parametrize("mark", [sending.mark_delayed, sending.mark_unknown])
+@pytest.mark.parametrize("is_unknown", [False, True])
 def test_what_was_dropped_on_its_way_is_not_tried_again(
-    store: Store, chat: int, mark: Callable[..., None]
+    store: Store, chat: int, *, is_unknown: bool
 ) -> None:
     """Its turn was stopped while the platform kept it waiting."""
     add(store, chat, "a", turn_id=1)
-    message = next_message(store, chat)
+    due = next_row(store, chat)
     store.run(outbox.drop_unsent, chat, 1)
-    store.run(mark, message, 0.0, "busy")
-    assert not store.run(sending.mark_dead, message, "blocked")
+    store.run(sending.postpone, due, 0.0, "busy", is_unknown=is_unknown)
+    assert not store.run(sending.mark_dead, due, "blocked")
     assert states(store) == ["dropped"]
 
 
@@ -104,7 +107,7 @@ def test_a_receipt_is_recorded(store: Store, chat: int, me: int) -> None:
     """The platform's id and the mark "(re-sent)" are kept."""
     add(store, chat, "a")
     message = next_message(store, chat)
-    store.run(sending.mark_delayed, message, 0.0, "busy")
+    store.run(sending.postpone, next_row(store, chat), 0.0, "busy")
     store.run(sending.mark_sending, message, me)
     store.run(mark_sent, message, Receipt("m-9", resent=True))
     row = store.one(table)
@@ -159,7 +162,7 @@ def test_only_what_nobody_has_seen_is_dropped(store: Store) -> None:
     add(store, chat, "other")
     store.run(mark_sent, next_message(store, chat), RECEIPT)
     store.run(sending.mark_sending, next_message(store, chat), me)
-    store.run(sending.mark_unknown, next_message(store, chat), 0.0, "cut")
+    store.run(sending.postpone, next_row(store, chat), 0.0, "cut", is_unknown=True)
     store.run(outbox.drop_unsent, chat, current.id)
     assert states(store) == ["sent", "unknown", "dropped", "pending"]
 
@@ -167,7 +170,7 @@ def test_only_what_nobody_has_seen_is_dropped(store: Store) -> None:
 def test_a_delayed_row_waits(store: Store, chat: int) -> None:
     """Nothing was shown: the same row, later, and nothing behind it before."""
     add(store, chat, "a", "b")
-    store.run(sending.mark_delayed, next_message(store, chat), 30.0, "flood wait")
+    store.run(sending.postpone, next_row(store, chat), 30.0, "flood wait")
     due = store.run(sending.next_due, chat)
     assert due is not None
     assert 20 < due.in_s <= 30
@@ -189,9 +192,10 @@ def test_the_next_row_is_found_among_thousands(store: Store, chat: int) -> None:
 def test_a_row_of_unknown_outcome_is_to_be_resolved(store: Store, chat: int, me: int) -> None:
     """It may have been shown: the next attempt knows that."""
     add(store, chat, "a")
-    message = next_message(store, chat)
+    first = next_row(store, chat)
+    message = first.message
     store.run(sending.mark_sending, message, me)
-    store.run(sending.mark_unknown, message, 5.0, "cut")
+    store.run(sending.postpone, first, 5.0, "cut", is_unknown=True)
     due = store.run(sending.next_due, chat)
     assert due is not None
     assert due.message.outcome_unknown
@@ -204,10 +208,9 @@ def test_failures_are_counted(store: Store, chat: int, me: int) -> None:
     """Each delay and each doubt is one; a mark is none."""
     add(store, chat, "a")
     for expected in range(1, 4):
-        message = next_message(store, chat)
-        store.run(sending.mark_sending, message, me)
-        mark = sending.mark_unknown if expected % 2 else sending.mark_delayed
-        store.run(mark, message, 0.0, "busy")
+        first = next_row(store, chat)
+        store.run(sending.mark_sending, first.message, me)
+        store.run(sending.postpone, first, 0.0, "busy", is_unknown=bool(expected % 2))
         due = store.run(sending.next_due, chat)
         assert due is not None
         assert due.failures == expected
@@ -216,10 +219,10 @@ def test_failures_are_counted(store: Store, chat: int, me: int) -> None:
 def test_a_doubt_survives_a_delay(store: Store, chat: int, me: int) -> None:
     """That a later attempt was refused says nothing about the earlier one."""
     add(store, chat, "a")
-    store.run(sending.mark_unknown, next_message(store, chat), 0.0, "cut")
-    doubtful = next_message(store, chat)
-    store.run(sending.mark_sending, doubtful, me)
-    store.run(sending.mark_delayed, doubtful, 0.0, "busy")
+    store.run(sending.postpone, next_row(store, chat), 0.0, "cut", is_unknown=True)
+    doubtful = next_row(store, chat)
+    store.run(sending.mark_sending, doubtful.message, me)
+    store.run(sending.postpone, doubtful, 0.0, "busy")
     assert next_message(store, chat).outcome_unknown
 
 
@@ -237,7 +240,7 @@ def test_a_receipt_that_could_not_be_stored_leaves_a_doubt(
 def test_a_dead_row_blocks_nothing(store: Store, chat: int) -> None:
     """What will never be shown is left to the operator, and the next row is sent."""
     add(store, chat, "a", "b")
-    store.run(sending.mark_dead, next_message(store, chat), "blocked by the user")
+    store.run(sending.mark_dead, next_row(store, chat), "blocked by the user")
     assert next_message(store, chat).seq == 2
     assert store.rows(table)[0].error == "blocked by the user"
 
@@ -248,8 +251,8 @@ def test_what_waits_too_long_is_buried_with_the_row_before_it(store: Store, chat
     add(store, chat, *old)
     store.run(lambda conn: conn.execute(update(table).values(at=now_s() - 100)))
     add(store, chat, "new")
-    first = next_message(store, chat)
-    assert store.run(sending.bury_older, first, 50.0, 4, "nobody there") == 1
+    first = replace(next_row(store, chat), failures=4)
+    assert store.run(sending.bury_older, first, 50.0, "nobody there") == 1
     assert states(store) == ["pending", "dead", "pending", "pending", "pending"]
     assert [row.failures for row in store.rows(table)] == [0, 0, 4, 0, 0]
 
@@ -369,16 +372,16 @@ def test_who_was_reaped_sends_nothing_and_notes_nothing(store: Store, both: Two)
     store.run(leases.reap, both.one)
     # Also as long as nobody else is at it.
     assert not store.run(sending.mark_sending, first.message, both.one)
-    store.run(sending.mark_delayed, first.message, 60.0, "busy", 1, both.one)
+    store.run(sending.postpone, first, 60.0, "busy")
     mine = due_of(store, both, both.two)
     assert mine.failures == 0
     assert store.run(sending.mark_sending, mine.message, both.two)
     assert store.run(sending.next_due, both.chat, both.one) is None
     assert not store.run(sending.mark_sending, first.message, both.one)
-    store.run(sending.mark_delayed, first.message, 60.0, "busy", 1, both.one)
-    store.run(sending.mark_unknown, first.message, 60.0, "cut", both.one)
-    store.run(sending.drop, first.message, "gone", both.one)
-    assert not store.run(sending.mark_dead, first.message, "blocked", both.one)
+    store.run(sending.postpone, first, 60.0, "busy")
+    store.run(sending.postpone, first, 60.0, "cut", is_unknown=True)
+    store.run(sending.drop, first, "gone")
+    assert not store.run(sending.mark_dead, first, "blocked")
     row = store.rows(table)[0]
     assert (row.state, row.sender, row.failures) == ("sending", both.two, 0)
     store.run(mark_sent, first.message, Receipt("m-1"), both.one)
@@ -388,7 +391,7 @@ def test_who_was_reaped_sends_nothing_and_notes_nothing(store: Store, both: Two)
 def test_a_delay_keeps_the_line(store: Store, both: Two) -> None:
     """Who was told to wait goes on with it; nobody else tries meanwhile."""
     first = due_of(store, both, both.one)
-    store.run(sending.mark_delayed, first.message, 0.0, "busy", 1, both.one)
+    store.run(sending.postpone, first, 0.0, "busy")
     assert store.run(sending.next_due, both.chat, both.two) is None
     assert due_of(store, both, both.one).failures == 1
 
