@@ -478,8 +478,8 @@ class Delivery:
             await self._try_later(due, reason, is_unknown=True)
 
     async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
-        bury = self._burials.bury_message
-        burial = await self._database.write(bury, due, reason, cause)
+        write = self._database.write
+        burial = await write(self._burials.bury_message, due, reason, cause)
         platform, letters = due.message.address.platform, burial.letters
         log.error("message_buried", platform=platform, reason=reason, letters=letters)
         _end_trace(due, "buried")
