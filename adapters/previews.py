@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -17,13 +18,21 @@ from adapters.base import UNANNOUNCED, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.pacing import Pacer
-from adapters.rendering import rendered
 
 MOST_LATE = 1_000
 """Late previews that are remembered: one whose answer never comes stays as it is."""
 _REMEMBERED = 1024
+T = TypeVar("T")
 BestEffort = Callable[[str, str], AbstractContextManager[None]]
 """Logs and heeds the failure of a request that nothing depends on: (what for, pacer's chat)."""
+
+
+async def rendered(render: Callable[[str], T], markdown: str) -> T:
+    """Render a text in a thread, so that it does not delay the event loop.
+
+    A caller that is cancelled does not end the thread, which ends by itself: rendering is bounded.
+    """
+    return await asyncio.to_thread(render, markdown)
 
 
 class Previews(ABC):

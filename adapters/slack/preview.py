@@ -20,8 +20,7 @@ from typing_extensions import override
 from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendRejected, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing, Reaction
-from adapters.previews import Previews
-from adapters.rendering import rendered
+from adapters.previews import Previews, rendered
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import (
     APPEND,

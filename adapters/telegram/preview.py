@@ -11,8 +11,7 @@ from typing_extensions import override
 from adapters.base import Clock, PreviewIntent
 from adapters.errors import SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing, Reaction
-from adapters.previews import EditedPreviews
-from adapters.rendering import rendered
+from adapters.previews import EditedPreviews, rendered
 from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group, reply_to, topic
 from adapters.telegram.errors import Troubled, mapped_edit, mapped_send
 from adapters.telegram.render import preview_text

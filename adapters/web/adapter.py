@@ -1,7 +1,6 @@
-"""`WebAdapter`: the web chat as one more platform.
+"""`WebAdapter`: the web chat as one more platform, and its routes on the gateway's HTTP server.
 
-The gateway owns the HTTP server; this module gives it the routes. A page reads what was said from
-the history by position, so `send` only has to wake those who look.
+A page reads the history by position, so `send` only has to wake the event streams.
 """
 
 import asyncio
@@ -25,15 +24,16 @@ from adapters.messages import (
 from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
-from adapters.web.files import file_response, posted_form
 from adapters.web.guard import Guard, named, outdated, place_of, visitor_of
 from adapters.web.platform import CALLBACK, WebSettings
 from adapters.web.requests import (
     PostedMessage,
     Refusal,
     file_of,
+    file_response,
     give_up,
     json_response,
+    posted_form,
     posted_message,
 )
 
@@ -47,12 +47,12 @@ FORMS_AT_ONCE = 2
 
 
 def build(settings: WebSettings, host: Host) -> "WebAdapter":
-    """Return the web chat, as the register calls it."""
+    """Return the web chat."""
     return WebAdapter(settings, host)
 
 
 def renderer(_settings: WebSettings) -> Renderer:
-    """Return how the page is given text: in one piece, it has no limit."""
+    """Return the function that splits answers: the page has no limit."""
     return lambda markdown: [markdown]
 
 
@@ -69,14 +69,6 @@ class WebAdapter:
     pool = None
 
     def __init__(self, settings: WebSettings, host: Host, *, ping_s: float = PING_S) -> None:
-        """Make an adapter that serves nothing yet.
-
-        Args:
-            settings: Which proxies are trusted, and with what.
-            host: Takes messages, knows what was said and who may come in; a page offers its
-                commands.
-            ping_s: Longest silence of an event stream.
-        """
         self._intake = host.intake
         self._history = host.history
         self._commands = host.commands
@@ -100,10 +92,10 @@ class WebAdapter:
             web.get("/static/{name}", protect(requests.static, public=True)),
             web.get("/api/sign-in", protect(self._guard.ways_in, public=True)),
             web.post("/api/sign-in", protect(self._guard.sign_in, public=True)),
-            *self._routes_of_provider(),
+            *self._provider_routes(),
             web.post("/api/login", protect(outdated, public=True)),
             web.post("/logout", protect(self._guard.sign_out, public=True)),
-            web.get("/api/me", protect(self._tell_who)),
+            web.get("/api/me", protect(self._show_me)),
             web.get("/api/chats", protect(self._list_chats)),
             web.post("/api/chats/{chat}/messages", protect(self._take_message)),
             web.get("/api/chats/{chat}/files/{file}", protect(self._show_file)),
@@ -111,7 +103,7 @@ class WebAdapter:
             web.get("/api/chats/{chat}/events", protect(self._streams.handle), allow_head=False),
         ]
 
-    def _routes_of_provider(self) -> list[web.RouteDef]:
+    def _provider_routes(self) -> list[web.RouteDef]:
         if not self._has_provider:
             return []
         protect, guard = self._guard.protect, self._guard
@@ -121,41 +113,28 @@ class WebAdapter:
             web.get(CALLBACK, protect(guard.come_back, public=True), allow_head=False),
         ]
 
-    async def _tell_who(self, request: web.Request) -> web.Response:
-        return json_response(self._who(visitor_of(request)))
-
-    def _who(self, visitor: Visitor) -> dict[str, object]:
-        """Return what a page is told about who has opened it."""
-        return {
-            "name": visitor.name,
-            "role": visitor.role,
-            "has_session": visitor.has_session,
-            "console": visitor.role == OWNER.role,
-        }
+    async def _show_me(self, request: web.Request) -> web.Response:
+        return json_response(_me(visitor_of(request)))
 
     async def _list_chats(self, request: web.Request) -> web.Response:
         visitor = visitor_of(request)
         chats = await self._history.chats(self.platform, self.account, visitor.sender)
         listed = [asdict(chat) | {"chat": named(chat.chat)} for chat in chats]
         told = {"max_file_bytes": self._max_file_bytes, "commands": self._commands}
-        return json_response({"chats": listed, "you": self._who(visitor)} | told)
+        return json_response({"chats": listed, "you": _me(visitor)} | told)
 
     async def _take_message(self, request: web.Request) -> web.Response:
         place, visitor = place_of(request), visitor_of(request)
         with self._limits.room(visitor) as reach:
             if request.content_type != "multipart/form-data":
                 return await self._accept(place, visitor, await posted_message(request, reach))
-            self._check_rate(visitor)
+            # Files are refused before they are read; a text is read, since it may be `/stop`.
+            wait_s = self._intake.wait_s(self.platform, visitor.sender)
+            if wait_s and visitor.role != OWNER.role:
+                raise LimitReached("Too many messages in a short time.", int(wait_s) + 1)
             posted = await posted_form(request, reach, self._max_file_bytes)
             async with self._storing:
                 return await self._accept(place, visitor, posted)
-
-    def _check_rate(self, visitor: Visitor) -> None:
-        """Refuse files before they are read; a text is read, since it may be `/stop`."""
-        wait_s = self._intake.wait_s(self.platform, visitor.sender)
-        if wait_s and visitor.role != OWNER.role:
-            text = "Too many messages in a short time."
-            raise LimitReached(text, int(wait_s) + 1)
 
     async def _accept(
         self, place: Address, visitor: Visitor, posted: PostedMessage
@@ -204,14 +183,14 @@ class WebAdapter:
         self._hub.close()
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Have the pages read the committed answer in place of its preview."""
+        """Wake the pages to read the committed answer in place of its preview."""
         self._hub.show(message.address.chat, "")
         self._hub.refresh(message.address.chat)
         self._elsewhere.ended(message.address.chat)
         return Receipt(platform_ref=f"{message.conversation}:{message.seq}")
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Have the pages read that the question is over."""
+        """Wake the pages to read that the question is over."""
         self._hub.refresh(withdrawal.address.chat)
 
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
@@ -227,7 +206,7 @@ class WebAdapter:
         grows: bool = True,  # noqa: ARG002
         intent: PreviewIntent = UNANNOUNCED,  # noqa: ARG002 - a preview here is no message
     ) -> str | None:
-        """Show the growing answer; there is one in a chat, so it needs no id."""
+        """Show the growing answer; a chat has only one, so it needs no id."""
         self._hub.show(question.address.chat, text)
         self._elsewhere.growing(question.address.chat, text)
         return ref
@@ -235,11 +214,11 @@ class WebAdapter:
     async def find_preview(
         self, _question: MessageRef, _nonce: str, _others: frozenset[str]
     ) -> str | None:
-        """No preview stays behind here."""
+        """Return None: no preview is left behind here."""
         return None
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show the sign of work on the pages that are open."""
+        """Show the sign of work on the open pages."""
         self._hub.show_working(question.address.chat)
         self._elsewhere.working(question.address.chat)
 
@@ -247,8 +226,17 @@ class WebAdapter:
         """The page shows by itself that a message was taken."""
 
 
+def _me(visitor: Visitor) -> dict[str, object]:
+    """Return the page's form of its user."""
+    return {
+        "name": visitor.name,
+        "role": visitor.role,
+        "has_session": visitor.has_session,
+        "console": visitor.role == OWNER.role,
+    }
+
+
 def _to_inbound(place: Address, visitor: Visitor, posted: PostedMessage) -> InboundMessage:
-    """Return a posted message as the gateway takes it; the guard knows who sent it."""
     return InboundMessage(
         address=place,
         chat_kind="dm",

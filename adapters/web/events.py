@@ -1,34 +1,33 @@
-"""Event streams: what was said after a position, then what happens, as server-sent events.
+"""Event streams: the history of a chat after a position, then its news, as server-sent events.
 
-The position is two numbers, how far the person's messages (inbox) and the answers (outbox) were
-read; it is the id of every item, so a browser that reconnects says by itself where it was. Both
-count on their own: an answer to an older message may come after a newer message.
+The position is two numbers: how far the user's messages (inbox) and the answers (outbox) were read.
+It is the id of every item, so a browser that reconnects sends it. Both count on their own: an
+answer to an older message may come after a newer message.
 
-The hub knows who is looking at which chat, and what is shown there that is not in the history yet.
-Nothing is queued for a listener: it is only woken, and reads what it missed from the history. A
-slow one therefore costs nothing and blocks nobody.
+Nothing is queued for a listener: it is only woken, and reads what it missed from the history. So a
+slow one blocks nobody.
 """
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
+from typing import NamedTuple
 
 import orjson
 import structlog
 from aiohttp import web
 
-from adapters.base import ALONE, ChatFile, ChatItem, ContextGauge, Elsewhere, History
+from adapters.base import ALONE, ChatItem, ContextGauge, Elsewhere, History
 from adapters.door import VisitLimits
 from adapters.messages import Address
-from adapters.rendering import Renderings
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.markdown import to_html
-from adapters.web.files import INLINE
 from adapters.web.guard import VISIT, Guard, place_of, visitor_of
-from adapters.web.requests import Refusal, give_up
+from adapters.web.requests import INLINE, Refusal, give_up
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
@@ -37,11 +36,11 @@ STREAM_HEADERS = {
     # nginx would hold events back until its buffer is full.
     "X-Accel-Buffering": "no",
 }
-# A client that takes nothing for this long is given up; it comes back with its position.
+# A client that reads nothing for this long is disconnected; it returns with its position.
 WRITE_TIMEOUT_S = 60.0
-# An answer and the files that belong to it arrive together.
+# An answer and its files arrive together.
 BATCH_BYTES = 32_768
-# So much of a growing answer is shown, since all of it is made anew each time.
+# Longest beginning of a growing answer that is shown: all of it is rendered again each time.
 PREVIEW_CHARS = 30_000
 # Renderings kept for the next reader.
 KEPT_RENDERINGS = 100
@@ -58,8 +57,8 @@ class Listener:
     """One open event stream.
 
     Attributes:
-        stale: The history may hold something new.
-        working: A sign of work is to be shown, once.
+        stale: The history may have new items.
+        working: A sign of work must be shown, once.
         replaced: The user opened too many others; this one ends.
     """
 
@@ -82,11 +81,7 @@ class _OpenChat:
 
 
 class Hub:
-    """The listeners of all chats in this process; every call returns at once.
-
-    Args:
-        elsewhere: Told which chats somebody looks at here; tells what happens in them elsewhere.
-    """
+    """The listeners of all chats in this process; every call returns at once."""
 
     def __init__(self, elsewhere: Elsewhere = ALONE) -> None:
         self._chats: dict[str, _OpenChat] = {}
@@ -111,18 +106,18 @@ class Hub:
                 self._elsewhere.closed(chat)
 
     def preview(self, chat: str) -> str:
-        """Return the text of the answer that is growing in the chat; "" for none."""
+        """Return the text of the growing answer in the chat; "" for none."""
         found = self._chats.get(chat)
         return found.preview if found else ""
 
     def show(self, chat: str, text: str) -> None:
-        """Show a growing answer, to those who join later as well; an empty text shows none."""
+        """Show a growing answer, to later listeners as well; an empty text shows none."""
         self._chats.setdefault(chat, _OpenChat()).preview = text
         self._wake(chat)
         self._forget_if_unused(chat)
 
     def show_working(self, chat: str) -> None:
-        """Show those who listen now that an answer is being made."""
+        """Show the listeners that an answer is being made."""
         for listener in self._listeners(chat):
             listener.working = True
         self._wake(chat)
@@ -134,7 +129,7 @@ class Hub:
         self._wake(chat)
 
     def close(self) -> None:
-        """Let every stream end."""
+        """End every stream."""
         self.closed = True
         for chat in self._chats:
             self._wake(chat)
@@ -153,9 +148,36 @@ class Hub:
             del self._chats[chat]
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Everything up to these two sequence numbers was read."""
+class Renderings:
+    """Renders a text once for all its readers and keeps the newest; for one event loop.
+
+    Args:
+        most: Renderings to keep.
+    """
+
+    def __init__(self, render: Callable[[str], str], most: int) -> None:
+        self._render = render
+        self._most = most
+        self._kept: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
+
+    async def of(self, markdown: str) -> str:
+        """Return the rendering of a text; concurrent readers of the same text share it."""
+        if markdown not in self._kept:
+            loop = asyncio.get_running_loop()
+            self._kept[markdown] = loop.run_in_executor(None, self._render, markdown)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(markdown)
+        try:
+            # A reader that leaves must not cancel the rendering for the others.
+            return await asyncio.shield(self._kept[markdown])
+        except Exception:
+            self._kept.pop(markdown, None)
+            raise
+
+
+class Position(NamedTuple):
+    """All items up to these two sequence numbers were read."""
 
     inbox: int = 0
     outbox: int = 0
@@ -164,9 +186,8 @@ class Position:
 class EventStreams:
     """Handler of GET /api/chats/{chat}/events.
 
-    `ping_s` is the longest silence in seconds; with each ping the history is read again, so that
-    an answer which another process committed arrives as well. The guard is asked before anything is
-    shown.
+    `ping_s` is the longest silence; with each ping the history is read again, so that an answer
+    which another process committed arrives as well.
     """
 
     def __init__(
@@ -203,12 +224,12 @@ class EventStreams:
         return response
 
     async def _follow(self, request: web.Request, stream: "_Stream", listener: Listener) -> None:
-        # Each time anew: a session that was revoked is shown nothing more.
+        # Checked each time: a revoked session sees nothing more.
         while not self._hub.closed and await self._guard.still(request):
             if listener.replaced:
                 await stream.write(frame("closed", {}))
                 return
-            # Before reading: what happens meanwhile wakes the stream again.
+            # Before reading: later news wake the stream again.
             listener.woken.clear()
             await stream.write_news(listener, self._hub.preview(stream.address.chat))
             try:
@@ -220,7 +241,7 @@ class EventStreams:
 
 
 class _Stream:
-    """One client's view of a chat: what it was told so far."""
+    """The state of a chat in one client."""
 
     as_markdown = False
 
@@ -243,7 +264,7 @@ class _Stream:
 
     async def write_news(self, listener: Listener, preview: str) -> None:
         if listener.stale:
-            # Before reading: what is committed meanwhile makes it stale again.
+            # Before reading: later commits make it stale again.
             listener.stale = False
             answered = await self._write_items()
             if answered or not self._synced:
@@ -263,7 +284,7 @@ class _Stream:
             await self._response.write(data)
 
     async def _write_items(self) -> bool:
-        """Write what is new; return whether an answer is among it, which moves the gauge."""
+        """Write new items; return whether one is an answer, which moves the gauge."""
         items = await self._history.items(
             self.address, after_inbox=self._position.inbox, after_outbox=self._position.outbox
         )
@@ -296,18 +317,14 @@ class _Stream:
         return frame("preview", await self._shown(text))
 
     async def _shown(self, text: str, *, is_answer: bool = True) -> Shown:
-        """Return a text as the client wants it: an answer is markdown, what people say is text."""
+        """Return a text in the client's form: answers are markdown, users' messages plain text."""
         if self.as_markdown:
             return {"markdown": text}
         return {"html": await self._pages.of(text) if is_answer else escape(text)}
 
 
 def requested_position(request: web.Request) -> Position:
-    """Return where the client was: `Last-Event-ID` (a reconnect) before the query's numbers.
-
-    Raises:
-        Refusal: The numbers are none.
-    """
+    """Return the client's position: `Last-Event-ID` (a reconnect) before the query's numbers."""
     known = _EVENT_ID.fullmatch(request.headers.get("Last-Event-ID", ""))
     if known:
         return Position(int(known[1]), int(known[2]))
@@ -321,8 +338,8 @@ def requested_position(request: web.Request) -> Position:
 def positions(start: Position, items: Sequence[ChatItem]) -> list[Position]:
     """Return for each item the furthest position from which no later item would be missed.
 
-    Answers need not come in the order of their outbox numbers (a command is answered while an
-    older message is still worked on), so the outbox part waits for the lower numbers.
+    Answers may come in another order than their outbox numbers (a command is answered during the
+    turn of an older message), so the outbox part waits for the lower numbers.
     """
     found: list[Position] = []
     pending = sorted(item.outbox_seq for item in items if item.outbox_seq)
@@ -340,10 +357,7 @@ def positions(start: Position, items: Sequence[ChatItem]) -> list[Position]:
 
 
 def item_data(item: ChatItem, shown: Shown) -> dict[str, object]:
-    """Return an item as the page gets it.
-
-    What an item has not (files, buttons, a `ref`, `notice`, …) is left out.
-    """
+    """Return the page's form of an item, without empty fields."""
     who = "parley" if item.outbox_seq else "you"
     place = {"inbox_seq": item.inbox_seq, "outbox_seq": item.outbox_seq}
     rest = {
@@ -351,16 +365,19 @@ def item_data(item: ChatItem, shown: Shown) -> dict[str, object]:
         "ref": item.ref,
         "taken": item.taken,
         "over": item.over,
-        "files": [_file_data(file) for file in item.files],
+        "files": [
+            {
+                "id": each.id,
+                "name": each.name,
+                "size": each.size_bytes,
+                "picture": each.mime in INLINE,
+            }
+            for each in item.files
+        ],
         "choices": [{"label": each.label, "text": each.text} for each in item.choices],
     }
     known = {name: value for name, value in rest.items() if value}
     return {**place, **shown, "who": who, "at": item.at, **known}
-
-
-def _file_data(file: ChatFile) -> dict[str, object]:
-    is_picture = file.mime in INLINE
-    return {"id": file.id, "name": file.name, "size": file.size_bytes, "picture": is_picture}
 
 
 def page_html(markdown: str) -> str:

@@ -1,9 +1,9 @@
-"""Who may ask: each handler of the web chat is guarded before it sees the request.
+"""Checks each request of the web chat before its handler sees it.
 
-Nobody is anonymous. A request shows a session's cookie or the token; the Unix socket is protected
-by its file's permissions alone. Foreign sites are kept out beside that: under a name that leads to
-this machine (DNS rebinding), by a foreign Origin, by a form without our mark. The page and its
-files hold nothing secret, so that there is something to sign in with.
+A request needs a session's cookie or the token; the Unix socket is protected by its file's
+permissions alone. Foreign sites are refused: under a name that leads to this machine (DNS
+rebinding), with a foreign Origin, with a form without Parley's mark. The page and its files are
+public, so that users can sign in.
 """
 
 import ipaddress
@@ -56,9 +56,9 @@ log = structlog.get_logger()
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 OLD_COOKIE = "parley_session"
-"""Of version 0.5: one value for everybody, which opens nothing any more."""
+"""Of version 0.5: one value for all users, which opens nothing any more."""
 COOKIE_S = 400 * 86_400
-"""The longest that browsers keep one. How long a session holds is said by its row alone."""
+"""The longest that browsers keep one. The end of a session is in its row alone."""
 
 SIGN_IN = (
     "Sign in first: open the link that the command parley open prints on Parley's machine, or that"
@@ -69,7 +69,7 @@ SIGN_IN_AGAIN = (
     " once more."
 )
 ERRAND_S = 600
-"""How long somebody may take at the identity provider."""
+"""How long a user may take at the identity provider."""
 REFUSED_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title} &ndash; Parley</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -82,12 +82,8 @@ REFUSED_PAGE = """<!doctype html>
 {rest}</main></body>
 </html>
 """
-OF_SETTINGS = frozenset({
-    "host_refused",
-    "origin_refused",
-    "proxy_not_trusted",
-})
-"""Refusals that a wrong setting of a proxy, or of Parley beside it, causes for everybody."""
+OF_SETTINGS = frozenset({"host_refused", "origin_refused", "proxy_not_trusted"})
+"""Refusals that a wrong setting of Parley, or of a proxy, causes for all users."""
 WARNED_EVERY_S = 600.0
 NOT_STORED = "storage_unavailable"
 TOO_OFTEN = "too_many_requests"
@@ -101,17 +97,16 @@ CROWDED_S = 10
 SIGN_IN_BYTES = 10_000
 """Bytes of a sign-in request, which anyone may post."""
 NOT_SIGNED_IN = frozenset({401, 429, 503})
-"""What is answered with where somebody may try again, or in another way."""
+"""Statuses after which a user may try again, or sign in another way."""
 
 
 @dataclass(slots=True)
 class Visit:
-    """What is known of a request; noted in it before its handler sees it.
+    """The origin of a request, stored in it for its handler.
 
     Attributes:
-        caller: Where it comes from.
-        cookie: The name of the session's cookie there.
-        visitor: Who asks; None where nobody has to be signed in.
+        cookie: The name of the session's cookie.
+        visitor: The user; None if the handler is public.
     """
 
     caller: Requester
@@ -135,9 +130,9 @@ class Guard:
         """Return the handler behind all checks.
 
         Args:
-            public: Nobody has to be signed in.
-            forms: It shows pages with forms, and checks the token of each that is posted. Who has
-                to sign in first is led back to the page.
+            public: Users need not be signed in.
+            forms: It shows pages with forms, and checks the token of each that is posted. Users
+                that have to sign in first are led back to the page.
         """
 
         async def guarded(request: web.Request) -> web.StreamResponse:
@@ -146,10 +141,15 @@ class Guard:
                 check_origin(request, visit.caller, forms=forms)
                 await self._admit(request, visit, public=public)
                 if not public:
-                    self._limit(request, visitor_of(request))
+                    visitor = visitor_of(request)
+                    if visitor.role != OWNER.role:
+                        refuse_if_crowded(request)
+                    reads = request.method in {"GET", "HEAD"}
+                    self._door.limits.ask(visitor, visit.caller, reads=reads)
                 return await handler(request)
             except LimitReached as limit:
-                refusal = _beyond(limit)
+                status, code = (503, BUSY) if limit.busy else (429, TOO_OFTEN)
+                refusal = Refusal(status, code, str(limit), retry_after_s=limit.retry_after_s)
             except Refusal as exc:
                 refusal = exc
             except ConnectionError:
@@ -163,23 +163,20 @@ class Guard:
         return guarded
 
     async def sign_in(self, request: web.Request) -> web.Response:
-        """Begin a session for who posts the secret of a link, or the token.
+        """Begin a session for the secret of a link, or for the token.
 
         Raises:
             Refusal: Neither is posted, it is wrong, or there were too many wrong ones.
         """
-        fields = (await read_json(request, SIGN_IN_BYTES)).fields
-        proofs: list[tuple[Proof, object]] = [
-            ("link", fields.get("link")),
-            ("token", fields.get("token")),
-        ]
-        shown = [(proof, secret) for proof, secret in proofs if isinstance(secret, str)]
+        fields, _ = await read_json(request, SIGN_IN_BYTES)
+        kinds: tuple[Proof, ...] = ("link", "token")
+        shown = [(kind, fields[kind]) for kind in kinds if isinstance(fields.get(kind), str)]
         if len(shown) != 1:
             raise Refusal(400, "bad_sign_in", "Send either link or token, a string.")
         visit, [(proof, secret)] = request[VISIT], shown
         instead_of = str(fields.get("instead_of", ""))
         try:
-            signed_in = await self._door.sign_in(proof, str(secret), visit.caller, instead_of)
+            signed_in = await self._door.sign_in(proof, secret, visit.caller, instead_of)
         except SignInRefused as exc:
             raise _refusal(exc, f"wrong_{proof}") from exc
         except SignedInAlready as exc:
@@ -188,7 +185,7 @@ class Guard:
         return _with_cookie(web.Response(status=204, headers=API_HEADERS), request, signed_in)
 
     async def ways_in(self, _request: web.Request) -> web.Response:
-        """Tell a page what it can offer: `provider` is who signs people in, null for nobody."""
+        """Answer with the host of the identity provider, null if there is none."""
         return json_response({"provider": self._door.provider})
 
     async def lead_out(self, request: web.Request) -> web.Response:
@@ -204,15 +201,15 @@ class Guard:
         with _unreachable():
             errand = await self._door.lead_out()
         response = json_response({"url": errand.url})
-        # It must come along from the provider's page, which is another site.
+        # The browser must send it from the provider's page, which is another site.
         _set_cookie(response, visit, f"{visit.cookie}_oidc", errand.secret, ERRAND_S, "Lax")
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
-        """Begin a session for who comes back from the identity provider; leads to the page alone.
+        """Begin a session for a user that the identity provider sends back; redirect to the page.
 
         Raises:
-            Refusal: The answer is wrong, they are not let in, or the provider is down.
+            Refusal: The answer is wrong, the user may not come in, or the provider is down.
         """
         visit, told = request[VISIT], request.query
         refuse_if_crowded(request)
@@ -228,7 +225,7 @@ class Guard:
         return _with_cookie(response, request, signed_in)
 
     async def sign_out(self, request: web.Request) -> web.Response:
-        """End the session of the browser that asks, if it has one."""
+        """End the browser's session, if it has one."""
         visit = request[VISIT]
         if visit.caller.session:
             await self._door.sign_out(visit.caller)
@@ -237,12 +234,12 @@ class Guard:
         return response
 
     async def still(self, request: web.Request) -> bool:
-        """Whether who asked may still ask; for streams, which go on after their admission."""
+        """Whether the session is still valid; for streams, which go on after their admission."""
         session, visitor = request[VISIT].caller.session, visitor_of(request)
         return not visitor.has_session or await self._door.session(session) is not None
 
     async def visitor(self, request: web.Request) -> Visitor | None:
-        """Return who asks where everybody may; None for whom a protected handler would not see."""
+        """Return the user of a public request, or None if a protected handler would refuse it."""
         try:
             visit = Visit(caller_of(request, self._trusted))
             check_origin(request, visit.caller)
@@ -250,12 +247,6 @@ class Guard:
         except Refusal:
             return None
         return visit.visitor
-
-    def _limit(self, request: web.Request, visitor: Visitor) -> None:
-        if visitor.role != OWNER.role:
-            refuse_if_crowded(request)
-        reads = request.method in {"GET", "HEAD"}
-        self._door.limits.ask(visitor, request[VISIT].caller, reads=reads)
 
     async def _admit(self, request: web.Request, visit: Visit, *, public: bool) -> None:
         caller = visit.caller
@@ -266,26 +257,23 @@ class Guard:
         visit.caller = caller = replace(caller, session=request.cookies.get(visit.cookie, ""))
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and not public:
-            # Another site's page cannot know it, whatever name it comes under.
-            visit.visitor = await self._by_token(offered.strip(), caller)
+            # Another site's page cannot know the token, so its name is not checked.
+            try:
+                visit.visitor = await self._door.token(offered.strip(), caller)
+            except SignInRefused as exc:
+                raise _refusal(exc, "wrong_token") from exc
             return
         if not caller.proxied:
             check_loopback(request, self._public_port)
         if not public:
             visit.visitor = await self._by_session(request, visit)
 
-    async def _by_token(self, offered: str, caller: Requester) -> Visitor:
-        try:
-            return await self._door.token(offered, caller)
-        except SignInRefused as exc:
-            raise _refusal(exc, "wrong_token") from exc
-
     def _report(self, request: web.Request, refusal: Refusal) -> None:
         address, proxy, visit = request.remote or "", None, request.get(VISIT)
         if visit is not None and visit.caller.proxied:
             address, proxy = visit.caller.address, address
         code, now = refusal.code, time.monotonic()
-        # Strangers can ask as often as they like: what they cause is no warning each time.
+        # Strangers can ask as often as they like, so not every refusal is a warning.
         warns = code in OF_SETTINGS and now - self._warned.get(code, -inf) >= WARNED_EVERY_S
         if warns:
             self._warned[code] = now
@@ -312,7 +300,7 @@ def refuse_if_crowded(request: web.Request) -> None:
 
 
 def visitor_of(request: web.Request) -> Visitor:
-    """Return who asks, where somebody has to be signed in."""
+    """Return the signed-in user of a request."""
     visitor = request[VISIT].visitor
     if visitor is None:
         raise Refusal(401, "sign_in_needed", SIGN_IN)
@@ -320,13 +308,10 @@ def visitor_of(request: web.Request) -> Visitor:
 
 
 def place_of(request: web.Request) -> Address:
-    """Return the chat that the path names, of the user who asks.
+    """Return the user's chat that the path names.
 
-    Chats of others cannot be named: those of an invited user begin with their name, and what a path
-    names has no slash.
-
-    Raises:
-        Refusal: It is not an id of 1 to 64 letters, digits, `_` and `-`.
+    Chats of others cannot be named: those of an invited user begin with the user's name and a
+    slash, and the name in a path has no slash.
     """
     chat, sender = chat_of(request), visitor_of(request).sender
     own = chat if sender == FIRST_OWNER else f"{sender}/{chat}"
@@ -334,7 +319,7 @@ def place_of(request: web.Request) -> Address:
 
 
 def named(chat: str) -> str:
-    """Return what a user calls their own chat."""
+    """Return the id of a chat in its user's paths."""
     return chat.rpartition("/")[2]
 
 
@@ -344,16 +329,11 @@ def _refusal(refused: SignInRefused, code: str) -> Refusal:
     return Refusal(429, "too_many_tries", str(refused), retry_after_s=refused.retry_after_s)
 
 
-def _beyond(limit: LimitReached) -> Refusal:
-    status, code = (503, BUSY) if limit.busy else (429, TOO_OFTEN)
-    return Refusal(status, code, str(limit), retry_after_s=limit.retry_after_s)
-
-
 def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = False) -> web.Response:
-    """Return the JSON form of a refusal, or a page where a person has opened an address.
+    """Return the JSON form of a refusal, or a page if a user has opened an address.
 
     Args:
-        leads_back: The web chat has people sign in, and sends them to the address again.
+        leads_back: Users sign in at the web chat, which sends them to the address again.
     """
     by_person = request.method == "GET" or leads_back
     if not by_person or "text/html" not in request.headers.get("Accept", ""):
@@ -385,7 +365,7 @@ def _unreachable() -> Iterator[None]:
 
 def _with_cookie(response: web.Response, request: web.Request, signed_in: SignedIn) -> web.Response:
     visit = request[VISIT]
-    # A link on another site must not come with the session.
+    # A link on another site must not send the session.
     _set_cookie(response, visit, visit.cookie, signed_in.secret, COOKIE_S, "Strict")
     if OLD_COOKIE in request.cookies:
         response.del_cookie(OLD_COOKIE, path="/")
@@ -401,17 +381,17 @@ def _set_cookie(
 
 
 def _delete_cookie(response: web.Response, visit: Visit, name: str) -> None:
-    # `__Host-` is set, and taken back, by a secure cookie alone.
+    # Only a secure cookie can set, or delete, one that begins with `__Host-`.
     response.del_cookie(name, path="/", secure=visit.caller.secure, httponly=True)
 
 
 def cookie_name(request: web.Request, caller: Requester, public_port: int | None = None) -> str:
-    """Return what the session's cookie is called.
+    """Return the name of the session's cookie.
 
     Behind TLS no other host and no plain page can set or replace it (`__Host-`). Without, browsers
-    hand the cookies of one port to all others of the machine: each Parley there has its own. Behind
-    a proxy or a balancer it is named after the port that the browser sees: the next request may
-    come to another replica.
+    send the cookies of one port to all others of the machine: so each Parley there has a name by
+    its port. Behind a proxy or a balancer it is the port that the browser sees, since the next
+    request may come to another replica.
     """
     if caller.secure:
         return "__Host-parley"
@@ -420,7 +400,6 @@ def cookie_name(request: web.Request, caller: Requester, public_port: int | None
 
 
 def _port_of(host: str) -> int:
-    """Return the port that a Host header names; 80 where it names none."""
     try:
         return urlsplit(f"//{host}").port or 80
     except ValueError:
@@ -428,11 +407,10 @@ def _port_of(host: str) -> int:
 
 
 def check_loopback(request: web.Request, public_port: int | None = None) -> None:
-    """Refuse any Host but a loopback name with the right port where the connection is a local one.
+    """Refuse a local connection unless its Host is a loopback name with the right port.
 
-    Right is the port that is served, and that of `web.public_url` if it is this machine's.
-
-    A foreign page may make its own name lead to 127.0.0.1 (DNS rebinding).
+    That is the port that is served, or that of `web.public_url` on this machine. A foreign page may
+    make its own name lead to 127.0.0.1 (DNS rebinding).
     """
     address, port = connection_of(request).getsockname()[:2]
     if not ipaddress.ip_address(address).is_loopback:
@@ -449,7 +427,7 @@ def check_loopback(request: web.Request, public_port: int | None = None) -> None
 
 
 def names_loopback(host: str, port: int) -> bool:
-    """Tell whether a Host header means this machine and this port (80 where it names none)."""
+    """Whether a Host header names this machine and this port (80 if it names none)."""
     try:
         parts = urlsplit(f"//{host}")
         name, named_port = parts.hostname or "", parts.port or 80
@@ -460,17 +438,16 @@ def names_loopback(host: str, port: int) -> bool:
 
 
 def check_origin(request: web.Request, caller: Requester, *, forms: bool = False) -> None:
-    """Refuse what another site's page sends: a foreign Origin, or a form without our marks.
+    """Refuse requests of another site's page: a foreign Origin, or a form without Parley's mark.
 
     Args:
-        request: Over the Unix socket all are taken: no page can open that.
-        caller: Where it comes from.
-        forms: A form is taken that says which page it is from.
+        request: Accepted over the Unix socket, which no page can open.
+        forms: A form with an Origin needs no mark.
     """
     if over_unix_socket(request):
         return
     origin = request.headers.get("Origin")
-    # Under TLS a plain page of the same name may be anybody's who sits on the way.
+    # Under TLS a plain page of the same name may come from an attacker on the way.
     schemes = ("https",) if caller.secure else ("http", "https")
     if origin is not None and origin not in {f"{scheme}://{caller.host}" for scheme in schemes}:
         text = (
@@ -489,5 +466,5 @@ def check_origin(request: web.Request, caller: Requester, *, forms: bool = False
 
 
 async def outdated(_request: web.Request) -> web.Response:
-    """Refuse what a page of version 0.5 sends that is still open somewhere."""
+    """Refuse the sign-in of an open page of version 0.5."""
     raise Refusal(410, "page_outdated", "Parley was updated: please reload this page.")

@@ -1,4 +1,4 @@
-"""The built-in web chat as the register sees it."""
+"""The built-in web chat: its settings and its entry in the register of platforms."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -13,11 +13,7 @@ Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
 
 
 def networks(named: Sequence[str]) -> Networks:
-    """Return addresses and networks as they are written in settings.
-
-    Raises:
-        ValueError: One of them is none.
-    """
+    """Parse the addresses and networks of a setting; raises ValueError."""
     return tuple(ip_network(each.strip(), strict=False) for each in named)
 
 
@@ -26,11 +22,11 @@ OWN_NAME = "parley.localhost"
 name, no other server of 127.0.0.1 or localhost gets Parley's."""
 _CALLED_SO = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104
 CALLBACK = "/sign-in/oidc/callback"
-"""Where browsers come back to from the identity provider."""
+"""The path to which the identity provider sends browsers back."""
 
 
 def is_private_way(url: str) -> bool:
-    """Whether nobody between here and a server of the web reads along: TLS, or this machine."""
+    """Whether requests to a URL cannot be read on the way: TLS, or this machine."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "https" or parts.hostname in {"localhost", OWN_NAME}:
@@ -116,24 +112,21 @@ class WebSettings(PlatformSection):
 
     @property
     def public_port(self) -> int | None:
-        """The port of `public_url` where that is of this machine; None for any other.
-
-        It is that of a balancer before several replicas, which hands on connections as they are.
-        """
+        """The port of `public_url` if that is on this machine, as of a balancer, else None."""
         parts = urlsplit(self.public_url or "")
         is_here = parts.scheme == "http" and is_private_way(self.public_url or "")
         return (parts.port or 80) if is_here else None
 
     @property
     def callback_url(self) -> str | None:
-        """Where the identity provider sends browsers back to; None where nothing says so."""
+        """The address to which the identity provider sends browsers back, or None if unknown."""
         if self.public_url is None:
             return None
         return self.page(self.port).rstrip("/") + CALLBACK
 
     @property
     def let_in(self) -> Mapping[str, Literal["owner", "member", "guest"]]:
-        """Whom the identity provider lets in, and as what; nobody where there is none."""
+        """The users that the identity provider lets in, with their roles."""
         return self.oidc.allowed if self.auth == "oidc" else {}
 
 

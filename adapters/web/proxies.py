@@ -1,8 +1,7 @@
-"""Where a request comes from: the other end of its connection, or what a trusted proxy says of it.
+"""The client of a request: the other end of its connection, or the one a trusted proxy names.
 
-A proxy that nobody has named hides who asks, and makes the whole internet look like this machine;
-so what has passed one is refused, with the setting that is missing. Addresses are compared as they
-are, IPv4 in IPv6 as IPv4.
+An unknown proxy hides the client, and makes the whole internet look like this machine; so requests
+that passed one are refused, with the setting that is missing.
 """
 
 import re
@@ -47,7 +46,7 @@ class Hop:
 
 
 def over_unix_socket(request: web.Request) -> bool:
-    """Tell whether the request came through the socket file in PARLEY_HOME."""
+    """Whether the request came through the socket file in PARLEY_HOME."""
     return connection_of(request).family == socket.AF_UNIX
 
 
@@ -64,10 +63,10 @@ def connection_of(request: web.Request) -> socket.socket:
 
 
 def caller_of(request: web.Request, trusted: Networks) -> Requester:
-    """Return who asks.
+    """Return the client of a request.
 
     Raises:
-        Refusal: A proxy has forwarded it that is not trusted; nobody forwards to the Unix socket.
+        Refusal: An untrusted proxy has forwarded it, or any proxy to the Unix socket.
     """
     browser, host = request.headers.get("User-Agent", ""), request.headers.get("Host", "")
     header = forwarding_header(request)
@@ -81,7 +80,7 @@ def caller_of(request: web.Request, trusted: Networks) -> Requester:
             raise Refusal(403, "proxy_not_trusted", untrusted_text(header, peer))
         return Requester(str(peer or ""), host=host, browser=browser)
     if header is None:
-        # Something else on the proxy's machine, such as the browser of whoever sits there.
+        # Another program on the proxy's machine, such as a browser.
         return Requester(str(peer), host=host, browser=browser)
     client, hop = furthest(peer, hops_of(request), trusted)
     return Requester(
@@ -94,25 +93,27 @@ def caller_of(request: web.Request, trusted: Networks) -> Requester:
 
 
 def untrusted_text(header: str, peer: IpAddress | None) -> str:
-    """Return what is said where a proxy is not trusted."""
+    """Return the text of a refusal."""
     return UNTRUSTED.format(header=header, address=peer or "an unknown address")
 
 
 def forwarding_header(request: web.Request) -> str | None:
-    """Return the name of the first header that a proxy adds; None where there is none."""
+    """Return the name of the first header that a proxy adds, or None."""
     names = ((name, name.lower()) for name in request.headers)
     return next((name for name, low in names if low in NAMES or low.startswith(PREFIX)), None)
 
 
 def hops_of(request: web.Request) -> list[Hop]:
-    """Return the clients that the proxies saw, the one next to us last.
+    """Return the clients that the proxies saw, the nearest one last.
 
-    `X-Forwarded-For` goes before `Forwarded` (RFC 7239): a proxy that sets the one hands on
-    whatever a client puts into the other.
+    `X-Forwarded-For` comes before `Forwarded` (RFC 7239): a proxy that sets the one passes on the
+    client's own value of the other.
     """
     addresses = _listed(request, "X-Forwarded-For") or _listed(request, "X-Real-IP")
     if not addresses:
-        return [_hop(element) for element in _listed(request, "Forwarded")]
+        elements = map(_PAIR.findall, _listed(request, "Forwarded"))
+        pairs = [{name.lower(): value.strip('"') for name, value in each} for each in elements]
+        return [Hop(*(each.get(name, "") for name in ("for", "proto", "host"))) for each in pairs]
     schemes, hosts = (
         _beside(addresses, _listed(request, f"X-Forwarded-{name}")) for name in ("Proto", "Host")
     )
@@ -125,21 +126,16 @@ def _listed(request: web.Request, name: str) -> list[str]:
 
 
 def _beside(addresses: Sequence[str], values: Sequence[str]) -> Sequence[str]:
-    """Return a value for each address: its own where each proxy has added one, else the last."""
+    """Return a value for each address: its own if each proxy has added one, else the last."""
     if len(values) == len(addresses):
         return values
     return [values[-1] if values else ""] * len(addresses)
 
 
-def _hop(element: str) -> Hop:
-    pairs = {name.lower(): value.strip('"') for name, value in _PAIR.findall(element)}
-    return Hop(pairs.get("for", ""), pairs.get("proto", ""), pairs.get("host", ""))
-
-
 def furthest(peer: IpAddress, hops: Sequence[Hop], trusted: Networks) -> tuple[IpAddress, Hop]:
-    """Return the right-most address that is no trusted proxy, and what is said of its connection.
+    """Return the right-most address that is not a trusted proxy, and the hop that names it.
 
-    What stands left of it the client may have written itself.
+    The client may have written itself whatever is left of it.
     """
     address, found = peer, hops[-1] if hops else Hop()
     for hop in reversed(hops):
@@ -153,7 +149,7 @@ def furthest(peer: IpAddress, hops: Sequence[Hop], trusted: Networks) -> tuple[I
 
 
 def _parsed(text: str) -> IpAddress | None:
-    """Return an address without port and brackets; None for a word such as `unknown`."""
+    """Return an address without port and brackets, IPv4 in IPv6 as IPv4; None for other words."""
     plain = _PORT.sub(lambda found: found["v4"] or "", text.strip()).strip("[]")
     try:
         address = ip_address(plain)

@@ -1,19 +1,23 @@
-"""Requests of the web chat: what they say, how they are refused, and the files of the page.
+"""Reads the requests of the web chat, and makes its answers: refusals, stored files, the page.
 
-Who may ask is said by the guard (adapters/web/guard.py).
+Forms are measured while they arrive. Files come from strangers, so a browser must never run one: it
+shows pictures, downloads everything else, and treats no file as a page of this site.
 """
 
 import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
-from aiohttp import web
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from adapters.door import Reach
-from adapters.messages import Attachment
+from adapters.messages import Attachment, OutgoingFile
+from adapters.wire import file_kind
 
 API_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MAX_BODY_BYTES = 1_500_000
@@ -21,6 +25,24 @@ MAX_TEXT_CHARS = 200_000
 BODY_TIMEOUT_S = 60.0
 BUSY = "busy"
 """The code of a request refused for lack of room; the client may repeat it later."""
+INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+FILE_HEADERS = {
+    "Cache-Control": "private, max-age=3600",
+    # A stored HTML file must not run as a page of this site.
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+MAX_FILES = 10
+MAX_FIELD_BYTES = 1_000_000
+"""Of all fields together: more than the longest accepted text."""
+FIELDS = ("id", "text")
+HEADS_BYTES = 100_000
+"""Limit of the headers of all parts of a form."""
+CHUNK_BYTES = 65_536
+UPLOAD_TIMEOUT_S = 600.0
+# Errors that aiohttp raises for a malformed form.
+_MALFORMED = (ValueError, RuntimeError, AssertionError, HttpProcessingError)
 CROWDED = web.RequestKey("crowded", bool)
 """Set in a request while connections are so scarce that only owners are served."""
 
@@ -42,8 +64,7 @@ PAGE_HEADERS = {
 class Refusal(Exception):
     """The request is answered with `status` and a JSON error, and nothing was changed.
 
-    `code` is for programs, the text for people; a client repeats only requests that got 408, 429
-    or 5xx, after the seconds in `headers`.
+    `code` is for programs, the text for people. A client repeats a request after 408, 429 or 5xx.
     """
 
     def __init__(
@@ -52,18 +73,13 @@ class Refusal(Exception):
         super().__init__(text)
         self.status = status
         self.code = code
-        again = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-        self.headers: dict[str, str] = again
+        self.headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
 
 
 def json_response(data: object, status: int = 200) -> web.Response:
     """Return an API response that no cache keeps."""
-    return web.Response(
-        body=orjson.dumps(data),
-        status=status,
-        content_type="application/json",
-        headers=API_HEADERS,
-    )
+    body, kind = orjson.dumps(data), "application/json"
+    return web.Response(body=body, status=status, content_type=kind, headers=API_HEADERS)
 
 
 def refusal_response(refusal: Refusal) -> web.Response:
@@ -82,10 +98,10 @@ def give_up(request: web.Request) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PostedMessage:
-    """What a client posted.
+    """A message that a client posted.
 
     Attributes:
-        raw: The JSON text as received; of a form what it would be without the bytes of files.
+        raw: The JSON text as received; of a form its fields as JSON, without the bytes of files.
         edits: The id of the message that it changes; None for a new one.
     """
 
@@ -97,11 +113,7 @@ class PostedMessage:
 
 
 def chat_of(request: web.Request) -> str:
-    """Return the chat that the path names.
-
-    Raises:
-        Refusal: It is not an id of 1 to 64 letters, digits, `_` and `-`.
-    """
+    """Return the chat id in the path, or raise a Refusal."""
     return checked_id(request.match_info["chat"], "chat")
 
 
@@ -114,40 +126,30 @@ async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
 
     Raises:
         LimitReached: By `reach`: too many bytes.
-        Refusal: Too large, not JSON, or a field is missing or has a wrong form.
+        Refusal: Too large, not JSON, or a field is missing or malformed.
     """
-    body = await read_json(request, MAX_BODY_BYTES, reach)
-    edits = body.fields.get("edits")
+    fields, raw = await read_json(request, MAX_BODY_BYTES, reach)
+    edits = fields.get("edits")
     return PostedMessage(
-        id=checked_id(body.fields.get("id"), "id"),
-        text=checked_text(body.fields.get("text")),
-        raw=body.raw,
+        id=checked_id(fields.get("id"), "id"),
+        text=checked_text(fields.get("text")),
+        raw=raw,
         edits=None if edits is None else checked_id(edits, "edits"),
     )
 
 
 def file_of(request: web.Request) -> int:
-    """Return the number of the file that the path names.
-
-    Raises:
-        Refusal: It is none.
-    """
+    """Return the file number in the path, or raise a Refusal."""
     number = request.match_info["file"]
     if not _NUMBER.fullmatch(number):
         raise Refusal(404, "no_such_file", "There is no such file.")
     return int(number)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonBody:
-    """A JSON object, parsed and as received."""
-
-    fields: dict[str, Any]
-    raw: str
-
-
-async def read_json(request: web.Request, limit_bytes: int, reach: Reach | None = None) -> JsonBody:
-    """Read a body that is one JSON object.
+async def read_json(
+    request: web.Request, limit_bytes: int, reach: Reach | None = None
+) -> tuple[dict[str, Any], str]:
+    """Return a body that is one JSON object, parsed and as received.
 
     Raises:
         LimitReached: `reach` refuses it.
@@ -164,7 +166,7 @@ async def read_json(request: web.Request, limit_bytes: int, reach: Reach | None 
         raise Refusal(400, "bad_json", f"The body is not JSON: {exc}.") from exc
     if not isinstance(fields, dict):
         raise Refusal(400, "bad_json", "The body is not a JSON object.")
-    return JsonBody(fields, body.decode())
+    return fields, body.decode()
 
 
 async def _read_limited(request: web.Request, limit_bytes: int, reach: Reach | None) -> bytes:
@@ -181,11 +183,7 @@ async def _read_limited(request: web.Request, limit_bytes: int, reach: Reach | N
 
 
 def checked_id(value: object, name: str) -> str:
-    """Return an id.
-
-    Raises:
-        Refusal: It has not 1 to 64 letters, digits, hyphens and underscores; `name` is told.
-    """
+    """Return an id, or raise a Refusal that names the field."""
     if not isinstance(value, str) or not _ID.fullmatch(value):
         text = f"{name} has 1 to 64 letters, digits, hyphens and underscores."
         raise Refusal(400, f"bad_{name}", text)
@@ -193,11 +191,7 @@ def checked_id(value: object, name: str) -> str:
 
 
 def checked_text(value: object, *, may_be_empty: bool = False) -> str:
-    """Return the text of a message.
-
-    Raises:
-        Refusal: Not a string, too long, or empty where that may not be.
-    """
+    """Return the text of a message, or raise a Refusal: not a string, empty, or too long."""
     if not isinstance(value, str):
         raise Refusal(400, "bad_text", "text is a string.")
     if not value.strip() and not may_be_empty:
@@ -214,13 +208,118 @@ async def index(_request: web.Request) -> web.StreamResponse:
 
 
 async def static(request: web.Request) -> web.StreamResponse:
-    """Serve one of the page's files, by its plain name.
-
-    Raises:
-        Refusal: There is no such file.
-    """
+    """Serve one of the page's files, by its plain name."""
     name = request.match_info["name"]
-    # A list of names cannot be climbed out of, as a path can.
+    # Compared with a list of names: no path leads out of the folder.
     if name not in {file.name for file in PAGE.iterdir()}:
         raise Refusal(404, "no_such_file", "There is no such file.")
     return web.FileResponse(PAGE / name, headers=PAGE_HEADERS)
+
+
+def file_response(file: OutgoingFile) -> web.Response:
+    """Return a file: a picture inline, anything else as a download of its name."""
+    kind = "inline" if file.mime in INLINE else "attachment"
+    # Source: RFC 6266, section 4.1; RFC 8187 for the name.
+    disposition = f"{kind}; filename*=UTF-8''{quote(file.name, safe='')}"
+    return web.Response(
+        body=file.content,
+        content_type=file.mime if file.mime in INLINE else "application/octet-stream",
+        headers={**FILE_HEADERS, "Content-Disposition": disposition},
+    )
+
+
+@dataclass(slots=True)
+class _PostedForm:
+    """The parts of a form read so far.
+
+    Attributes:
+        limit: Bytes of all files together; with 0 none are taken.
+        seen: Bytes of fields and files so far.
+    """
+
+    reach: Reach
+    limit: int
+    fields: dict[str, str] = field(default_factory=dict)
+    files: list[Attachment] = field(default_factory=list)
+    seen: int = 0
+
+    @property
+    def too_much(self) -> str:
+        return f"The files of a message have at most {self.limit / 1e6:g} MB altogether."
+
+    async def read(self, request: web.Request) -> None:
+        async for part in await request.multipart():
+            if not isinstance(part, BodyPartReader):
+                raise Refusal(400, "bad_form", "A form must not contain forms.")
+            if part.filename is None:
+                await self._read_field(part)
+            else:
+                await self._read_file(part)
+
+    async def _read_field(self, part: BodyPartReader) -> None:
+        name = part.name or ""
+        # Otherwise memory would grow with each field.
+        if name not in FIELDS or name in self.fields:
+            raise Refusal(400, "bad_form", f"A form has the fields {' and '.join(FIELDS)}.")
+        left = MAX_FIELD_BYTES - sum(map(len, self.fields.values()))
+        self.fields[name] = (await self._content(part, left, "The message is too long.")).decode()
+
+    async def _read_file(self, part: BodyPartReader) -> None:
+        if self.limit == 0:
+            raise Refusal(413, "no_files", "This Parley accepts no files.")
+        if len(self.files) == MAX_FILES:
+            raise Refusal(413, "too_many_files", f"A message has at most {MAX_FILES} files.")
+        left = self.limit - sum(file.size_bytes or 0 for file in self.files)
+        content = await self._content(part, left, self.too_much)
+        # A header need not be UTF-8, and databases reject other bytes.
+        name, mime = (
+            text.encode(errors="replace").decode()
+            for text in (part.filename or "file", part.headers.get("Content-Type", ""))
+        )
+        kind, size = file_kind(mime.lower()), len(content)
+        file = Attachment(name=name, kind=kind, mime=mime, size_bytes=size, content=content)
+        self.files.append(file)
+
+    async def _content(self, part: BodyPartReader, limit_bytes: int, too_long: str) -> bytes:
+        content = bytearray()
+        while chunk := await part.read_chunk(CHUNK_BYTES):
+            self.seen += len(chunk)
+            self.reach(self.seen)
+            content += chunk
+            if len(content) > limit_bytes:
+                raise Refusal(413, "body_too_large", too_long)
+        return bytes(content)
+
+
+async def posted_form(request: web.Request, reach: Reach, limit_bytes: int) -> PostedMessage:
+    """Read a message from a form with the fields `id` and `text`, and with files.
+
+    Args:
+        request: Its body is multipart/form-data.
+        reach: Called with the number of bytes, first with the announced number.
+        limit_bytes: Of all files of a message; 0 accepts none.
+
+    Raises:
+        LimitReached: By `reach`: too many bytes.
+        Refusal: 408 too slow, 413 too large or too many, 400 or 422 malformed.
+    """
+    form = _PostedForm(reach, limit_bytes)
+    announced = request.content_length or 0
+    if announced > limit_bytes + MAX_FIELD_BYTES + HEADS_BYTES:
+        raise Refusal(413, "body_too_large", form.too_much)
+    reach(announced)
+    try:
+        async with asyncio.timeout(UPLOAD_TIMEOUT_S):
+            await form.read(request)
+    except TimeoutError as exc:
+        raise Refusal(408, "body_too_slow", "The files did not arrive in time.") from exc
+    except _MALFORMED as exc:
+        raise Refusal(400, "bad_form", "The form cannot be read.") from exc
+    fields = {"id": form.fields.get("id"), "text": form.fields.get("text", "")}
+    names = [{"name": file.name, "size": file.size_bytes} for file in form.files]
+    return PostedMessage(
+        id=checked_id(fields["id"], "id"),
+        text=checked_text(fields["text"], may_be_empty=bool(form.files)),
+        raw=orjson.dumps(fields | {"files": names}).decode(),
+        files=tuple(form.files),
+    )

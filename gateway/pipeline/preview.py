@@ -27,7 +27,7 @@ from typing_extensions import override
 from adapters.base import Adapter, PreviewIntent
 from adapters.errors import AdapterError, SendDelayed
 from adapters.messages import MessageRef, Reaction
-from adapters.rendering import rendered
+from adapters.previews import rendered
 from agent.errors import ModelError, RateLimited
 from agent.messages import ChatMessage, ToolCall
 from agent.models.wire import read_arguments

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from adapters.rendering import rendered
+from adapters.previews import rendered
 from tests.bench.figures import Figure
 from tests.support.answers import longest_answers, real_answers
 from tests.support.renderers import PLATFORMS, SLOW

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from adapters.rendering import rendered
+from adapters.previews import rendered
 from adapters.rendering.markdown import to_html
 from adapters.web.events import page_html
 from agent.safety.redaction import printable

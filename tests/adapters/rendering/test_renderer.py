@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.rendering import Renderings, rendered
+from adapters.previews import rendered
 from adapters.rendering.markdown import MAX_SIGNS, to_html
+from adapters.web.events import Renderings
 from tests.support.renderers import HOSTILE, PLATFORMS, SLOW
 from tests.support.thorough import amount, products
 
