@@ -1,26 +1,60 @@
-"""Parley's own series of `/metrics`, and what moves them: docs/metrics.md is made from this table.
+"""The series of `/metrics`, what moves them, and what was counted; docs/metrics.md is made of them.
 
-`EVENTS` says which event of the log moves which series, `SPANS` which span does; `STATE` is read
-when somebody scrapes (gateway/metrics/state.py). Labels hold what an operator has configured and
-words of the code, never ids of chats or people (gateway/metrics/counts.py).
+`EVENTS` are moved by events of the log, `SPANS` by spans; `STATE` is read when somebody scrapes
+(gateway/metrics/state.py). Labels hold what an operator has configured and words of the code, never
+ids of chats or people: a label with a list of known values (platforms, accounts, models, tools)
+takes no other one; of the rest `MOST_VALUES` are told apart, if they look like a word of the code.
+Everything else is `other`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from agent.models import observed
-from agent.tools.execute import TOOL, TOOL_NAME
+from agent.spans import Span
+from agent.tools.execute import TOOL_NAME
 from gateway.logging.taps import EVERYTHING
-
-Kind = Literal["counter", "gauge", "histogram"]
-Scope = Literal["process", "database"]
-"""Whose figure it is: of this process alone, or of the database that all replicas share."""
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 """Upper bounds of the buckets of each histogram."""
-MS = 1e-3
 PREFIX = "parley_"
+MOST_VALUES = 40
+OTHER = "other"
+NONE = "none"
+_VALUE = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
+_SOURCE = re.compile(r"([\w*]+)(?:\[(\w+)=(.+?)\])?(?:\.([\w.]+))?(?:=(\w+))?")
+_WORDED = frozenset({"kind", "outcome", "work"})
+_OF_SPANS = {"model": observed.MODEL, "purpose": observed.PURPOSE, "tool": TOOL_NAME}
+"""Labels whose attribute of a span has another name."""
+
+Labels = tuple[str, ...]
+Count = Callable[[Mapping[str, Any], float], None]
+"""Counts what an event or a span tells; the number is what a histogram observes by default."""
+
+# No second series for each, with the time of its first event.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Source(NamedTuple):
+    """An event or a span that moves a series.
+
+    Attributes:
+        field: One that must have a value, `wanted`; "" if none must.
+        amount: The field that is added or observed, `…_ms` in seconds. "": a counter counts 1, a
+            histogram observes how long the span took.
+        word: The value of the label `kind`, `outcome` or `work`; "" if a field has it.
+    """
+
+    name: str
+    field: str
+    wanted: str
+    amount: str
+    word: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +63,17 @@ class Series:
 
     Attributes:
         name: As it is scraped, but for the `_total` of a counter.
+        scope: Whose figure it is: of this process, or of the database that all replicas share.
+        fields: What the labels are read from, in their order.
     """
 
     name: str
-    kind: Kind
+    kind: Literal["counter", "gauge", "histogram"]
     about: str
     labels: tuple[str, ...] = ()
-    scope: Scope = "process"
+    scope: Literal["process", "database"] = "process"
+    fields: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -43,340 +81,190 @@ class Series:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Mover:
-    """What moves a series: each event, or span, of this name.
-
-    Attributes:
-        fields: The field that holds a label, where it is not of the label's name; "=word" for a
-            word that always stands there.
-        amount: The field that is added or observed; "" for 1, or the duration of a span.
-        scale: What that is multiplied with.
-        only: A field and what it must hold.
-    """
-
-    source: str
-    series: Series
-    fields: Mapping[str, str] = field(default_factory=dict)
-    amount: str = ""
-    scale: float = 1.0
-    only: tuple[str, str] | None = None
-
-
-def _counter(name: str, about: str, labels: str = "") -> Series:
-    return Series(PREFIX + name, "counter", about, tuple(labels.split()))
-
-
-def _histogram(name: str, about: str, labels: str = "") -> Series:
-    return Series(PREFIX + name, "histogram", about, tuple(labels.split()))
-
-
-def _gauge(name: str, about: str, labels: str = "", scope: Scope = "process") -> Series:
+def _gauge(
+    name: str, about: str, labels: str = "", scope: Literal["process", "database"] = "process"
+) -> Series:
     return Series(PREFIX + name, "gauge", about, tuple(labels.split()), scope)
 
 
-TURN_TOKENS = _counter(
-    "turn_tokens",
-    "Tokens of all calls of the turns that ended, lost ones and summaries included."
-    " kind: input (neither from a cache nor into one), cache_read, cache_write, output.",
-    "platform kind",
-)
-SUMMARIES = _counter(
-    "summaries_ahead",
-    "Summaries written ahead of need. outcome: prepared, not_prepared, failed.",
-    "outcome",
-)
-TOOL_DECISIONS = _counter(
-    "tool_decisions",
-    "Tool calls about which more was decided than that they may run."
-    " outcome: refused (the policy), vetoed (a plugin), approved, denied (a person).",
-    "outcome",
-)
-DATABASE_ERRORS = _counter(
-    "database_errors",
-    "What the database did not do at once and is tried again. work: claim, deliver, heartbeat,"
-    " receipt, release, sweep, unsent.",
-    "work",
-)
-ATTACHMENTS = _counter(
-    "attachments",
-    "Files that came with messages. outcome: stored, delayed, failed.",
-    "outcome",
-)
-ADAPTER_TROUBLES = _counter(
-    "adapter_troubles",
-    "Ends of an adapter's run. kind: disconnected, failed, stopped (refused).",
-    "adapter kind",
-)
-REPLICA_LOSSES = _counter(
-    "replica_changes",
-    "What became of replicas as this one saw it. kind: lost (this one), reaped (another one).",
-    "kind",
-)
-HTTP_REFUSALS = _counter(
-    "http_refusals",
-    "Connections of the HTTP ports that were refused, or closed for new ones. kind: refused,"
-    " displaced. reason: descriptors, all, address.",
-    "kind reason",
-)
-BACKUPS = _counter("backups", "Backups on a timer. outcome: made, failed.", "outcome")
-SENDS_PUT_OFF = _counter(
-    "sends_put_off",
-    "Sends that a platform did not take. kind: delayed (again later), unknown (it may be shown),"
-    " failed (the adapter raised what it should not).",
-    "kind",
-)
+def _moved(table: str, renamed: Mapping[str, str]) -> tuple[Series, ...]:
+    """Read a table of counters and histograms (those of seconds).
 
-EVENTS: tuple[Mover, ...] = (
-    Mover(EVERYTHING, _counter("log_events", "Events of the log, written or not.", "level")),
-    Mover(
-        "log_lines_left_out",
-        _counter("log_lines_left_out", "Lines not written since their event came too often."),
-        amount="lines",
-    ),
-    Mover(
-        "turn_finished",
-        _counter("turns", "Turns that ended.", "platform account outcome"),
-    ),
-    Mover(
-        "turn_finished",
-        _histogram(
-            "turn_seconds", "From the begin of a turn's last attempt to its end.", "platform"
-        ),
-        amount="duration_ms",
-        scale=MS,
-    ),
-    Mover(
-        "turn_finished",
-        _counter("turn_iterations", "Calls of models that the turns made.", "platform"),
-        amount="iterations",
-    ),
-    Mover("turn_finished", TURN_TOKENS, {"kind": "=input"}, amount="input_tokens"),
-    Mover("turn_finished", TURN_TOKENS, {"kind": "=cache_read"}, amount="cache_read_tokens"),
-    Mover("turn_finished", TURN_TOKENS, {"kind": "=cache_write"}, amount="cache_write_tokens"),
-    Mover("turn_finished", TURN_TOKENS, {"kind": "=output"}, amount="output_tokens"),
-    Mover(
-        "turn_finished",
-        _counter("turn_cost_usd", "What turns have cost, where the prices are known.", "platform"),
-        amount="cost_usd",
-    ),
-    Mover("turn_suspended", _counter("turns_suspended", "Turns that began to wait for a person.")),
-    Mover("turn_failed", _counter("turn_attempts_failed", "Attempts at a turn that are repeated.")),
-    Mover("turn_buried", _counter("turns_buried", "Turns given up: dead letters.")),
-    Mover(
-        "stuck_conversations_found",
-        _counter("stuck_conversations", "Conversations that had lost their place in the line."),
-        amount="count",
-    ),
-    Mover(
-        "delegate_finished",
-        _counter("delegates", "Delegated children that ended.", "outcome"),
-    ),
-    Mover(
-        "context_compressed",
-        _counter("compactions", "Views that were made smaller.", "trigger rung"),
-    ),
-    Mover(
-        "context_compressed",
-        _histogram(
-            "compaction_seconds", "Until the plan was there, its summary included.", "trigger"
-        ),
-        amount="duration_ms",
-        scale=MS,
-    ),
-    Mover(
-        "context_compressed",
-        _counter("compaction_tokens_before", "Tokens of the views that were made smaller."),
-        amount="tokens_before",
-    ),
-    Mover(
-        "context_compressed",
-        _counter("compaction_tokens_after", "Tokens of these views afterwards."),
-        amount="tokens_after",
-    ),
-    Mover(
-        "context_compressed",
-        _counter("compaction_cache_tokens_lost", "Tokens no prompt cache can serve any more."),
-        amount="cache_tokens_lost",
-    ),
-    Mover("context_floor_reached", _counter("context_floors", "Views no plan could bring down.")),
-    Mover("context_pressure", _counter("context_pressures", "Views at 85 % of the threshold.")),
-    Mover(
-        "hygiene_without_effect",
-        _counter("hygiene_without_effect", "Views over 85 % of the window that stayed so."),
-    ),
-    Mover("summary_prepared", SUMMARIES, {"outcome": "=prepared"}),
-    Mover("summary_not_prepared", SUMMARIES, {"outcome": "=not_prepared"}),
-    Mover("summary_preparation_failed", SUMMARIES, {"outcome": "=failed"}),
-    Mover(
-        "cache_missed",
-        _counter(
-            "cache_misses",
-            "Calls that read much less from the prompt cache than the one before left in it."
-            " reason: the provider's word, or none.",
-            "reason",
-        ),
-        {"reason": "miss_reason"},
-    ),
-    Mover(
-        "cache_prefix_moved",
-        _counter("cache_prefix_moves", "Requests that do not begin as the one before.", "reason"),
-    ),
-    Mover(
-        "model_call_failed",
-        _counter(
-            "model_failures", "Failed calls of models, and what was done.", "model error action"
-        ),
-    ),
-    Mover(
-        "model_call_failed",
-        _counter("model_fallbacks", "Times a model was left for the next one.", "model"),
-        only=("action", "next_model"),
-    ),
-    Mover("no_model_answered", _counter("models_exhausted", "Turns that no model answered.")),
-    Mover(
-        "images_left_out",
-        _counter("images_left_out", "Pictures a provider refused.", "model"),
-        amount="count",
-    ),
-    Mover(
-        "tool_failed", _counter("tool_failures", "Tools that raised what they should not.", "tool")
-    ),
-    Mover("tool_refused", TOOL_DECISIONS, {"outcome": "=refused"}),
-    Mover("tool_vetoed", TOOL_DECISIONS, {"outcome": "=vetoed"}),
-    Mover("tool_approved", TOOL_DECISIONS, {"outcome": "=approved"}),
-    Mover("tool_denied", TOOL_DECISIONS, {"outcome": "=denied"}),
-    Mover("inquiry_asked", _counter("questions_asked", "Questions of turns to people.", "kind")),
-    Mover("inquiry_expired", _counter("questions_expired", "Those nobody answered.", "kind")),
-    Mover(
-        "message_sent",
-        _counter("messages_sent", "Messages that platforms took.", "platform resent"),
-    ),
-    Mover("send_delayed", SENDS_PUT_OFF, {"kind": "=delayed"}),
-    Mover("send_outcome_unknown", SENDS_PUT_OFF, {"kind": "=unknown"}),
-    Mover("send_failed", SENDS_PUT_OFF, {"kind": "=failed"}),
-    Mover(
-        "message_buried",
-        _counter("messages_buried", "Dead letters made of messages.", "platform"),
-        amount="letters",
-    ),
-    Mover("rate_limited", _counter("rate_limited", "Messages over a sender's limits.", "platform")),
-    Mover("pairing_requested", _counter("pairing_requests", "Strangers who asked in.", "platform")),
-    Mover(
-        "spend_limit_reached",
-        _counter("spend_limits_reached", "Budgets that were used up.", "scope"),
-    ),
-    Mover("adapter_disconnected", ADAPTER_TROUBLES, {"kind": "=disconnected"}),
-    Mover("adapter_failed", ADAPTER_TROUBLES, {"kind": "=failed"}),
-    Mover("adapter_stopped", ADAPTER_TROUBLES, {"kind": "=stopped"}),
-    Mover(
-        "account_silent", _counter("account_silences", "Silences that began.", "platform account")
-    ),
-    Mover(
-        "client_replaced",
-        _counter("clients_replaced", "Clients of a platform replaced by fresh ones.", "platform"),
-    ),
-    Mover("lease_lost", _counter("leases_lost", "Conversations another worker had taken.")),
-    Mover("replica_lost", REPLICA_LOSSES, {"kind": "=lost"}),
-    Mover("replica_reaped", REPLICA_LOSSES, {"kind": "=reaped"}),
-    Mover(
-        "database_lost", _counter("database_losses", "Times the database's file was not the one.")
-    ),
-    Mover("claim_failed", DATABASE_ERRORS, {"work": "=claim"}),
-    Mover("delivery_failed", DATABASE_ERRORS, {"work": "=deliver"}),
-    Mover("heartbeat_failed", DATABASE_ERRORS, {"work": "=heartbeat"}),
-    Mover("receipt_not_stored", DATABASE_ERRORS, {"work": "=receipt"}),
-    Mover("release_failed", DATABASE_ERRORS, {"work": "=release"}),
-    Mover("sweep_failed", DATABASE_ERRORS, {"work": "=sweep"}),
-    Mover("unsent_not_found", DATABASE_ERRORS, {"work": "=unsent"}),
-    Mover("connection_refused", HTTP_REFUSALS, {"kind": "=refused"}),
-    Mover("connection_displaced", HTTP_REFUSALS, {"kind": "=displaced"}),
-    Mover(
-        "web_request_refused",
-        _counter("web_refusals", "Requests that the web chat refused.", "code"),
-    ),
-    Mover(
-        "web_sign_in_refused",
-        _counter("web_sign_ins_refused", "Signs-in that were refused.", "reason"),
-    ),
-    Mover("attachment_stored", ATTACHMENTS, {"outcome": "=stored"}),
-    Mover("attachment_delayed", ATTACHMENTS, {"outcome": "=delayed"}),
-    Mover("attachment_failed", ATTACHMENTS, {"outcome": "=failed"}),
-    Mover("plugin_failed", _counter("plugin_failures", "Failed calls of plugins.", "plugin")),
-    Mover("mcp_lost", _counter("mcp_losses", "Times an MCP server was not to be had.", "server")),
-    Mover(
-        "work_failed",
-        _counter("search_index_failures", "Times the search index could not be fed."),
-        only=("work", "search index"),
-    ),
-    Mover("backup_made", BACKUPS, {"outcome": "=made"}),
-    Mover("backup_failed", BACKUPS, {"outcome": "=failed"}),
-    Mover(
-        "storage_pruned",
-        _counter("pruned_bytes", "Texts and files erased since they were too old, in bytes."),
-        amount="bytes",
-    ),
-)
+    `name{label label=field}: event event[field=wanted].amount=word`, then what it is, indented.
+    """
+    found = []
+    for row in re.split(r"\n(?=\w)", table.strip()):
+        head, _, rest = row.partition(": ")
+        by, _, about = rest.partition("\n    ")
+        name, _, labels = head.rstrip("}").partition("{")
+        pairs = [each.partition("=") for each in labels.split()]
+        found.append(
+            Series(
+                PREFIX + name,
+                "histogram" if name.endswith("_seconds") else "counter",
+                " ".join(about.split()),
+                tuple(label for label, _, _ in pairs),
+                fields=tuple(field or renamed.get(label, label) for label, _, field in pairs),
+                sources=tuple(Source(*each.groups("")) for each in re.finditer(_SOURCE, by)),
+            )
+        )
+    return tuple(found)
 
-MODEL_TOKENS = _counter(
-    "model_tokens",
-    "Tokens of calls that were answered. kind: input (cached ones included), cache_read,"
-    " cache_write, output.",
-    "model purpose kind",
-)
-_MODEL = {"model": observed.MODEL, "purpose": observed.PURPOSE}
-_TOOL = {"tool": TOOL_NAME}
 
-SPANS: tuple[Mover, ...] = (
-    Mover(
-        "admission",
-        _counter(
-            "messages_admitted", "Messages by what became of them.", "platform account outcome"
-        ),
-        amount="=1",
-    ),
-    Mover(
-        "admission",
-        _histogram("admission_seconds", "From a platform's update to its commit.", "platform"),
-    ),
-    Mover(
-        "queued",
-        _histogram(
-            "queued_seconds", "From the commit of a message to the begin of its turn.", "platform"
-        ),
-    ),
-    Mover("hygiene", _histogram("hygiene_seconds", "The check of the window before a turn.")),
-    Mover(
-        observed.CHAT,
-        _counter("model_calls", "Calls of models. error: none, or a class.", "model purpose error"),
-        _MODEL,
-        amount="=1",
-    ),
-    Mover(observed.CHAT, _histogram("model_seconds", "Calls of models.", "model purpose"), _MODEL),
-    Mover(
-        observed.CHAT,
-        _histogram("first_token_seconds", "From a request to its first text.", "model purpose"),
-        _MODEL,
-        amount=observed.FIRST_TEXT,
-    ),
-    Mover(observed.CHAT, MODEL_TOKENS, _MODEL | {"kind": "=input"}, amount=observed.INPUT),
-    Mover(observed.CHAT, MODEL_TOKENS, _MODEL | {"kind": "=output"}, amount=observed.OUTPUT),
-    Mover(
-        observed.CHAT, MODEL_TOKENS, _MODEL | {"kind": "=cache_read"}, amount=observed.CACHE_READ
-    ),
-    Mover(
-        observed.CHAT, MODEL_TOKENS, _MODEL | {"kind": "=cache_write"}, amount=observed.CACHE_WRITE
-    ),
-    Mover(TOOL, _counter("tool_calls", "Tools that ran, by outcome.", "tool status"), _TOOL, "=1"),
-    Mover(TOOL, _histogram("tool_seconds", "How long tools ran.", "tool"), _TOOL),
-    Mover(
-        "delivery",
-        _histogram("send_seconds", "One attempt at sending a message.", "platform outcome"),
-    ),
-    Mover(
-        "message",
-        _histogram("answer_seconds", "From a message's commit to its last receipt.", "platform"),
-    ),
+EVENTS = _moved(
+    """
+log_events{level}: *
+    Events of the log, written or not.
+log_lines_left_out: log_lines_left_out.lines
+    Lines not written since their event came too often.
+turns{platform account outcome}: turn_finished
+    Turns that ended.
+turn_seconds{platform}: turn_finished.duration_ms
+    From the begin of a turn's last attempt to its end.
+turn_iterations{platform}: turn_finished.iterations
+    Calls of models that the turns made.
+turn_tokens{platform kind}: turn_finished.input_tokens=input
+  turn_finished.cache_read_tokens=cache_read turn_finished.cache_write_tokens=cache_write
+  turn_finished.output_tokens=output
+    Tokens of all calls of the turns that ended, lost ones and summaries included. kind: input
+    (neither from a cache nor into one), cache_read, cache_write, output.
+turn_cost_usd{platform}: turn_finished.cost_usd
+    What turns have cost, where the prices are known.
+turns_suspended: turn_suspended
+    Turns that began to wait for a person.
+turn_attempts_failed: turn_failed
+    Attempts at a turn that are repeated.
+turns_buried: turn_buried
+    Turns given up: dead letters.
+stuck_conversations: stuck_conversations_found.count
+    Conversations that had lost their place in the line.
+delegates{outcome}: delegate_finished
+    Delegated children that ended.
+compactions{trigger rung}: context_compressed
+    Views that were made smaller.
+compaction_seconds{trigger}: context_compressed.duration_ms
+    Until the plan was there, its summary included.
+compaction_tokens_before: context_compressed.tokens_before
+    Tokens of the views that were made smaller.
+compaction_tokens_after: context_compressed.tokens_after
+    Tokens of these views afterwards.
+compaction_cache_tokens_lost: context_compressed.cache_tokens_lost
+    Tokens no prompt cache can serve any more.
+context_floors: context_floor_reached
+    Views no plan could bring down.
+context_pressures: context_pressure
+    Views at 85 % of the threshold.
+hygiene_without_effect: hygiene_without_effect
+    Views over 85 % of the window that stayed so.
+summaries_ahead{outcome}: summary_prepared=prepared summary_not_prepared=not_prepared
+  summary_preparation_failed=failed
+    Summaries written ahead of need. outcome: prepared, not_prepared, failed.
+cache_misses{reason=miss_reason}: cache_missed
+    Calls that read much less from the prompt cache than the one before left in it. reason: the
+    provider's word, or none.
+cache_prefix_moves{reason}: cache_prefix_moved
+    Requests that do not begin as the one before.
+model_failures{model error action}: model_call_failed
+    Failed calls of models, and what was done.
+model_fallbacks{model}: model_call_failed[action=next_model]
+    Times a model was left for the next one.
+models_exhausted: no_model_answered
+    Turns that no model answered.
+images_left_out{model}: images_left_out.count
+    Pictures a provider refused.
+tool_failures{tool}: tool_failed
+    Tools that raised what they should not.
+tool_decisions{outcome}: tool_refused=refused tool_vetoed=vetoed tool_approved=approved
+  tool_denied=denied
+    Tool calls about which more was decided than that they may run. outcome: refused (the
+    policy), vetoed (a plugin), approved, denied (a person).
+questions_asked{kind}: inquiry_asked
+    Questions of turns to people.
+questions_expired{kind}: inquiry_expired
+    Those nobody answered.
+messages_sent{platform resent}: message_sent
+    Messages that platforms took.
+sends_put_off{kind}: send_delayed=delayed send_outcome_unknown=unknown send_failed=failed
+    Sends that a platform did not take. kind: delayed (again later), unknown (it may be shown),
+    failed (the adapter raised what it should not).
+messages_buried{platform}: message_buried.letters
+    Dead letters made of messages.
+rate_limited{platform}: rate_limited
+    Messages over a sender's limits.
+pairing_requests{platform}: pairing_requested
+    Strangers who asked in.
+spend_limits_reached{scope}: spend_limit_reached
+    Budgets that were used up.
+adapter_troubles{adapter kind}: adapter_disconnected=disconnected adapter_failed=failed
+  adapter_stopped=stopped
+    Ends of an adapter's run. kind: disconnected, failed, stopped (refused).
+account_silences{platform account}: account_silent
+    Silences that began.
+clients_replaced{platform}: client_replaced
+    Clients of a platform replaced by fresh ones.
+leases_lost: lease_lost
+    Conversations another worker had taken.
+replica_changes{kind}: replica_lost=lost replica_reaped=reaped
+    What became of replicas as this one saw it. kind: lost (this one), reaped (another one).
+database_losses: database_lost
+    Times the database's file was not the one.
+database_errors{work}: claim_failed=claim delivery_failed=deliver heartbeat_failed=heartbeat
+  receipt_not_stored=receipt release_failed=release sweep_failed=sweep unsent_not_found=unsent
+    What the database did not do at once and is tried again. work: claim, deliver, heartbeat,
+    receipt, release, sweep, unsent.
+http_refusals{kind reason}: connection_refused=refused connection_displaced=displaced
+    Connections of the HTTP ports that were refused, or closed for new ones. kind: refused,
+    displaced. reason: descriptors, all, address.
+web_refusals{code}: web_request_refused
+    Requests that the web chat refused.
+web_sign_ins_refused{reason}: web_sign_in_refused
+    Signs-in that were refused.
+attachments{outcome}: attachment_stored=stored attachment_delayed=delayed attachment_failed=failed
+    Files that came with messages. outcome: stored, delayed, failed.
+plugin_failures{plugin}: plugin_failed
+    Failed calls of plugins.
+mcp_losses{server}: mcp_lost
+    Times an MCP server was not to be had.
+search_index_failures: work_failed[work=search index]
+    Times the search index could not be fed.
+backups{outcome}: backup_made=made backup_failed=failed
+    Backups on a timer. outcome: made, failed.
+pruned_bytes: storage_pruned.bytes
+    Texts and files erased since they were too old, in bytes.
+""",
+    {},
+)
+SPANS = _moved(
+    """
+messages_admitted{platform account outcome}: admission
+    Messages by what became of them.
+admission_seconds{platform}: admission
+    From a platform's update to its commit.
+queued_seconds{platform}: queued
+    From the commit of a message to the begin of its turn.
+hygiene_seconds: hygiene
+    The check of the window before a turn.
+model_calls{model purpose error}: chat
+    Calls of models. error: none, or a class.
+model_seconds{model purpose}: chat
+    Calls of models.
+first_token_seconds{model purpose}: chat.parley.first_token_s
+    From a request to its first text.
+model_tokens{model purpose kind}: chat.gen_ai.usage.input_tokens=input
+  chat.gen_ai.usage.output_tokens=output chat.gen_ai.usage.cache_read.input_tokens=cache_read
+  chat.gen_ai.usage.cache_creation.input_tokens=cache_write
+    Tokens of calls that were answered. kind: input (cached ones included), cache_read,
+    cache_write, output.
+tool_calls{tool status}: execute_tool
+    Tools that ran, by outcome.
+tool_seconds{tool}: execute_tool
+    How long tools ran.
+send_seconds{platform outcome}: delivery
+    One attempt at sending a message.
+answer_seconds{platform}: message
+    From a message's commit to its last receipt.
+""",
+    _OF_SPANS,
 )
 
 ADAPTER_STATE = _gauge(
@@ -433,3 +321,112 @@ STATE: tuple[Series, ...] = tuple(
     each for each in list(vars().values()) if isinstance(each, Series) and each.kind == "gauge"
 )
 """All that are read: the gauges above, in their order."""
+
+
+class Vocabulary:
+    """The values that labels may have.
+
+    Args:
+        known: Returns all that a label may have now, of labels that have a list.
+    """
+
+    def __init__(self, known: Callable[[], Mapping[str, Collection[str]]]) -> None:
+        self._known = known
+        self._seen: defaultdict[str, dict[Any, str]] = defaultdict(dict)
+
+    def folded(self, label: str, value: Any) -> str:
+        """Return a value as it stands in a label."""
+        seen = self._seen[label]
+        found = seen.get(value)
+        if found is None:
+            found = self._judged(label, value, len(seen))
+            # What is not told apart is not kept either: a flood of values costs no memory.
+            if found != OTHER:
+                seen[value] = found
+        return found
+
+    def _judged(self, label: str, value: Any, seen: int) -> str:
+        if value is None or value == "":
+            return NONE
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        known = self._known().get(label)
+        if known is not None:
+            return text if text in known else OTHER
+        return text if seen < MOST_VALUES and _VALUE.fullmatch(text) else OTHER
+
+
+class Counts:
+    """What was counted since the start of this process; safe on every thread."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._moved: dict[str, Any] = {
+            each.name: _registered(each, self.registry) for each in (*EVENTS, *SPANS)
+        }
+        self._events, self._spans = self._by_source(EVENTS), self._by_source(SPANS)
+
+    @property
+    def heard(self) -> Iterable[str]:
+        """Names of the events that move something."""
+        return self._events
+
+    def event(self, source: str, event: Mapping[str, Any]) -> None:
+        """Count an event of the log."""
+        for count in self._events[source]:
+            count(event, 0.0)
+
+    def span(self, span: Span) -> None:
+        """Count a span that is over."""
+        told = {**span.attributes, "error": span.error} if span.error else span.attributes
+        for count in self._spans.get(span.name, ()):
+            count(told, span.duration_s)
+
+    def counters(self, name: str) -> list[tuple[Labels, float]]:
+        """Return the values of a counter."""
+        [family] = self._moved[PREFIX + name].collect()
+        return [(tuple(each.labels.values()), each.value) for each in family.samples]
+
+    def _by_source(self, every: Iterable[Series]) -> dict[str, list[Count]]:
+        found: defaultdict[str, list[Count]] = defaultdict(list)
+        for series in every:
+            for source in series.sources:
+                name = EVERYTHING if source.name == "*" else source.name
+                found[name].append(self._counting(series, source))
+        return dict(found)
+
+    def _counting(self, series: Series, source: Source) -> Count:
+        """Return what counts by a source; some run several times for each message."""
+        moved, folded = self._moved[series.name], self._vocabulary.folded
+        is_counter, unit = series.kind == "counter", 1e-3 if source.amount.endswith("_ms") else 1.0
+        pairs = [
+            (label, "" if source.word and label in _WORDED else field)
+            for label, field in zip(series.labels, series.fields, strict=True)
+        ]
+        # With labels a series is there from its first event on, without them from the start.
+        children: dict[Labels, Any] = {} if pairs else {(): moved}
+
+        def count(told: Mapping[str, Any], took_s: float) -> None:
+            if source.field and told.get(source.field) != source.wanted:
+                return
+            labels = tuple([
+                folded(label, told.get(field)) if field else source.word for label, field in pairs
+            ])
+            child = children.get(labels)
+            if child is None:
+                child = children[labels] = moved.labels(*labels)
+            amount = told.get(source.amount) if source.amount else 1.0 if is_counter else took_s
+            if not isinstance(amount, int | float):
+                return
+            if not is_counter:
+                child.observe(amount * unit)
+            elif amount > 0:
+                child.inc(amount * unit)
+
+        return count
+
+
+def _registered(series: Series, registry: CollectorRegistry) -> Counter | Histogram:
+    if series.kind == "counter":
+        return Counter(series.name, series.about, series.labels, registry=registry)
+    return Histogram(series.name, series.about, series.labels, registry=registry, buckets=SECONDS)

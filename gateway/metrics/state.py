@@ -25,8 +25,7 @@ from gateway.backup import backups
 from gateway.errors import StorageError
 from gateway.logging.setup import log_path, predecessors
 from gateway.metrics import series
-from gateway.metrics.counts import Counts, Labels
-from gateway.metrics.series import Series
+from gateway.metrics.series import Counts, Labels, Series
 from gateway.reload.reloading import Reloading
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
@@ -145,7 +144,7 @@ def _work(reloading: Reloading) -> Iterator[Sample]:
 
 def _cache(counts: Counts) -> Iterator[Sample]:
     tokens = dict.fromkeys(_INPUTS, 0.0)
-    for (_, kind), count in counts.counters(series.TURN_TOKENS):
+    for (_, kind), count in counts.counters("turn_tokens"):
         if kind in _INPUTS:
             tokens[kind] += count
     if read := sum(tokens.values()):

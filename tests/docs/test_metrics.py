@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import yaml
 
-from gateway.metrics.series import EVENTS, SPANS
+from gateway.metrics.series import EVENTS
 from tests.docs.test_events import PAGE as EVENTS_PAGE
 from tests.docs.test_events import documented_events
 from tests.support.every_series import every_series
@@ -81,20 +81,16 @@ def test_there_are_enough_of_them() -> None:
 def test_rules_name_events_of_the_log_and_their_fields() -> None:
     """What is no event moves nothing, and nobody would notice."""
     events = documented_events(EVENTS_PAGE.read_text("utf-8"))
-    for rule in EVENTS:
-        if not rule.source:
-            continue
-        here = events[rule.source].fields | events[rule.source].optional
-        sources = (rule.fields.get(label, label) for label in rule.series.labels)
-        wanted = {source for source in sources if not source.startswith("=")}
-        wanted |= {rule.amount} - {""}
-        assert wanted <= here, rule.source
-
-
-def test_every_label_has_a_source() -> None:
-    """A label that is no field of what moves the series stands in the rule."""
-    for rule in (*EVENTS, *SPANS):
-        assert set(rule.fields) <= set(rule.series.labels), rule
+    for series in EVENTS:
+        for source in series.sources:
+            if source.name == "*":
+                continue
+            here = events[source.name].fields | events[source.name].optional
+            worded = {"kind", "outcome", "work"} if source.word else set()
+            pairs = zip(series.labels, series.fields, strict=True)
+            wanted = {field for label, field in pairs if label not in worded}
+            wanted |= {source.amount, source.field} - {""}
+            assert wanted <= here, source
 
 
 def test_the_dashboard_names_series_of_the_code() -> None:

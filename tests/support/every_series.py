@@ -15,5 +15,4 @@ PROCESS: tuple[Series, ...] = (
 
 def every_series() -> dict[str, Series]:
     """Return each series once, by the name that queries use, in the order of the page."""
-    moved = (rule.series for rule in (*EVENTS, *SPANS))
-    return {each.shown: each for each in (*moved, *STATE, *PROCESS)}
+    return {each.shown: each for each in (*EVENTS, *SPANS, *STATE, *PROCESS)}

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from agent.models import observed
 from agent.spans import Span
 from gateway.logging.taps import EVERYTHING
-from gateway.metrics.counts import MOST_VALUES, NONE, OTHER, Counts, Vocabulary
-from gateway.metrics.series import EVENTS, SPANS, Mover
-from tests.support.every_series import every_series
+from gateway.metrics.series import EVENTS, MOST_VALUES, NONE, OTHER, SPANS, Counts, Vocabulary
 
 KNOWN = {"platform": ["telegram", "web"], "account": ["default"], "model": ["m"], "tool": ["look"]}
 FINISHED = {
@@ -37,13 +35,10 @@ def counts() -> Counts:
 def test_an_event_moves_all_of_its_series(counts: Counts) -> None:
     """A turn counts, takes its time and its tokens; what is not known stands at 0."""
     counts.event("turn_finished", FINISHED)
-    known = every_series()
-    assert counts.counters(known["parley_turns_total"]) == [
-        (("telegram", "default", "final_text"), 1.0)
-    ]
-    tokens = dict(counts.counters(known["parley_turn_tokens_total"]))
+    assert counts.counters("turns") == [(("telegram", "default", "final_text"), 1.0)]
+    tokens = dict(counts.counters("turn_tokens"))
     assert tokens["telegram", "cache_read"] == 300.0
-    assert counts.counters(known["parley_turn_cost_usd_total"]) == [(("telegram",), 0.0)]
+    assert counts.counters("turn_cost_usd") == [(("telegram",), 0.0)]
     value, labels = counts.registry.get_sample_value, {"platform": "telegram"}
     assert value("parley_turn_seconds_sum", labels) == 1.5
     assert value("parley_turn_seconds_bucket", labels | {"le": "1.0"}) == 0
@@ -55,9 +50,8 @@ def test_a_rule_may_want_a_word(counts: Counts) -> None:
     failed = {"model": "m", "error": "RateLimited", "action": "retry"}
     counts.event("model_call_failed", failed)
     counts.event("model_call_failed", failed | {"action": "next_model"})
-    known = every_series()
-    assert counts.counters(known["parley_model_fallbacks_total"]) == [(("m",), 1.0)]
-    assert len(counts.counters(known["parley_model_failures_total"])) == 2
+    assert counts.counters("model_fallbacks") == [(("m",), 1.0)]
+    assert len(counts.counters("model_failures")) == 2
 
 
 def test_a_call_of_a_model_moves_tokens_by_kind(counts: Counts) -> None:
@@ -65,9 +59,8 @@ def test_a_call_of_a_model_moves_tokens_by_kind(counts: Counts) -> None:
     told = {observed.MODEL: "m", observed.PURPOSE: "answer", observed.FIRST_TEXT: 0.2}
     told |= {observed.INPUT: 500, observed.CACHE_READ: 400}
     counts.span(Span("chat", "", 1, None, 0, 3_000_000_000, dict(told)))
-    known = every_series()
-    assert counts.counters(known["parley_model_calls_total"]) == [(("m", "answer", NONE), 1.0)]
-    assert dict(counts.counters(known["parley_model_tokens_total"])) == {
+    assert counts.counters("model_calls") == [(("m", "answer", NONE), 1.0)]
+    assert dict(counts.counters("model_tokens")) == {
         ("m", "answer", "input"): 500.0,
         ("m", "answer", "output"): 0.0,
         ("m", "answer", "cache_read"): 400.0,
@@ -81,7 +74,7 @@ def test_what_the_settings_do_not_name_is_folded(counts: Counts) -> None:
     """A model may make up the name of a tool, a server that of a model."""
     counts.event("tool_failed", {"tool": "made_up_by_a_model"})
     counts.event("tool_failed", {"tool": "look"})
-    found = dict(counts.counters(every_series()["parley_tool_failures_total"]))
+    found = dict(counts.counters("tool_failures"))
     assert found == {(OTHER,): 1.0, ("look",): 1.0}
 
 
@@ -89,7 +82,7 @@ def test_a_sentence_is_no_label(counts: Counts) -> None:
     """A provider's text may hold anything."""
     counts.event("cache_missed", {"miss_reason": "the tools of Ann's request have changed"})
     counts.event("cache_missed", {"miss_reason": None})
-    found = dict(counts.counters(every_series()["parley_cache_misses_total"]))
+    found = dict(counts.counters("cache_misses"))
     assert found == {(OTHER,): 1.0, (NONE,): 1.0}
 
 
@@ -109,22 +102,18 @@ def test_a_flood_of_names_is_not_kept() -> None:
     assert len(vocabulary._seen["tool"]) == 0
 
 
-def sources(rule: Mover) -> list[str]:
-    """Return the field of each label."""
-    return [rule.fields.get(label, label) for label in rule.series.labels]
-
-
-def test_every_rule_counts_something(counts: Counts) -> None:
-    """Labels, amounts and kinds of all rules fit together."""
-    for rule in EVENTS:
-        event = dict.fromkeys(sources(rule), "word") | ({rule.amount: 2} if rule.amount else {})
-        if rule.only is not None:
-            event[rule.only[0]] = rule.only[1]
-        counts.event(rule.source or EVERYTHING, event)
-    for rule in SPANS:
-        told = dict.fromkeys((each for each in sources(rule) if each != "error"), "word")
-        number = {} if rule.amount in {"", "=1"} else {rule.amount: 2}
-        counts.span(Span(rule.source, "", 1, None, 0, 10, {**told, **number}))
+def test_every_source_counts_something(counts: Counts) -> None:
+    """Labels, amounts and kinds of all series fit together."""
+    for series in EVENTS:
+        for source in series.sources:
+            event = dict.fromkeys(series.fields, "word") | {source.field: source.wanted}
+            event |= {source.amount: 2} if source.amount else {}
+            counts.event(EVERYTHING if source.name == "*" else source.name, event)
+    for series in SPANS:
+        for source in series.sources:
+            told = dict.fromkeys((each for each in series.fields if each != "error"), "word")
+            number = {source.amount: 2} if source.amount else {}
+            counts.span(Span(source.name, "", 1, None, 0, 10, {**told, **number}))
     found = {family.name: family.samples for family in counts.registry.collect()}
-    for rule in (*EVENTS, *SPANS):
-        assert found[rule.series.name], rule.series.name
+    for series in (*EVENTS, *SPANS):
+        assert found[series.name], series.name
