@@ -49,7 +49,6 @@ from gateway.errors import StorageError
 from gateway.findings import watch as alerts_watch
 from gateway.findings import webhook
 from gateway.findings.report import Examination
-from gateway.findings.vitals import Vitals
 from gateway.findings.watch import AlertWatch
 from gateway.http import control
 from gateway.http.connections import Connections
@@ -79,6 +78,7 @@ from gateway.supervision.rotation import Rotation
 from gateway.supervision.service_manager import Pulse, ServiceManager, service_manager
 from gateway.supervision.silence import Traffic, Watch
 from gateway.supervision.start_checks import Checked
+from gateway.supervision.vitals import Vitals
 from gateway.wiring import (
     Accounts,
     build_accounts,

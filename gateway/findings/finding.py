@@ -24,12 +24,12 @@ from adapters.registry import AccountReport
 from agent.models.base import ChatModel
 from agent.settings import ModelSettings
 from gateway.errors import GatewayError
-from gateway.findings.vitals import LiveFacts
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations
 from gateway.storage.database import DatabaseServer, Location, location_of
 from gateway.supervision.start_checks import Checked
+from gateway.supervision.vitals import LiveFacts
 
 Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
 """What has to be there for a look: settings that can be read, a database of this version, answers

@@ -23,11 +23,11 @@ from gateway.findings.telling import (
     log_told,
     with_an_end,
 )
-from gateway.findings.vitals import DATABASE
 from gateway.findings.webhook import AlertWebhook
 from gateway.signals import Wakeups
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
+from gateway.supervision.vitals import DATABASE
 
 log = structlog.get_logger()
 

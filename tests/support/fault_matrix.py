@@ -33,7 +33,6 @@ from gateway.access.policy import Access, Owners
 from gateway.findings.finding import Evidence
 from gateway.findings.report import FINDINGS
 from gateway.findings.telling import AlertsTold, Telling
-from gateway.findings.vitals import LiveFacts
 from gateway.findings.watch import LOOK_EVERY_S, judged
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.replicas.replica import Replica
@@ -46,6 +45,7 @@ from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
 from gateway.supervision.silence import AccountHealth, Traffic, Watch
+from gateway.supervision.vitals import LiveFacts
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi
 from tests.support.discord.server import TOKEN as DISCORD_TOKEN

@@ -19,12 +19,12 @@ from gateway.cli import doctor
 from gateway.errors import GatewayError, SettingsError
 from gateway.findings.finding import Evidence
 from gateway.findings.report import FINDINGS, Row, Shown, report
-from gateway.findings.vitals import LiveFacts
 from gateway.settings.loading import load_settings
 from gateway.storage import maintenance
 from gateway.storage.engine import connect
 from gateway.storage.search import index
 from gateway.supervision.start_checks import Checked
+from gateway.supervision.vitals import LiveFacts
 from gateway.wiring import build_line
 
 SQLITE = sqlite.dialect()

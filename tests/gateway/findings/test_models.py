@@ -8,7 +8,7 @@ from agent.errors import CredentialsRefused
 from agent.models.recovery import Failing
 from gateway.findings.finding import Evidence, Sight
 from gateway.findings.report import FINDINGS
-from gateway.findings.vitals import LiveFacts, Models
+from gateway.supervision.vitals import LiveFacts, Models
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.findings.finding import Evidence, Sight, Unsure
 from gateway.findings.report import FINDINGS
-from gateway.findings.vitals import LiveFacts
 from gateway.supervision.silence import AccountHealth
+from gateway.supervision.vitals import LiveFacts
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from gateway.findings.report import (
     report,
 )
 from gateway.findings.settings import RISKS
-from gateway.findings.vitals import LiveFacts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.schema import REVISION
 from gateway.supervision.silence import AccountHealth
+from gateway.supervision.vitals import LiveFacts
 from tests.gateway.findings import pages
 from tests.gateway.findings.patients import Patient, revision_of, sound
 from tests.gateway.findings.planted import FAULTS

@@ -26,12 +26,12 @@ from gateway.findings.models import FAILING_S
 from gateway.findings.people import UNREACHABLE_S
 from gateway.findings.report import FINDINGS
 from gateway.findings.telling import FLOOD, REASON_CHARS, AlertsTold
-from gateway.findings.vitals import Vitals
 from gateway.findings.watch import AlertWatch
 from gateway.findings.webhook import AlertWebhook
 from gateway.storage import schema
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
+from gateway.supervision.vitals import Vitals
 from tests.support.alerts import end_soon
 from tests.support.gateway import Running, running, serving
 from tests.support.recording_adapter import RecordingAdapter

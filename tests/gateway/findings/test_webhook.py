@@ -17,10 +17,10 @@ from sqlalchemy import update
 from adapters.errors import SendDelayed
 from agent.errors import CreditUsedUp
 from gateway.app import Part
-from gateway.findings.vitals import Vitals
 from gateway.findings.watch import AlertWatch
 from gateway.findings.webhook import AlertWebhook, signature
 from gateway.storage import schema
+from gateway.supervision.vitals import Vitals
 from tests.support.gateway import Running, running
 
 SECRET = "s3cret-of-the-receiver"

@@ -290,7 +290,7 @@ async def test_a_blocked_database_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process holds the write lock: no commit in time."""
-    monkeypatch.setattr("gateway.findings.vitals.WRITE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("gateway.supervision.vitals.WRITE_TIMEOUT_S", 1.0)
     async with serving(tmp_path) as gateway:
         with closing(sqlite3.connect(tmp_path / "parley.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

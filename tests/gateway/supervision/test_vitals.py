@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StorageUnavailable
-from gateway.findings import vitals
+from gateway.supervision import vitals
 from tests.support.gateway import running
 
 
