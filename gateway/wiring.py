@@ -470,15 +470,10 @@ def build_alerts(
     alerts = current().alerts
     if not alerts.enabled:
         return None
-    last: tuple[Settings, Telling] | None = None
 
     def telling() -> Telling:
-        nonlocal last
         now = current()
-        if last is None or last[0] is not now:
-            zone = ZoneInfo(now.sessions.timezone)
-            last = now, Telling(now.alerts, owners, zone, redactor_of(now).text)
-        return last[1]
+        return Telling(now.alerts, owners, ZoneInfo(now.sessions.timezone), redactor_of(now).text)
 
     webhook = AlertWebhook(examination.vitals.database, telling) if alerts.webhook else None
     return AlertWatch(examination, telling, wakeups, webhook)

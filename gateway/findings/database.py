@@ -21,18 +21,17 @@ ROOM = 2.2
 
 
 @Finding(
-    "database-down",
-    "The database can be read and written by this version",
-    why="Nothing is stored or answered without it; platforms send again what was not stored.",
-    remedy="Look at the disk or at the database server and `storage.url`. For a newer schema"
-    " install the newer Parley. docs/operations.md: *When the database is not the one*.",
-    level="error",
-    text="nothing can be stored: {reason}",
-    blocks=True,
-    page="doctor",
-    told=Told(over="messages are stored again", after_s=DATABASE_AFTER_S),
+    "database-down", level="error", blocks=True, page="doctor", told=Told(after_s=DATABASE_AFTER_S)
 )
 def _down(facts: Evidence) -> Iterator[Sight]:
+    """The database can be read and written by this version.
+
+    Why: Nothing is stored or answered without it; platforms send again what was not stored.
+    Remedy: Look at the disk or at the database server and `storage.url`. For a newer schema install
+    the newer Parley. docs/operations.md: *When the database is not the one*.
+    Text: nothing can be stored: {reason}
+    Over: messages are stored again
+    """
     if facts.live is not None:
         if (reason := facts.live.database) != "writable":
             for_s = facts.live.lasting_s.get("the database", 0.0)
@@ -44,14 +43,14 @@ def _down(facts: Evidence) -> Iterator[Sight]:
         yield Sight("the database", {"reason": reason}, "note" if is_new else None, text)
 
 
-@Finding(
-    "database-migrated",
-    "The database has this version's schema",
-    why="The next start migrates it, and an older version then refuses it.",
-    remedy="`parley backup --to FOLDER` first: it is the only way back. Then start Parley, or run"
-    " `parley db migrate`.",
-)
+@Finding("database-migrated")
 def _schema(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """The database has this version's schema.
+
+    Why: The next start migrates it, and an older version then refuses it.
+    Remedy: `parley backup --to FOLDER` first: it is the only way back. Then start Parley, or run
+    `parley db migrate`.
+    """
     if not (waiting := facts.migrations):
         if facts.opened is None:
             yield Unsure("the schema")
@@ -74,15 +73,13 @@ def _size(facts: Evidence) -> int:
     return place.stat().st_size if isinstance(place, Path) and place.exists() else 0
 
 
-@Finding(
-    "database-whole",
-    "The database is whole",
-    why="The next write may lose what is damaged.",
-    remedy="Stop Parley, copy the files, and restore the newest backup.",
-    level="error",
-    needs="database",
-)
+@Finding("database-whole", level="error", needs="database")
 def _whole(facts: Evidence) -> Iterator[Sight]:
+    """The database is whole.
+
+    Why: The next write may lose what is damaged.
+    Remedy: Stop Parley, copy the files, and restore the newest backup.
+    """
     size = _size(facts)
     if size > QUICKLY_READ_BYTES and not facts.deep:
         text = f"not read as a whole: it has {size / 1e9:.1f} GB; --deep reads it"
@@ -91,32 +88,27 @@ def _whole(facts: Evidence) -> Iterator[Sight]:
         yield from map(Sight, maintenance.check(facts.location))
 
 
-@Finding(
-    "replicas-alive",
-    "All replicas report that they are alive, and one receives for each account",
-    why="Another replica takes over from a dead one within seconds; one that stays on the list"
-    " was noticed by none, and messages wait at the platform.",
-    remedy="Start a replica, with the account's token: it takes over the work of dead ones.",
-    needs="database",
-    page="doctor",
-)
+@Finding("replicas-alive", needs="database", page="doctor")
 def _replicas(facts: Evidence) -> Iterator[Sight]:
+    """All replicas report that they are alive, and one receives for each account.
+
+    Why: Another replica takes over from a dead one within seconds; one that stays on the list was
+    noticed by none, and messages wait at the platform.
+    Remedy: Start a replica, with the account's token: it takes over the work of dead ones.
+    """
     if facts.on_server:
         yield from (Sight(f"{name} is silent") for name in health.silent_replicas(facts.database))
         for name in health.unowned_accounts(facts.database):
             yield Sight(f"nobody receives for {name}", level="error")
 
 
-@Finding(
-    "messages-answered",
-    "No message waits for long",
-    why="Somebody waits for an answer.",
-    remedy="`parley logs` shows what holds it up; `/stop` in that chat ends a turn.",
-    level="error",
-    needs="database",
-    page="conversations?state=waiting",
-)
+@Finding("messages-answered", level="error", needs="database", page="conversations?state=waiting")
 def _waiting(facts: Evidence) -> Iterator[Sight]:
+    """No message waits for long.
+
+    Why: Somebody waits for an answer.
+    Remedy: `parley logs` shows what holds it up; `/stop` in that chat ends a turn.
+    """
     found = health.waiting(facts.database, "unanswered")
     if found.oldest_s > LATE_S:
         since = f"{count(found.count, 'message')} waiting, the oldest for {minutes(found.oldest_s)}"
@@ -128,17 +120,20 @@ def _waiting(facts: Evidence) -> Iterator[Sight]:
 
 @Finding(
     "outbox-old",
-    "No answer waits for long to be shown",
-    why="It was made and paid for, and nobody sees it.",
-    remedy="`parley logs --level warning` has what the platform says; what cannot be sent becomes"
-    " a dead letter.",
     level="error",
-    text="{count} for {subject} waiting to be shown, the oldest for {minutes}",
     needs="database",
     page="conversations?state=unsent",
-    told=Told(over="no answer for {subject} waits any more", quiet_s=120.0),
+    told=Told(quiet_s=120.0),
 )
 def _unsent(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """No answer waits for long to be shown.
+
+    Why: It was made and paid for, and nobody sees it.
+    Remedy: `parley logs --level warning` has what the platform says; what cannot be sent becomes a
+    dead letter.
+    Text: {count} for {subject} waiting to be shown, the oldest for {minutes}
+    Over: no answer for {subject} waits any more
+    """
     known = facts.live.accounts if facts.live else None
     for account, found in health.unsent_by_account(facts.database, outbox.NOTICES).items():
         # Rows of accounts that are switched off wait for them, and nobody is to be told.
@@ -159,63 +154,51 @@ def minutes(seconds: float) -> str:
 
 
 def _given_up(facts: Evidence, kind: str, noun: str) -> Iterator[Sight]:
-    for each in health.given_up(facts.database, health.DAY_S):
+    for each in facts.given_up:
         if each.kind == kind:
             yield Sight(each.account, {"count": count(each.letters, noun)})
 
 
-@Finding(
-    "answer-dead",
-    "No answer was given up within a day",
-    why="It was not shown; its chat was told.",
-    remedy="Run `parley dead-letters list`, then `retry` or `drop`.",
-    text="{count} on {subject} could not be shown and was given up",
-    needs="database",
-    page="dead-letters",
-    told=Told(announced=True),
-)
+@Finding("answer-dead", needs="database", page="dead-letters", told=Told(announced=True))
 def _answers(facts: Evidence) -> Iterator[Sight]:
+    """No answer was given up within a day.
+
+    Why: It was not shown; its chat was told.
+    Remedy: Run `parley dead-letters list`, then `retry` or `drop`.
+    Text: {count} on {subject} could not be shown and was given up
+    """
     yield from _given_up(facts, "send", "answer")
 
 
-@Finding(
-    "message-dead",
-    "No message was given up within a day",
-    why="It was not answered; its chat was told.",
-    remedy="Run `parley dead-letters list`, then `retry` or `drop`; `parley logs --level error`"
-    " says why.",
-    text="{count} on {subject} got no answer and was given up",
-    needs="database",
-    page="dead-letters",
-    told=Told(),
-)
+@Finding("message-dead", needs="database", page="dead-letters", told=Told())
 def _messages(facts: Evidence) -> Iterator[Sight]:
+    """No message was given up within a day.
+
+    Why: It was not answered; its chat was told.
+    Remedy: Run `parley dead-letters list`, then `retry` or `drop`; `parley logs --level error` says
+    why.
+    Text: {count} on {subject} got no answer and was given up
+    """
     yield from _given_up(facts, "turn", "question")
 
 
-@Finding(
-    "update-set-aside",
-    "What platforms send can be taken",
-    why="What is set aside is not answered.",
-    remedy="`parley logs --event update_quarantined` says why; its sender may send it again.",
-    text="{count} on {subject} could not be taken and was set aside",
-    needs="database",
-    page="log?level=warning",
-    told=Told(),
-)
+@Finding("update-set-aside", needs="database", page="log?level=warning", told=Told())
 def _updates(facts: Evidence) -> Iterator[Sight]:
+    """What platforms send can be taken.
+
+    Why: What is set aside is not answered.
+    Remedy: `parley logs --event update_quarantined` says why; its sender may send it again.
+    Text: {count} on {subject} could not be taken and was set aside
+    """
     yield from _given_up(facts, "update", "update")
 
 
-@Finding(
-    "questions-answered",
-    "No turn waits for a person",
-    why="It goes on without the tool when time runs out.",
-    remedy="Send `/approve` in the chat, or set `tools.approval_by: owners`.",
-    level="note",
-    needs="database",
-    page="approvals",
-)
+@Finding("questions-answered", level="note", needs="database", page="approvals")
 def _questions(facts: Evidence) -> Iterator[Sight]:
+    """No turn waits for a person.
+
+    Why: It goes on without the tool when time runs out.
+    Remedy: Send `/approve` in the chat, or set `tools.approval_by: owners`.
+    """
     if found := health.waiting(facts.database, "asked").count:
         yield Sight(f"{count(found, 'question')} waiting for a person")

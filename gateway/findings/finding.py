@@ -1,20 +1,16 @@
 """A finding: one thing that may be wrong, how it is found, why it matters and what to do.
 
-```
-@Finding("platform-on", "People can reach the bot", why="…", remedy="…", level="error")
-def _on(facts: Evidence) -> Iterator[Sight]:
-    if …:
-        yield Sight("no platform has a token, and the web chat is off")
-```
-
-A look yields what it sees in the facts and changes nothing. What can be fixed safely comes with a
-function that does it, for `parley doctor --fix`.
+A look is decorated with a `Finding`; its docstring has the words. It yields what it sees in the
+facts and changes nothing. What can be fixed safely comes with a function that does it, for `parley
+doctor --fix`.
 """
 
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -28,6 +24,8 @@ from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations
 from gateway.storage.database import DatabaseServer, Location, location_of
+from gateway.storage.reports import health
+from gateway.storage.reports.health import GivenUp
 from gateway.supervision.start_checks import Checked
 from gateway.supervision.vitals import LiveFacts
 
@@ -120,6 +118,11 @@ class Evidence:
         except GatewayError:
             return ()
 
+    @cached_property
+    def given_up(self) -> Sequence[GivenUp]:
+        """What was given up within a day."""
+        return health.given_up(self.database, health.DAY_S)
+
     @property
     def gateway(self) -> LiveFacts:
         """What this process knows of itself, for looks inside of a gateway."""
@@ -208,18 +211,19 @@ class Told:
 
 
 Look = Callable[[Evidence], Iterator[Sight | Unsure]]
+_WORDS = re.compile(r"\n+(Why|Remedy|Text|Over): ")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that may be wrong, and the decorator that makes one of a look.
 
+    Its words are the look's docstring: what holds where all is well, why it matters, how it is
+    fixed in general, `Text`, what is said of it, with `{subject}` and the values of what was seen,
+    and `Over`, what is told at its end; without one owners end it themselves, or it ends by itself.
+
     Attributes:
         id: Stays the same from version to version; also the anchor in docs/operations.md.
-        title: What holds where all is well.
-        why: What happens where it does not hold.
-        remedy: How that is fixed in general.
-        text: What is said of it; `{subject}` and the values of what was seen are in it.
         live: A running gateway sees it, and tells those who ask it.
         blocks: The gateway is not ready meanwhile (`/readyz`).
         page: The page of the console that deals with it, below /admin: it needs somebody and is on
@@ -229,22 +233,32 @@ class Finding:
     """
 
     id: str
-    title: str
-    why: str
-    remedy: str
     level: Level = "warning"
-    text: str = "{subject}"
     needs: Needs = "settings"
     live: bool = False
     blocks: bool = False
     page: str = ""
     at_start: bool = False
     told: Told | None = None
+    title: str = ""
+    why: str = ""
+    remedy: str = ""
+    text: str = "{subject}"
     look: Look = field(default=lambda _: iter(()), compare=False)
 
     def __call__(self, look: Look) -> "Finding":
-        """Return the finding that this look finds."""
-        return replace(self, look=look)
+        """Return the finding that this look finds, in the words of its docstring."""
+        title, *rest = _WORDS.split(cleandoc(look.__doc__ or ""))
+        said = {rest[n]: " ".join(rest[n + 1].split()) for n in range(0, len(rest), 2)}
+        return replace(
+            self,
+            title=title.removesuffix("."),
+            why=said["Why"],
+            remedy=said["Remedy"],
+            text=said.get("Text", self.text),
+            told=self.told and replace(self.told, over=said.get("Over", "")),
+            look=look,
+        )
 
     def text_of(self, seen: Sight, quoted: Callable[[str], str] = str) -> str:
         """Return what was seen, in a sentence without its full stop.

@@ -19,7 +19,7 @@ from agent.processes import sandbox
 from gateway.agent_ports.tools import unconfined_in
 from gateway.backup import backups
 from gateway.findings.finding import Evidence, Finding, Level, Sight, Told, Unsure, open_to_others
-from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
+from gateway.logging.recent import MOST_LINES, RecentLines, lately, newest, tallied
 from gateway.logging.setup import log_path, predecessors
 from gateway.storage.people import mcp
 
@@ -38,15 +38,13 @@ OF_DISKS = ("disk-full", "backup-overdue")
 """Findings that are looked for in folders, which may be on a dead mount."""
 
 
-@Finding(
-    "home-there",
-    "PARLEY_HOME exists and is writable",
-    why="It holds the database, the log and tokens.",
-    remedy="Create it for the user that Parley runs as, or choose another with --home.",
-    level="error",
-    needs="nothing",
-)
+@Finding("home-there", level="error", needs="nothing")
 def _there(facts: Evidence) -> Iterator[Sight]:
+    """PARLEY_HOME exists and is writable.
+
+    Why: It holds the database, the log and tokens.
+    Remedy: Create it for the user that Parley runs as, or choose another with --home.
+    """
     home = facts.home
     if not home.exists():
         yield Sight(f"{home} is not there yet; the first start makes it", level="note")
@@ -56,15 +54,13 @@ def _there(facts: Evidence) -> Iterator[Sight]:
         yield Sight(f"{home} cannot be written by this user")
 
 
-@Finding(
-    "home-mode",
-    "Only the user that runs Parley can enter PARLEY_HOME",
-    why="Others could read what people wrote, and the token of the web chat.",
-    remedy="`chmod 700` it; `chown -R` what is another user's.",
-    level="error",
-    needs="nothing",
-)
+@Finding("home-mode", level="error", needs="nothing")
 def _mode(facts: Evidence) -> Iterator[Sight]:
+    """Only the user that runs Parley can enter PARLEY_HOME.
+
+    Why: Others could read what people wrote, and the token of the web chat.
+    Remedy: `chmod 700` it; `chown -R` what is another user's.
+    """
     home = facts.home
     if home.is_dir():
         if (owner := home.stat().st_uid) != os.geteuid():
@@ -74,17 +70,15 @@ def _mode(facts: Evidence) -> Iterator[Sight]:
         yield from open_to_others(home, 0o700)
 
 
-@Finding(
-    "disk-full",
-    "There is room on the disks",
-    why="Nothing can be stored on a full disk: messages wait at the platforms until there is room.",
-    remedy="Make room; `retention.*` keeps less, `parley db compact` gives back what is unused.",
-    level="error",
-    text="only {free} are free on the disk of {subject}",
-    page="doctor",
-    told=Told(over="there is room on the disk of {subject} again"),
-)
+@Finding("disk-full", level="error", page="doctor", told=Told())
 def _full(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """There is room on the disks.
+
+    Why: Nothing can be stored on a full disk: messages wait at the platforms until there is room.
+    Remedy: Make room; `retention.*` keeps less, `parley db compact` gives back what is unused.
+    Text: only {free} are free on the disk of {subject}
+    Over: there is room on the disk of {subject} again
+    """
     file, least = facts.settings.logging.file, facts.settings.alerts.disk_free_bytes
     places = [facts.home, *([file.parent] if isinstance(file, Path) else [])]
     if isinstance(facts.location, Path):
@@ -116,16 +110,15 @@ def _of_disk(
         yield Sight(f"inodes of {place}", level="warning", text=text)
 
 
-@Finding(
-    "backup-overdue",
-    "There is a recent backup",
-    why="If the disk fails, everything is lost: people's words are nowhere else.",
-    remedy="`parley logs --event 'backup_*'` says why; `parley backup` makes one.",
-    text="there has been no new backup for {hours}",
-    page="doctor",
-    told=Told(over="there is a new backup"),
-)
+@Finding("backup-overdue", page="doctor", told=Told())
 def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """There is a recent backup.
+
+    Why: If the disk fails, everything is lost: people's words are nowhere else.
+    Remedy: `parley logs --event 'backup_*'` says why; `parley backup` makes one.
+    Text: there has been no new backup for {hours}
+    Over: there is a new backup
+    """
     if (to := backups.folder_of(facts.settings)) is None:
         remedy = "Set `backup.to`, or run `parley backup --to FOLDER` from a timer."
         yield Sight("backup", level="note", text="Parley makes no backups", remedy=remedy)
@@ -143,13 +136,13 @@ def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
             yield Sight("backup", text=f"there is no backup in {to} yet")
 
 
-@Finding(
-    "log-warnings",
-    f"The log has no warnings of the last {LATELY_S // 60} minutes",
-    why="Something that Parley needs did not answer, or was refused, though Parley itself goes on.",
-    remedy="See what they say: `parley logs --level warning --since 15m`.",
-)
+@Finding("log-warnings")
 def _log_warnings(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """The log has no warnings of the last 15 minutes.
+
+    Why: Something that Parley needs did not answer, or was refused, though Parley itself goes on.
+    Remedy: See what they say: `parley logs --level warning --since 15m`.
+    """
     path = log_path(facts.settings.logging, facts.home)
     if path is None:
         yield Unsure("no log file is written")
@@ -161,17 +154,14 @@ def _log_warnings(facts: Evidence) -> Iterator[Sight | Unsure]:
         yield Sight(f"warnings and errors of the last 15 minutes: {often}{rest}")
 
 
-@Finding(
-    "descriptors",
-    "Enough files and connections may be open",
-    why="Each platform, stream of an answer and browser takes one; without a free one new"
-    " connections are refused.",
-    remedy="Raise `LimitNOFILE` of the service, or `ulimit -n`.",
-    needs="nothing",
-    blocks=True,
-    page="doctor",
-)
+@Finding("descriptors", needs="nothing", blocks=True, page="doctor")
 def _descriptors(facts: Evidence) -> Iterator[Sight]:
+    """Enough files and connections may be open.
+
+    Why: Each platform, stream of an answer and browser takes one; without a free one new
+    connections are refused.
+    Remedy: Raise `LimitNOFILE` of the service, or `ulimit -n`.
+    """
     if facts.live and facts.live.is_scarce:
         yield Sight("the process has hardly any file descriptors left", level="error")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -179,28 +169,25 @@ def _descriptors(facts: Evidence) -> Iterator[Sight]:
         yield Sight(f"at most {hard} can be open")
 
 
-@Finding(
-    "user-not-root",
-    "Parley does not run as root",
-    why="Anything that breaks out of a tool would own the machine.",
-    remedy="Run it as its own user.",
-    needs="nothing",
-)
+@Finding("user-not-root", needs="nothing")
 def _root(_: Evidence) -> Iterator[Sight]:
+    """Parley does not run as root.
+
+    Why: Anything that breaks out of a tool would own the machine.
+    Remedy: Run it as its own user.
+    """
     if os.geteuid() == 0:
         yield Sight("this runs as root")
 
 
-@Finding(
-    "clock",
-    "The clock is right",
-    why="Slack refuses requests that are five minutes off, times in the transcript mislead the"
-    " model, and daily budgets begin at the wrong hour.",
-    remedy="Turn on time synchronisation (`timedatectl set-ntp true`).",
-    level="error",
-    needs="nothing",
-)
+@Finding("clock", level="error", needs="nothing")
 def _clock(facts: Evidence) -> Iterator[Sight]:
+    """The clock is right.
+
+    Why: Slack refuses requests that are five minutes off, times in the transcript mislead the
+    model, and daily budgets begin at the wrong hour.
+    Remedy: Turn on time synchronisation (`timedatectl set-ntp true`).
+    """
     if facts.clock:
         yield Sight(facts.clock)
 
@@ -223,17 +210,14 @@ async def clock_trouble(url: str) -> str:
     return f"it is {abs(ahead_s) / 60:,.0f} minutes {side} {host}" if abs(ahead_s) > AHEAD_S else ""
 
 
-@Finding(
-    "environment",
-    "Proxies and certificates of the environment can be used",
-    why="Whoever needs what a variable names cannot be reached: a platform, a model, a server.",
-    remedy="Correct or unset the variable that the line names"
-    " (docs/operations.md, *Behind an HTTP proxy or a private CA*).",
-    level="error",
-    needs="nothing",
-    at_start=True,
-)
+@Finding("environment", level="error", needs="nothing", at_start=True)
 def _environment(_: Evidence) -> Iterator[Sight]:
+    """Proxies and certificates of the environment can be used.
+
+    Why: Whoever needs what a variable names cannot be reached: a platform, a model, a server.
+    Remedy: Correct or unset the variable that the line names (docs/operations.md, *Behind an HTTP
+    proxy or a private CA*).
+    """
     yield from map(Sight, troubles())
     with suppress(UnusableEnvironment):
         if proxy_for("http://localhost") and proxy_for("http://127.0.0.1"):
@@ -242,15 +226,13 @@ def _environment(_: Evidence) -> Iterator[Sight]:
             yield Sight(text, level="warning", remedy=remedy)
 
 
-@Finding(
-    "sandbox-holds",
-    "A sandbox works on this machine",
-    why="Without one, `terminal`, the file tools and confined MCP programs are off.",
-    remedy="Install bubblewrap, or set `tools.sandbox.backend`.",
-    level="error",
-    at_start=True,
-)
+@Finding("sandbox-holds", level="error", at_start=True)
 def _holds(facts: Evidence) -> Iterator[Sight]:
+    """A sandbox works on this machine.
+
+    Why: Without one, `terminal`, the file tools and confined MCP programs are off.
+    Remedy: Install bubblewrap, or set `tools.sandbox.backend`.
+    """
     tools = facts.settings.tools
     programs = [each for each in tools.mcp.values() if each.enabled and each.command]
     if off := sandbox.why_off(tools):
@@ -261,15 +243,13 @@ def _holds(facts: Evidence) -> Iterator[Sight]:
         yield Sight(f"MCP programs are not started: no wall works here ({reason})")
 
 
-@Finding(
-    "mcp-connected",
-    "MCP servers are connected",
-    why="Otherwise calls of their tools fail.",
-    remedy="Install the program, or follow the line's advice.",
-    level="error",
-    live=True,
-)
+@Finding("mcp-connected", level="error", live=True)
 def _connected(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """MCP servers are connected.
+
+    Why: Otherwise calls of their tools fail.
+    Remedy: Install the program, or follow the line's advice.
+    """
     told = facts.live.servers if facts.live else facts.servers
     for name, server in facts.settings.tools.mcp.items():
         if server.enabled and server.command and shutil.which(server.command) is None:
@@ -281,31 +261,26 @@ def _connected(facts: Evidence) -> Iterator[Sight | Unsure]:
             yield Sight(name, text=f"{name}: {problem}")
 
 
-@Finding(
-    "mcp-confined",
-    "MCP programs are confined to their directories",
-    why="An unconfined one may do whatever Parley may, as in other clients.",
-    remedy="Nothing, if you trust these programs. Otherwise set `confined: true`, and name what"
-    " they need in `readable`, `writable` and `network`.",
-    level="note",
-    text="these MCP programs run unconfined, as Parley itself does: {subject}",
-    needs="database",
-    at_start=True,
-)
+@Finding("mcp-confined", level="note", needs="database", at_start=True)
 def _confined(facts: Evidence) -> Iterator[Sight]:
+    """MCP programs are confined to their directories.
+
+    Why: An unconfined one may do whatever Parley may, as in other clients.
+    Remedy: Nothing, if you trust these programs. Otherwise set `confined: true`, and name what they
+    need in `readable`, `writable` and `network`.
+    Text: these MCP programs run unconfined, as Parley itself does: {subject}
+    """
     if names := unconfined_in(facts.settings, mcp.confined(facts.database)):
         yield Sight(", ".join(names))
 
 
-@Finding(
-    "mcp-held",
-    "No tool of an MCP server waits for an owner",
-    why="Its description may give the model orders: it is not offered until an owner agrees.",
-    remedy="Read it with `/mcp` or in the console, and approve or deny it there.",
-    needs="database",
-    page="mcp",
-)
+@Finding("mcp-held", needs="database", page="mcp")
 def _held(facts: Evidence) -> Iterator[Sight]:
+    """No tool of an MCP server waits for an owner.
+
+    Why: Its description may give the model orders: it is not offered until an owner agrees.
+    Remedy: Read it with `/mcp` or in the console, and approve or deny it there.
+    """
     servers = facts.settings.tools.mcp
     for each in mcp.texts(facts.database):
         server = servers.get(each.held.server)
@@ -313,14 +288,13 @@ def _held(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{each.held.server}: {each.held.tool}: {each.held.why}")
 
 
-@Finding(
-    "plugins-there",
-    "Each plugin that is switched on can be loaded, and the context engine",
-    why="Otherwise what a plugin adds, or forbids, is missing, and another engine takes over.",
-    remedy="The console says what is wrong with it (*Plugins*).",
-    level="error",
-)
+@Finding("plugins-there", level="error")
 def _plugins(facts: Evidence) -> Iterator[Sight]:
+    """Each plugin that is switched on can be loaded, and the context engine.
+
+    Why: Otherwise what a plugin adds, or forbids, is missing, and another engine takes over.
+    Remedy: The console says what is wrong with it (*Plugins*).
+    """
     enabled, engine = facts.settings.plugins.enabled, facts.settings.context.engine
     found = {each.name: each.problem for each in available(facts.home)} if enabled else {}
     for each in facts.tried:

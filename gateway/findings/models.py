@@ -22,32 +22,27 @@ FAILING_S, LEAST_FAILURES = 300.0, 2
 LOW_SHARE = 0.8
 
 
-@Finding(
-    "model-real",
-    "A real model answers",
-    why="The offline model is for trying Parley out; it understands nothing.",
-    remedy="Set `model.provider` and its key, or ANTHROPIC_API_KEY or OPENAI_API_KEY.",
-    page="setup",
-)
+@Finding("model-real", page="setup")
 def _real(facts: Evidence) -> Iterator[Sight]:
+    """A real model answers.
+
+    Why: The offline model is for trying Parley out; it understands nothing.
+    Remedy: Set `model.provider` and its key, or ANTHROPIC_API_KEY or OPENAI_API_KEY.
+    """
     if facts.line and facts.line[0].models[0].provider == OFFLINE:
         yield Sight("the offline model answers")
 
 
-@Finding(
-    "key-refused",
-    "Providers accept each key",
-    why="Otherwise turns fail, or cost what a fallback costs.",
-    remedy="Put a valid key into parley.yaml, which is read again when it is saved; one that is"
-    " kept elsewhere is read again by `parley config reload --secrets`.",
-    level="error",
-    text="the provider refuses the key of {subject}: {reason}; {instead}",
-    needs="answers",
-    live=True,
-    page="setup",
-    told=Told(over="the provider no longer refuses the key of {subject}"),
-)
+@Finding("key-refused", level="error", needs="answers", live=True, page="setup", told=Told())
 def _refused(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """Providers accept each key.
+
+    Why: Otherwise turns fail, or cost what a fallback costs.
+    Remedy: Put a valid key into parley.yaml, which is read again when it is saved; one that is kept
+    elsewhere is read again by `parley config reload --secrets`.
+    Text: the provider refuses the key of {subject}: {reason}; {instead}
+    Over: the provider no longer refuses the key of {subject}
+    """
     yield from _asked(facts, "refused")
     for each in _of_models(facts, lambda one: _is_refused(one) and not _is_broke(one)):
         # A key that is taken is not refused, whatever else its model lacks.
@@ -57,38 +52,37 @@ def _refused(facts: Evidence) -> Iterator[Sight | Unsure]:
             yield each
 
 
-@Finding(
-    "money-gone",
-    "The account behind each key has credit",
-    why="Otherwise turns fail, or cost what a fallback costs.",
-    remedy="Add credit at the provider, or put another key into the settings.",
-    level="error",
-    text="the account behind {subject} has no credit left: {reason}",
-    needs="answers",
-    live=True,
-    page="setup",
-    told=Told(over="{subject} is no longer refused for lack of credit"),
-)
+@Finding("money-gone", level="error", needs="answers", live=True, page="setup", told=Told())
 def _broke(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """The account behind each key has credit.
+
+    Why: Otherwise turns fail, or cost what a fallback costs.
+    Remedy: Add credit at the provider, or put another key into the settings.
+    Text: the account behind {subject} has no credit left: {reason}
+    Over: {subject} is no longer refused for lack of credit
+    """
     yield from _asked(facts, "no_credit")
     yield from _of_models(facts, _is_broke)
 
 
 @Finding(
     "model-failing",
-    "Each model answers",
-    why="Otherwise turns fail, or cost what a fallback costs.",
-    remedy="A model that is not found has another name, or its provider has withdrawn it: correct"
-    " `model.name`, or the fallback's `name`. Where the reason names another setting, correct that."
-    " Else look at the provider's status page, and name another model below `fallbacks`.",
     level="error",
-    text="{subject} has failed {lasting}: {reason}",
     needs="answers",
     live=True,
     page="log?level=warning",
-    told=Told(over="{subject} answers again"),
+    told=Told(),
 )
 def _failing(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """Each model answers.
+
+    Why: Otherwise turns fail, or cost what a fallback costs.
+    Remedy: A model that is not found has another name, or its provider has withdrawn it: correct
+    `model.name`, or the fallback's `name`. Where the reason names another setting, correct that.
+    Else look at the provider's status page, and name another model below `fallbacks`.
+    Text: {subject} has failed {lasting}: {reason}
+    Over: {subject} answers again
+    """
     yield from _asked(facts, "unreachable", "warning")
     yield from _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))
 
@@ -135,15 +129,15 @@ def _of_models(facts: Evidence, is_it: Callable[[Failing], bool]) -> Iterator[Si
             yield Unsure(label)
 
 
-@Finding(
-    "model-window",
-    "Each model's window is known and holds a conversation",
-    why="System prompt, tools and one long answer fill a small one: each turn compacts. Too high a"
-    " guess gets requests refused.",
-    remedy="Set `context_length` to what the provider says, or remove it; lower"
-    " `max_output_tokens`; else choose a model with a larger window, or fewer tools.",
-)
+@Finding("model-window")
 def _window(facts: Evidence) -> Iterator[Sight]:
+    """Each model's window is known and holds a conversation.
+
+    Why: System prompt, tools and one long answer fill a small one: each turn compacts. Too high a
+    guess gets requests refused.
+    Remedy: Set `context_length` to what the provider says, or remove it; lower `max_output_tokens`;
+    else choose a model with a larger window, or fewer tools.
+    """
     for block in facts.line:
         model, wanted = block.models[0], block.settings.context_length
         tokens, could = model.context_length, model.facts.context_length or 0
@@ -159,18 +153,16 @@ def _window(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{block.place}.max_output_tokens is {output:,} of a window of {tokens:,}")
 
 
-@Finding(
-    "server-modes",
-    "Model servers take requests as they are meant",
-    why="What a server refuses is left out: without tools the agent can do nothing, without a"
-    " system prompt its instructions count less. With a smaller window than believed it gets"
-    " shorter views, and summaries are written in parts.",
-    remedy="Update the server, its chat template or its tool parser; set `context_length` to what"
-    " it takes. What it takes again is found out within a day, or at once by a restart.",
-    needs="gateway",
-    live=True,
-)
+@Finding("server-modes", needs="gateway", live=True)
 def _modes(facts: Evidence) -> Iterator[Sight]:
+    """Model servers take requests as they are meant.
+
+    Why: What a server refuses is left out: without tools the agent can do nothing, without a system
+    prompt its instructions count less. With a smaller window than believed it gets shorter views,
+    and summaries are written in parts.
+    Remedy: Update the server, its chat template or its tool parser; set `context_length` to what it
+    takes. What it takes again is found out within a day, or at once by a restart.
+    """
     for mode in known_modes() if facts.live else ():
         server, quirks = mode.server, mode.learned
         if tokens := mode.window:
@@ -184,35 +176,27 @@ def _modes(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{server}: requests keep to {', '.join(kept)}", level=level)
 
 
-@Finding(
-    "budget-low",
-    "No budget of today is nearly spent",
-    why="Once it is used up nobody is answered until midnight.",
-    remedy="`parley usage --by sender` shows who spends it; raise `budget.*` if that is as it"
-    " should be.",
-    text="{subject} has used {share} of today's budget ({used} of {limit}; {whose})",
-    needs="gateway",
-    live=True,
-    page="budgets",
-    told=Told(),
-)
+@Finding("budget-low", needs="gateway", live=True, page="budgets", told=Told())
 def _low(facts: Evidence) -> Iterator[Sight]:
+    """No budget of today is nearly spent.
+
+    Why: Once it is used up nobody is answered until midnight.
+    Remedy: `parley usage --by sender` shows who spends it; raise `budget.*` if that is as it should
+    be.
+    Text: {subject} has used {share} of today's budget ({used} of {limit}; {whose})
+    """
     yield from _of_budgets(facts, is_used_up=False)
 
 
-@Finding(
-    "budget-used-up",
-    "There is money left for today",
-    why="Nobody is answered until midnight.",
-    remedy="Wait, or raise `budget.*`; `parley usage --by sender` shows who spent it.",
-    level="error",
-    text="{subject} has used up today's budget ({used} of {limit}; {whose}); it resets at {until}",
-    needs="gateway",
-    live=True,
-    page="budgets",
-    told=Told(over="there is room in the budget of {subject} again"),
-)
+@Finding("budget-used-up", level="error", needs="gateway", live=True, page="budgets", told=Told())
 def _used_up(facts: Evidence) -> Iterator[Sight]:
+    """There is money left for today.
+
+    Why: Nobody is answered until midnight.
+    Remedy: Wait, or raise `budget.*`; `parley usage --by sender` shows who spent it.
+    Text: {subject} has used up today's budget ({used} of {limit}; {whose}); it resets at {until}
+    Over: there is room in the budget of {subject} again
+    """
     yield from _of_budgets(facts, is_used_up=True)
 
 

@@ -17,37 +17,38 @@ UNREACHABLE_S = 120.0
 """So long an account may be connecting: a connection that comes back at once is no trouble."""
 
 
-@Finding(
-    "gateway-answers",
-    "The running gateway answers",
-    why="While it hangs, nobody is answered, and none of its own figures can be looked at.",
-    remedy="`parley logs` ends with what it did last. If it does not recover, end it with `kill -9`"
-    " and start it again: nothing is lost, and unfinished turns go on.",
-    level="error",
-    needs="nothing",
-)
+@Finding("gateway-answers", level="error", needs="nothing")
 def _hangs(facts: Evidence) -> Iterator[Sight]:
+    """The running gateway answers.
+
+    Why: While it hangs, nobody is answered, and none of its own figures can be looked at.
+    Remedy: `parley logs` ends with what it did last. If it does not recover, end it with `kill -9`
+    and start it again: nothing is lost, and unfinished turns go on.
+    """
     if facts.hangs:
         yield Sight(facts.hangs)
 
 
 @Finding(
     "adapter-stopped",
-    "Each platform accepts its token",
-    why="Messages wait there, or are lost if the platform does not keep them.",
-    remedy="Do what the reason says. An intent, a scope or a mode is switched on at the platform:"
-    " then run `parley adapter restart NAME`. A refused token is replaced where it is kept: in"
-    " parley.yaml, which is read again when it is saved, or where its reference points, then run"
-    " `parley config reload --secrets`.",
     level="error",
-    text="{subject} does not work: {reason}",
     needs="answers",
     live=True,
     blocks=True,
     page="log?level=warning",
-    told=Told(over="{subject} works again", quiet_s=120.0),
+    told=Told(quiet_s=120.0),
 )
 def _stopped(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """Each platform accepts its token.
+
+    Why: Messages wait there, or are lost if the platform does not keep them.
+    Remedy: Do what the reason says. An intent, a scope or a mode is switched on at the platform:
+    then run `parley adapter restart NAME`. A refused token is replaced where it is kept: in
+    parley.yaml, which is read again when it is saved, or where its reference points, then run
+    `parley config reload --secrets`.
+    Text: {subject} does not work: {reason}
+    Over: {subject} works again
+    """
     for name, report in facts.accounts.items():
         if report.outcome == "refused":
             yield Sight(name, {"reason": report.text})
@@ -62,20 +63,23 @@ def _stopped(facts: Evidence) -> Iterator[Sight | Unsure]:
 
 @Finding(
     "adapter-unreachable",
-    "Each platform is connected",
-    why="Messages wait there, or are lost if the platform does not keep them.",
-    remedy="Where the reason names another program, stop that one; if you cannot find it, revoke"
-    " the token and enter the new one. Else look whether this machine reaches the platform, and at"
-    " its status page. Parley tries again by itself.",
     level="error",
-    text="{subject} has had no connection for {minutes}: {reason}",
     needs="answers",
     live=True,
     blocks=True,
     page="log?level=warning",
-    told=Told(over="{subject} is connected again", after_s=UNREACHABLE_S, quiet_s=120.0),
+    told=Told(after_s=UNREACHABLE_S, quiet_s=120.0),
 )
 def _unreachable(facts: Evidence) -> Iterator[Sight]:
+    """Each platform is connected.
+
+    Why: Messages wait there, or are lost if the platform does not keep them.
+    Remedy: Where the reason names another program, stop that one; if you cannot find it, revoke the
+    token and enter the new one. Else look whether this machine reaches the platform, and at its
+    status page. Parley tries again by itself.
+    Text: {subject} has had no connection for {minutes}: {reason}
+    Over: {subject} is connected again
+    """
     for name, report in facts.accounts.items():
         if report.outcome == "unreachable":
             yield Sight(name, level="warning", text=f"{name}: {report.text}")
@@ -89,21 +93,24 @@ def _unreachable(facts: Evidence) -> Iterator[Sight]:
 
 @Finding(
     "adapter-silent",
-    "Each platform takes what is sent",
-    why="Answers are made and paid for, and nobody sees them.",
-    remedy="A status of 500 and above is the platform's trouble, or that of a proxy in front of it:"
-    " look at its status page. Else look whether this machine reaches the platform. What waits is"
-    " sent once it does.",
     level="error",
-    text="{subject} takes no messages: {waiting} waiting, none taken for {minutes}; last error:"
-    " {reason}",
     needs="gateway",
     live=True,
     blocks=True,
     page="conversations?state=unsent",
-    told=Told(over="{subject} takes messages again", quiet_s=120.0),
+    told=Told(quiet_s=120.0),
 )
 def _silent(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """Each platform takes what is sent.
+
+    Why: Answers are made and paid for, and nobody sees them.
+    Remedy: A status of 500 and above is the platform's trouble, or that of a proxy in front of it:
+    look at its status page. Else look whether this machine reaches the platform. What waits is sent
+    once it does.
+    Text: {subject} takes no messages: {waiting} waiting, none taken for {minutes}; last error:
+    {reason}
+    Over: {subject} takes messages again
+    """
     unsent = health.unsent_by_account(facts.database, outbox.NOTICES) if facts.opened else None
     for account, found in facts.live.accounts.items() if facts.live else ():
         name = ":".join(account)
@@ -119,44 +126,39 @@ def _silent(facts: Evidence) -> Iterator[Sight | Unsure]:
             yield Sight(name, values, since_s=found.silent_s)
 
 
-@Finding(
-    "platform-lacks",
-    "Each platform lets the bot do its work",
-    why="With a missing switch or scope, only part of what is written comes in.",
-    remedy="The line names the page where it is switched on.",
-)
+@Finding("platform-lacks")
 def _lacks(facts: Evidence) -> Iterator[Sight | Unsure]:
+    """Each platform lets the bot do its work.
+
+    Why: With a missing switch or scope, only part of what is written comes in.
+    Remedy: The line names the page where it is switched on.
+    """
     if not facts.asked:
         yield Unsure("no platform was asked")
     for name, report in facts.accounts.items():
         yield from (Sight(f"{name}: {lack}") for lack in report.lacks)
 
 
-@Finding(
-    "stranger-asks",
-    "Whoever asks to be let in gets an answer",
-    why="They are waiting without a word.",
-    remedy="`/pair` in a chat with the bot, or `parley pair list`, then `approve` or `deny`.",
-    level="note",
-    text="somebody asks to be let in: {count} waiting",
-    needs="database",
-    page="people",
-    told=Told(announced=True),
-)
+@Finding("stranger-asks", level="note", needs="database", page="people", told=Told(announced=True))
 def _strangers(facts: Evidence) -> Iterator[Sight]:
+    """Whoever asks to be let in gets an answer.
+
+    Why: They are waiting without a word.
+    Remedy: `/pair` in a chat with the bot, or `parley pair list`, then `approve` or `deny`.
+    Text: somebody asks to be let in: {count} waiting
+    """
     if found := health.waiting(facts.database, "strangers").count:
         yield Sight("access", {"count": f"{found:,}"})
 
 
-@Finding(
-    "alerts-heard",
-    "An owner is there and hears of trouble",
-    why="Only an owner can let others in, approves dangerous calls, and hears of trouble.",
-    remedy="Send the bot the code that the start prints, or set `access.owners`; then write to it"
-    " directly once. Or name a chat in `alerts.to`; `parley alerts test` tries it.",
-    needs="database",
-)
+@Finding("alerts-heard", needs="database")
 def _heard(facts: Evidence) -> Iterator[Sight]:
+    """An owner is there and hears of trouble.
+
+    Why: Only an owner can let others in, approves dangerous calls, and hears of trouble.
+    Remedy: Send the bot the code that the start prints, or set `access.owners`; then write to it
+    directly once. Or name a chat in `alerts.to`; `parley alerts test` tries it.
+    """
     settings = facts.settings
     is_named = bool(settings.alerts.to) or not settings.alerts.enabled
     on = {(name, each.name) for name, each in settings.platforms.on()}

@@ -22,56 +22,49 @@ IDLE, SHORT_MINUTES = {"idle", "both"}, 10
 """Sooner nobody expects to be forgotten."""
 
 
-@Finding(
-    "settings-readable",
-    "The settings can be read",
-    why="Parley does not start with an unknown key or an invalid value.",
-    remedy="Correct what the line names; docs/configuration.md has every key.",
-    level="error",
-    needs="nothing",
-)
+@Finding("settings-readable", level="error", needs="nothing")
 def _readable(facts: Evidence) -> Iterator[Sight]:
+    """The settings can be read.
+
+    Why: Parley does not start with an unknown key or an invalid value.
+    Remedy: Correct what the line names; docs/configuration.md has every key.
+    """
     yield from map(Sight, facts.problems)
 
 
-@Finding(
-    "settings-refused",
-    "The running gateway takes what is saved",
-    why="It goes on with the settings of before, but would not start with these.",
-    remedy="`parley config check` names each mistake.",
-    text="{subject} was changed and is not used: {reason}",
-    needs="gateway",
-    live=True,
-    page="settings",
-    told=Told(over="{subject} is used again"),
-)
+@Finding("settings-refused", needs="gateway", live=True, page="settings", told=Told())
 def _refused(facts: Evidence) -> Iterator[Sight]:
+    """The running gateway takes what is saved.
+
+    Why: It goes on with the settings of before, but would not start with these.
+    Remedy: `parley config check` names each mistake.
+    Text: {subject} was changed and is not used: {reason}
+    Over: {subject} is used again
+    """
     if facts.live and facts.live.refused:
         file, reason = facts.live.refused
         yield Sight(file, {"reason": reason})
 
 
-@Finding(
-    "settings-effect",
-    "Every setting has an effect",
-    why="An old spelling, a value that changes nothing, or a secret that is too short to be masked"
-    " is hardly what you meant.",
-    remedy="Remove the line, or write what it suggests.",
-)
+@Finding("settings-effect")
 def _effect(facts: Evidence) -> Iterator[Sight]:
+    """Every setting has an effect.
+
+    Why: An old spelling, a value that changes nothing, or a secret that is too short to be masked
+    is hardly what you meant.
+    Remedy: Remove the line, or write what it suggests.
+    """
     yield from map(Sight, facts.loaded.warnings)
 
 
-@Finding(
-    "restart-due",
-    "The running gateway has the installed version and uses what the file says",
-    why="An older process lacks the fixes of the newer version; some settings take effect only"
-    " after a restart.",
-    remedy="Restart Parley, or undo the change; `parley config show --diff` shows it.",
-    level="note",
-    needs="gateway",
-)
+@Finding("restart-due", level="note", needs="gateway")
 def _restart(facts: Evidence) -> Iterator[Sight]:
+    """The running gateway has the installed version and uses what the file says.
+
+    Why: An older process lacks the fixes of the newer version; some settings take effect only after
+    a restart.
+    Remedy: Restart Parley, or undo the change; `parley config show --diff` shows it.
+    """
     said, here = facts.running or {}, metadata.version("parley")
     if said.get("version", here) != here:
         yield Sight(f"{here} is installed, {said['version']} runs")
@@ -79,14 +72,13 @@ def _restart(facts: Evidence) -> Iterator[Sight]:
         yield Sight(f"it does not use {', '.join(map(str, keys))} yet")
 
 
-@Finding(
-    "settings-secrets",
-    "Secrets are kept outside the settings file",
-    why="A secret in the settings file is also in each of its copies and backups.",
-    remedy="Write `file:/run/secrets/NAME`, `env:NAME` or `keyring:NAME` instead.",
-    level="note",
-)
+@Finding("settings-secrets", level="note")
 def _secrets(facts: Evidence) -> Iterator[Sight]:
+    """Secrets are kept outside the settings file.
+
+    Why: A secret in the settings file is also in each of its copies and backups.
+    Remedy: Write `file:/run/secrets/NAME`, `env:NAME` or `keyring:NAME` instead.
+    """
     file = facts.loaded.config_file
     if file is not None and (keys := plain_secrets(facts.loaded)):
         yield Sight(f"{file} holds the values of {', '.join(keys)}")
@@ -295,14 +287,14 @@ RISKS = (
 )
 
 
-@Finding(
-    "settings-risky",
-    "No setting weakens Parley",
-    why="Each of these values costs something; docs/doctor.md lists them.",
-    remedy="Change the setting that the line names.",
-    text="{subject}{value}",
-)
+@Finding("settings-risky")
 def _risky(facts: Evidence) -> Iterator[Sight]:
+    """No setting weakens Parley.
+
+    Why: Each of these values costs something; docs/doctor.md lists them.
+    Remedy: Change the setting that the line names.
+    Text: {subject}{value}
+    """
     for each in RISKS:
         if each.is_so(facts.settings):
             value = facts.loaded.values.get(each.key, ())

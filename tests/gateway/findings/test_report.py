@@ -242,7 +242,15 @@ def test_commands_that_it_names_are_there(parley: Parley) -> None:
 
 def toy(look: Any, needs: Needs = "nothing", **more: Any) -> Finding:
     """Return a finding that is not in the register."""
-    return Finding("disk-full", "All is well", "Why.", "Remedy.", needs=needs, look=look, **more)
+    return Finding(
+        "disk-full",
+        needs=needs,
+        title="All is well",
+        why="Why.",
+        remedy="Remedy.",
+        look=look,
+        **more,
+    )
 
 
 def test_a_look_that_breaks_says_so(tmp_path: Path) -> None:
