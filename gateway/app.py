@@ -52,13 +52,14 @@ from gateway.findings.report import Examination
 from gateway.findings.watch import AlertWatch
 from gateway.http import control
 from gateway.http.connections import Connections
-from gateway.http.control import Operator
 from gateway.http.server import ChatHistory, Health, HttpServer, Port
 from gateway.metrics.instruments import Instruments
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
+from gateway.reload import operator as operators
+from gateway.reload.operator import Operator
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source, turn_kit_of
 from gateway.replicas.other_replicas import OtherReplicas, SharedChats
 from gateway.replicas.replica import AccountLeases, Replica
@@ -588,9 +589,7 @@ def _server(
     """Return the server of the public port and of the Unix socket, which is the command line's."""
     parts, settings, health = reloading.parts, reloading.settings, Health(examination)
     shared, intake = parts.shared, parts.intake
-    operator = Operator(
-        shared.database, shared.wakeups, intake.tell_approved, reloading, intake.answer_as_owner
-    )
+    operator = Operator(reloading)
     inside = Inside(shared.database, health, intake.facts, intake.money, operator, shared.plugins)
     on = settings.web
     chat_page: list[web.RouteDef] = []
@@ -611,7 +610,7 @@ def _server(
     return HttpServer(
         Port(on.host, on.port, public),
         settings.home / control.SOCKET,
-        private=[*private, *control.routes(operator)],
+        private=[*private, *operators.routes(operator)],
         webhooks=_webhook_port(settings, [*health.routes(None), *webhooks]),
         connections=Connections(on.max_connections, on.connections_per_address, on.trusted),
     )

@@ -29,8 +29,8 @@ from adapters.registry import BUILT_IN
 from agent.plugins.registry import Plugins
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.findings.report import Examination
-from gateway.http.control import Operator
 from gateway.http.server import Health
+from gateway.reload.operator import Operator
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database
 
@@ -71,7 +71,7 @@ class Inside:
     @property
     def settings(self) -> Settings:
         """What the gateway goes by now."""
-        return self.operator.settings.settings
+        return self.operator.reloading.settings
 
 
 @dataclass(frozen=True, slots=True)

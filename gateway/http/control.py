@@ -1,49 +1,42 @@
 """Writes of an operator: through the running gateway's Unix socket, else directly.
 
 Only the socket's owner can connect to it. An action is one transaction function, which notes in the
-audit log who wanted it; the gateway is the only writer while it runs. The console does the same
-things by the same functions (`Operator`).
+audit log who wanted it; the gateway is the only writer while it runs. Its side of the socket, and
+the console's: gateway/reload/operator.py.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, is_dataclass
-from functools import partial
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import aiohttp
-import orjson
 from aiohttp import web
 from pydantic import Field, ValidationError
 from sqlalchemy import Connection
 
-from adapters.messages import InboundMessage
 from agent.settings import Section
-from gateway.access import pairing, tool_texts, web_door
-from gateway.access.pairing import COMMAND_LINE, Decided
-from gateway.access.web_door import NewLink, SignedOut
+from gateway.access import pairing, web_door
+from gateway.access.pairing import COMMAND_LINE
+from gateway.access.web_door import NewLink
 from gateway.agent_ports.search import Indexer
 from gateway.backup.pruning import Pruner
-from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound, StorageError
 from gateway.findings.watch import AlertWatch
-from gateway.settings.changes import SettingChange, SettingsQuestion
-from gateway.settings.tree import RetentionSettings, Settings
-from gateway.signals import Wakeups
-from gateway.storage import audit_log, maintenance
-from gateway.storage.audit_log import AuditEntry
+from gateway.settings.changes import SettingsQuestion
+from gateway.settings.tree import RetentionSettings
+from gateway.storage import maintenance
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database, require_database
 from gateway.storage.people import notebook
-from gateway.storage.people.mcp import Verdict
 from gateway.storage.queue import dead_letters
 from gateway.storage.search import index
-from gateway.supervision.rotation import Reloaded, SettingsReloaded
 
 SOCKET = "parley.sock"
 TEST_ALERTS = "test-alerts"
+CONNECTED_WITHIN_S = 5.0
 READY_WITHIN_S = 15.0
 """So long a gateway has to say how it is; its own looks at the database take a few seconds."""
 S = TypeVar("S", bound=Section)
@@ -109,146 +102,6 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-class Reloads(Protocol):
-    """What has the gateway go by its settings as they are now (gateway/reload/reloading.py)."""
-
-    @property
-    def settings(self) -> Settings:
-        """What the gateway goes by."""
-        ...
-
-    @property
-    def file(self) -> Path | None:
-        """Where it reads them, be it there or not; None where they stay as they are."""
-        ...
-
-    async def reload(self) -> SettingsReloaded:
-        """Read settings and secrets again, and go by them; what is wrong changes nothing."""
-        ...
-
-    def notify(self) -> None:
-        """Reload soon: settings, secrets or owners' decisions have changed."""
-        ...
-
-    async def renew_secrets(self) -> Reloaded:
-        """Read every secret that the settings refer to again, and have it be used."""
-        ...
-
-    async def restart_account(self, name: str) -> list[str]:
-        """Stop and start an account's adapter; returns how it stands then.
-
-        Raises:
-            NotFound: There is no such account, or it cannot be restarted.
-        """
-        ...
-
-    async def differences(self) -> list[SettingChange]:
-        """Return how what stands in the file differs from what the gateway goes by.
-
-        Raises:
-            SettingsError: What stands there cannot be gone by.
-        """
-        ...
-
-    def running(self) -> dict[str, dict[str, str]]:
-        """Return what the gateway goes by: key → JSON, origin, mark; of secrets fingerprints."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """Carries out what an operator wants of a running gateway, whichever way they say it.
-
-    Attributes:
-        wakeups: Told what a retried dead letter brings.
-        tell_approved: `GatewayIntake.tell_approved`.
-        settings: Has the gateway go by its settings as they are now.
-        answer: `GatewayIntake.answer_as_owner`.
-    """
-
-    database: Database
-    wakeups: Wakeups
-    tell_approved: Callable[[], Awaitable[None]]
-    settings: Reloads
-    answer: Callable[[InboundMessage, int, str], Awaitable[ReplyOutcome]]
-
-    async def act(self, name: str, target: str, by: str = COMMAND_LINE) -> Any:
-        """Carry out one of `ACTIONS`, and wake whoever has to go on with it.
-
-        Args:
-            by: Who wants it, "platform:sender id".
-
-        Raises:
-            GatewayError: There is no such target, or it cannot be done; nothing was changed.
-        """
-        action = ACTIONS[name]
-        result = await carry_out(self.database, action, target, by)
-        if action is _forget:
-            self.wakeups.forgotten()
-        if isinstance(result, dead_letters.DeadLetter):
-            self.wakeups.work(result.conversation)
-            self.wakeups.outbox(result.conversation)
-        if isinstance(result, Decided) and result.happened is not None:
-            pairing.report(result.happened)
-            self.settings.notify()
-            await self.tell_approved()
-        if isinstance(result, NewLink | SignedOut):
-            web_door.report(result, invited=action is _invite)
-        return result
-
-    async def decide_tool(self, name: str, verdict: Verdict, by: str) -> Decided:
-        """Carry out what an owner says of a tool's text; no socket leads here.
-
-        Raises:
-            NotFound: There is no such text.
-        """
-        decision = await self.database.write(tool_texts.decide, name, verdict, by)
-        self.settings.notify()
-        return decision
-
-    async def reload_secrets(self) -> Reloaded:
-        """Read the secrets again that the settings refer to, here and in all replicas."""
-        done = await self.settings.renew_secrets()
-        await _tell_replicas(self.database, "secrets")
-        return done
-
-    async def reload(self, by: str = COMMAND_LINE, subject: str = "") -> SettingsReloaded:
-        """Read settings and secrets again, and go by them, here and in all replicas.
-
-        Args:
-            by: Who wants it, "platform:sender id".
-            subject: The keys that they have just written.
-        """
-        done = await self.settings.reload()
-        if not done.problems:
-            await _tell_replicas(self.database, "secrets")
-            entry = AuditEntry("settings_reloaded", by=by, subject=subject)
-            await self.database.write(audit_log.append, entry)
-        return done
-
-
-def routes(operator: Operator) -> list[web.RouteDef]:
-    """Return the control routes; for the Unix socket only."""
-
-    async def act(request: web.Request) -> web.Response:
-        name = request.match_info["action"]
-        if name not in ACTIONS:
-            return web.json_response({"error": "unknown action"}, status=404)
-        target = _target_in(await request.read())
-        if target is None:
-            return web.json_response({"error": 'send {"target": "…"}, a text'}, status=400)
-        try:
-            result = await operator.act(name, target)
-        except GatewayError as exc:
-            return web.json_response({"error": str(exc)}, status=409)
-        return web.json_response({"result": _plain(result)})
-
-    return [
-        web.post("/control/settings/{what}", partial(_of_settings, operator)),
-        web.post("/control/{action}", act),
-    ]
-
-
 def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
     """Return the control route of `parley alerts test`; for the Unix socket only."""
 
@@ -264,38 +117,6 @@ def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
     return [web.post(f"/control/{TEST_ALERTS}", test)]
 
 
-async def _of_settings(operator: Operator, request: web.Request) -> web.Response:
-    """Do what `ask_settings` asks for."""
-    settings, target = operator.settings, _target_in(await request.read()) or ""
-    result: Any
-    try:
-        match request.match_info["what"]:
-            case "secrets":
-                result = asdict(await operator.reload_secrets())
-            case "reload":
-                result = asdict(await operator.reload())
-            case "differences":
-                result = [each._asdict() for each in await settings.differences()]
-            case "running":
-                result = settings.running()
-            case "restart":
-                result = await settings.restart_account(target)
-            case _:
-                return web.json_response({"error": "unknown question"}, status=404)
-    except GatewayError as exc:
-        return web.json_response({"error": str(exc)}, status=409)
-    return web.json_response({"result": result})
-
-
-def _target_in(body: bytes) -> str | None:
-    try:
-        told = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    target = told.get("target") if isinstance(told, dict) else None
-    return target if isinstance(target, str) else None
-
-
 async def act(home: Path, location: Location, action: str, target: str) -> Any:
     """Carry out an action in the gateway that runs in `home`, or directly where none does.
 
@@ -303,12 +124,12 @@ async def act(home: Path, location: Location, action: str, target: str) -> Any:
         NotFound: There is no such target.
         StorageError: The database cannot be opened or written.
     """
-    # Nobody listens where no gateway runs: then the database can be opened here.
-    with suppress(aiohttp.ClientConnectorError):
-        return await _ask(home / SOCKET, action, target)
+    # Without a gateway the database can be opened here.
+    with suppress(GatewayNotRunning):
+        return await _result_of(home, action, target)
     require_database(location)
     async with open_database(location, home) as opened:
-        return _plain(await carry_out(opened, ACTIONS[action], target))
+        return plain(await carry_out(opened, ACTIONS[action], target))
 
 
 async def port_of(home: Path) -> int:
@@ -317,39 +138,20 @@ async def port_of(home: Path) -> int:
     Raises:
         GatewayNotRunning: None runs there.
     """
-    try:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(home / SOCKET))) as http,
-            http.get("http://parley/control/port") as response,
-        ):
-            return int((await response.json())["port"])
-    except aiohttp.ClientConnectorError as exc:
-        text = f"No gateway answers on {home / SOCKET}. Start it with `parley run`."
-        raise GatewayNotRunning(text) from exc
+    return int((await _asked(home, "port", within_s=READY_WITHIN_S))["port"])
 
 
 async def ready_in(home: Path) -> dict[str, Any] | None:
-    """Return what the gateway that runs in `home` says of itself; None where none runs.
+    """Return what the gateway that runs in `home` says of itself; None if none runs.
 
     Raises:
         GatewayError: It does not answer.
     """
-    connector, timeout = (
-        aiohttp.UnixConnector(str(home / SOCKET)),
-        aiohttp.ClientTimeout(total=READY_WITHIN_S),
-    )
     try:
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
-            http.get("http://parley/control/ready") as response,
-        ):
-            found: dict[str, Any] = await response.json()
-            return found
-    except aiohttp.ClientConnectorError:
+        found: dict[str, Any] = await _asked(home, "ready", within_s=READY_WITHIN_S)
+    except GatewayNotRunning:
         return None
-    except TimeoutError as exc:
-        text = f"the gateway in {home} has not answered within {READY_WITHIN_S:g} s: it hangs, or"
-        raise GatewayError(f"{text} its machine is overloaded") from exc
+    return found
 
 
 async def ask_settings(home: Path, question: SettingsQuestion, target: str = "") -> Any:
@@ -357,18 +159,14 @@ async def ask_settings(home: Path, question: SettingsQuestion, target: str = "")
 
     Args:
         question: secrets: see `Reloaded`. reload: see `SettingsReloaded`. differences: a list of
-            `SettingChange`. running: see `Reloads.running`. restart: how the account `target`
-            stands then.
+            `SettingChange`. running: see `Reloading.running`. restart: the state of the account
+            `target` after it.
 
     Raises:
         GatewayNotRunning: None does.
-        NotFound: There is no such account, or the settings cannot be gone by.
+        NotFound: There is no such account, or the settings cannot be used.
     """
-    try:
-        return await _ask(home / SOCKET, f"settings/{question}", target)
-    except aiohttp.ClientConnectorError as exc:
-        text = f"no gateway runs in {home}; settings and secrets are read when it starts"
-        raise GatewayNotRunning(text) from exc
+    return await _result_of(home, f"settings/{question}", target)
 
 
 async def test_alerts(home: Path) -> dict[str, Any]:
@@ -378,12 +176,43 @@ async def test_alerts(home: Path) -> dict[str, Any]:
         GatewayNotRunning: None does.
         NotFound: It tells nobody of anything.
     """
-    try:
-        found: dict[str, Any] = await _ask(home / SOCKET, TEST_ALERTS, "")
-    except aiohttp.ClientConnectorError as exc:
-        text = f"no gateway runs in {home}; start it with `parley run`"
-        raise GatewayNotRunning(text) from exc
+    found: dict[str, Any] = await _result_of(home, TEST_ALERTS, "")
     return found
+
+
+async def _result_of(home: Path, path: str, target: str) -> Any:
+    body = await _asked(home, path, target)
+    if "error" in body:
+        raise NotFound(body["error"])
+    return body["result"]
+
+
+async def _asked(
+    home: Path, path: str, target: str | None = None, within_s: float | None = None
+) -> Any:
+    """Get a page of the gateway that runs in `home`, or post a target to it.
+
+    Args:
+        within_s: None: to erase a large conversation takes as long as it takes.
+
+    Raises:
+        GatewayNotRunning: None runs there.
+        GatewayError: It does not answer.
+    """
+    connector = aiohttp.UnixConnector(str(home / SOCKET))
+    timeout = aiohttp.ClientTimeout(total=within_s, connect=CONNECTED_WITHIN_S)
+    url = f"http://parley/control/{path}"
+    try:
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
+            asked = http.get(url) if target is None else http.post(url, json={"target": target})
+            async with asked as response:
+                return await response.json()
+    except aiohttp.ClientConnectorError as exc:
+        text = f"No gateway runs in {home}. Start it with `parley run`."
+        raise GatewayNotRunning(text) from exc
+    except TimeoutError as exc:
+        text = f"the gateway in {home} has not answered within {within_s or CONNECTED_WITHIN_S:g} s"
+        raise GatewayError(f"{text}: it hangs, or its machine is overloaded") from exc
 
 
 async def carry_out(database: Database, action: Action, target: str, by: str = COMMAND_LINE) -> Any:
@@ -410,12 +239,12 @@ async def _forget_in_steps(database: Database, target: str, by: str) -> int:
     while await database.write(index.merge_some, is_first=is_first):
         is_first = False
     await database.scrub()
-    await _tell_replicas(database, "forgotten")
+    await tell_replicas(database, "forgotten")
     return messages
 
 
-async def _tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
-    """Have all replicas know within a second or two; on SQLite there are none."""
+async def tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
+    """Tell all replicas within a second or two; on SQLite there are none."""
     if database.server is not None:
         from gateway.storage import sharing  # noqa: PLC0415
 
@@ -431,19 +260,6 @@ async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
     return {name: each._asdict() for name, each in gone.items()}
 
 
-async def _ask(socket: Path, action: str, target: str) -> Any:
-    connector = aiohttp.UnixConnector(str(socket))
-    # No total: to erase a large conversation takes as long as it takes.
-    timeout = aiohttp.ClientTimeout(total=None, connect=5)
-    async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
-        http.post(f"http://parley/control/{action}", json={"target": target}) as response,
-    ):
-        body = await response.json()
-    if "error" in body:
-        raise NotFound(body["error"])
-    return body["result"]
-
-
-def _plain(result: Any) -> Any:
+def plain(result: Any) -> Any:
+    """Return the result of an action for JSON."""
     return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

@@ -85,7 +85,7 @@ async def _read(ask: Ask) -> tuple[Target, Settings]:
     Raises:
         SettingsError: The file cannot be read.
     """
-    running, file = ask.inside.settings, ask.inside.operator.settings.file
+    running, file = ask.inside.settings, ask.inside.operator.reloading.file
     is_there = file is not None and await asyncio.to_thread(file.exists)
     # What is gone by was read: to look at a page runs no program of a reference once more.
     known = dict(references_in(running))

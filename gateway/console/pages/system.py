@@ -36,7 +36,7 @@ KINDS: Mapping[report.Shown, str] = {
 @page(SETTINGS, "Settings", "System")
 async def settings(ask: Ask) -> Result:
     """Show the settings in use, where each comes from, and what has changed in the file."""
-    running = ask.inside.operator.settings.running()
+    running = ask.inside.operator.reloading.running()
     wanted, set_only = ask.query("key"), ask.query("all") == ""
     rows = [
         (key, row)
@@ -44,10 +44,10 @@ async def settings(ask: Ask) -> Result:
         if wanted.lower() in key and not (set_only and row["origin"] == "default")
     ]
     try:
-        differences = await ask.inside.operator.settings.differences()
+        differences = await ask.inside.operator.reloading.differences()
         problem = ""
     except SettingsError as exc:
-        differences, file = [], ask.inside.operator.settings.file
+        differences, file = [], ask.inside.operator.reloading.file
         problem = "\n".join(await asyncio.to_thread(located, exc, file)) if file else str(exc)
     supervised = ask.inside.examination.vitals.adapters
     return Shown(
@@ -82,7 +82,7 @@ def told(done: SettingsReloaded) -> str:
 async def restart(ask: Ask) -> Result:
     """Restart the adapter of an account, with its token as it is now."""
     name = ask.names["name"]
-    said = await ask.inside.operator.settings.restart_account(name)
+    said = await ask.inside.operator.reloading.restart_account(name)
     entry = AuditEntry("account_restarted", by=ask.by, subject=name)
     await ask.inside.database.write(audit_log.append, entry)
     return Moved(SETTINGS, "Restarted. " + " ".join(said))

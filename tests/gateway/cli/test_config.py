@@ -120,7 +120,7 @@ def test_secrets_are_reloaded_by_a_gateway(tmp_path: Path, parley: Parley) -> No
     (tmp_path / "parley.yaml").write_text('model: {api_key: "file:/no/such/file"}')
     result = parley("config", "reload", "--secrets")
     assert (result.code, result.out) == (1, "")
-    assert f"no gateway runs in {tmp_path}" in result.err
+    assert f"No gateway runs in {tmp_path}" in result.err
 
 
 class TestSet:
@@ -200,7 +200,7 @@ def test_a_running_gateway_is_needed(parley: Parley, tmp_path: Path) -> None:
     """One line says that none runs."""
     for arguments in (("show", "--running"), ("show", "--diff"), ("reload",)):
         done = parley("config", *arguments)
-        assert done.err.startswith(f"no gateway runs in {tmp_path}"), arguments
+        assert done.err.startswith(f"No gateway runs in {tmp_path}"), arguments
     assert parley("adapter", "restart", "telegram").code == 1
 
 

@@ -134,7 +134,7 @@ def test_what_the_web_chat_cannot_do_is_one_line(web: Run, parley: Run, store: S
     assert "is no name for a web user" in one_line(web("invite", "Ann!"))
     assert "there is no web user 'ann'" in one_line(web("revoke", "ann", "--remove"))
     assert "there is no session 7" in one_line(web("revoke", "7"))
-    assert "No gateway answers" in one_line(parley("open"))
+    assert "No gateway runs in" in one_line(parley("open"))
 
 
 def test_sessions_are_ended(web: Run, store: Store) -> None:

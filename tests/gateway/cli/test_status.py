@@ -189,7 +189,7 @@ def test_a_test_needs_a_gateway(parley: Run) -> None:
     """Nothing else could send it."""
     ended = parley("alerts", "test")
     assert ended.code == 1
-    assert "no gateway runs" in ended.err
+    assert "No gateway runs" in ended.err
 
 
 async def test_a_test_goes_to_the_owners_chat(parley: Run, home: Path) -> None:

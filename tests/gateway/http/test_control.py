@@ -21,8 +21,7 @@ from gateway.access.pairing import APPROVED
 from gateway.context.views import KeptViews
 from gateway.errors import DatabaseLocked, NotFound, StorageUnavailable
 from gateway.http import control
-from gateway.http.control import Operator
-from gateway.signals import Wakeups
+from gateway.reload.operator import Operator, routes
 from gateway.storage import schema
 from gateway.storage.database import Location, location_of
 from tests.support.gateway import HeldModel, Running, running, serving, settings_of
@@ -107,15 +106,7 @@ async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
     """Serve the control socket of a gateway."""
     gateway = chat.gateway
     app = web.Application()
-    told = gateway.intake.tell_approved
-    app.add_routes(
-        control.routes(
-            Operator(
-                *(gateway.database, Wakeups(), told, gateway.reloading),
-                gateway.intake.answer_as_owner,
-            )
-        )
-    )
+    app.add_routes(routes(Operator(gateway.reloading)))
     runner = web.AppRunner(app)
     await runner.setup()
     await web.UnixSite(runner, str(home / control.SOCKET)).start()

@@ -85,7 +85,7 @@ async def test_the_command_reloads_secrets_through_the_socket(tmp_path: Path) ->
         found = await control.ask_settings(tmp_path, "secrets")
     assert found.pop("references") == 0
     assert found == {"renewed": [], "restart": [], "refused": [], "unreadable": []}
-    with pytest.raises(GatewayNotRunning, match="settings and secrets are read when it starts"):
+    with pytest.raises(GatewayNotRunning, match="No gateway runs in"):
         await control.ask_settings(tmp_path, "reload")
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -24,8 +24,7 @@ from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
 from gateway.http import control
-from gateway.http.control import Operator
-from gateway.signals import Wakeups
+from gateway.reload.operator import Operator, routes
 from gateway.storage import maintenance, postgres
 from gateway.storage.conversation import (
     attachments,
@@ -180,8 +179,9 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
     store.close()
     async with open_database(database_file) as database:
         app = web.Application()
-        operator = Operator(database, Wakeups(), AsyncMock(), Mock(), AsyncMock())
-        app.add_routes(control.routes(operator))
+        reloading = Mock()
+        reloading.parts.shared.database = database
+        app.add_routes(routes(Operator(reloading)))
         async with TestClient(TestServer(app)) as client:
             response = await client.post("/control/forget", json={"target": str(gone)})
             assert response.status == 200

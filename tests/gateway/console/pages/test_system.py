@@ -15,6 +15,7 @@ from gateway.errors import SettingsError
 from gateway.findings.report import FINDINGS
 from gateway.http import control
 from gateway.logging.recent import RecentLines
+from gateway.reload import operator
 from gateway.reload.reloading import Reloading
 from gateway.storage.people import mcp
 from gateway.supervision.rotation import Reloaded, SettingsReloaded
@@ -93,7 +94,7 @@ async def test_a_reload_is_told_to_the_other_replicas(
     async def tell(_: object, kind: str) -> None:
         told_.append(kind)
 
-    monkeypatch.setattr(control, "_tell_replicas", tell)
+    monkeypatch.setattr(operator, "tell_replicas", tell)
     async with console(tmp_path) as running, running.browser() as browser:
         await browser.submit("/admin/settings", "/admin/settings/reload")
         await control.ask_settings(tmp_path, "reload")

@@ -1,0 +1,144 @@
+"""What an operator wants of a running gateway: over its Unix socket, or in the console."""
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from adapters.messages import InboundMessage
+from gateway.access import pairing, tool_texts, web_door
+from gateway.access.pairing import COMMAND_LINE, Decided
+from gateway.access.web_door import NewLink, SignedOut
+from gateway.commands.approvals import ReplyOutcome
+from gateway.errors import GatewayError
+from gateway.http.control import ACTIONS, carry_out, plain, tell_replicas
+from gateway.reload.reloading import Reloading
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry
+from gateway.storage.people.mcp import Verdict
+from gateway.storage.queue import dead_letters
+from gateway.supervision.rotation import Reloaded, SettingsReloaded
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Carries out what an operator wants of a running gateway, whichever way they say it."""
+
+    reloading: Reloading
+
+    async def act(self, name: str, target: str, by: str = COMMAND_LINE) -> Any:
+        """Carry out one of `ACTIONS`, and wake whoever has to go on with it.
+
+        Args:
+            by: Who wants it, "platform:sender id".
+
+        Raises:
+            GatewayError: There is no such target, or it cannot be done; nothing was changed.
+        """
+        parts = self.reloading.parts
+        wakeups = parts.shared.wakeups
+        result = await carry_out(parts.shared.database, ACTIONS[name], target, by)
+        if name == "forget":
+            wakeups.forgotten()
+        if isinstance(result, dead_letters.DeadLetter):
+            wakeups.work(result.conversation)
+            wakeups.outbox(result.conversation)
+        if isinstance(result, Decided) and result.happened is not None:
+            pairing.report(result.happened)
+            self.reloading.notify()
+            await parts.intake.tell_approved()
+        if isinstance(result, NewLink | SignedOut):
+            web_door.report(result, invited=name == "web-invite")
+        return result
+
+    async def answer(self, owner: InboundMessage, inquiry_id: int, said: str) -> ReplyOutcome:
+        """Answer a question as an owner; see `GatewayIntake.answer_as_owner`."""
+        return await self.reloading.parts.intake.answer_as_owner(owner, inquiry_id, said)
+
+    async def decide_tool(self, name: str, verdict: Verdict, by: str) -> Decided:
+        """Carry out what an owner says of a tool's text; no socket leads here.
+
+        Raises:
+            NotFound: There is no such text.
+        """
+        decision = await self.reloading.parts.shared.database.write(
+            tool_texts.decide, name, verdict, by
+        )
+        self.reloading.notify()
+        return decision
+
+    async def reload_secrets(self) -> Reloaded:
+        """Read the secrets again that the settings refer to, here and in all replicas."""
+        done = await self.reloading.renew_secrets()
+        await tell_replicas(self.reloading.parts.shared.database, "secrets")
+        return done
+
+    async def reload(self, by: str = COMMAND_LINE, subject: str = "") -> SettingsReloaded:
+        """Read settings and secrets again, and go by them, here and in all replicas.
+
+        Args:
+            by: Who wants it, "platform:sender id".
+            subject: The keys that they have just written.
+        """
+        done = await self.reloading.reload()
+        if not done.problems:
+            await tell_replicas(self.reloading.parts.shared.database, "secrets")
+            entry = AuditEntry("settings_reloaded", by=by, subject=subject)
+            await self.reloading.parts.shared.database.write(audit_log.append, entry)
+        return done
+
+
+def routes(operator: Operator) -> list[web.RouteDef]:
+    """Return the control routes; for the Unix socket only."""
+
+    async def act(request: web.Request) -> web.Response:
+        name = request.match_info["action"]
+        if name not in ACTIONS:
+            return web.json_response({"error": "unknown action"}, status=404)
+        target = _target_in(await request.read())
+        if target is None:
+            return web.json_response({"error": 'send {"target": "…"}, a text'}, status=400)
+        try:
+            result = await operator.act(name, target)
+        except GatewayError as exc:
+            return web.json_response({"error": str(exc)}, status=409)
+        return web.json_response({"result": plain(result)})
+
+    return [
+        web.post("/control/settings/{what}", partial(_of_settings, operator)),
+        web.post("/control/{action}", act),
+    ]
+
+
+async def _of_settings(operator: Operator, request: web.Request) -> web.Response:
+    """Do what `control.ask_settings` asks for."""
+    reloading, target = operator.reloading, _target_in(await request.read()) or ""
+    result: Any
+    try:
+        match request.match_info["what"]:
+            case "secrets":
+                result = asdict(await operator.reload_secrets())
+            case "reload":
+                result = asdict(await operator.reload())
+            case "differences":
+                result = [each._asdict() for each in await reloading.differences()]
+            case "running":
+                result = reloading.running()
+            case "restart":
+                result = await reloading.restart_account(target)
+            case _:
+                return web.json_response({"error": "unknown question"}, status=404)
+    except GatewayError as exc:
+        return web.json_response({"error": str(exc)}, status=409)
+    return web.json_response({"result": result})
+
+
+def _target_in(body: bytes) -> str | None:
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    target = told.get("target") if isinstance(told, dict) else None
+    return target if isinstance(target, str) else None
