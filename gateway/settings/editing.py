@@ -1,14 +1,15 @@
-"""Changes one value of the settings file and not a byte beside it: comments and order stay.
+"""Changes one value of the settings file and no other byte: comments and order stay.
 
-Used by commands that write settings (gateway/cli/config.py). PyYAML tells
-where things stand; the text is changed there, and read again before it takes the file's place.
+PyYAML finds the places; the text is changed there, and read again before it replaces the file.
 """
 
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import starmap
+from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ import yaml
 from agent.safety.redaction import MASK
 from gateway.errors import SettingsError
 from gateway.settings.references import is_reference
-from gateway.settings.sources import read_yaml
+from gateway.settings.sources import parsed_yaml, read_yaml
 from gateway.settings.tree import KeyPath, all_keys
 
 OWNER_ONLY = "may hold a secret now, so only its owner can read it from now on"
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
-"""Texts that need no quotes wherever they stand, if YAML reads them as text."""
+"""Texts that never need quotes, if YAML reads them as text."""
 
 
 def set_values(
@@ -34,13 +35,12 @@ def set_values(
     """Write the values of some keys into a YAML file, which is created if it is not there.
 
     The file is replaced in one step and keeps its owner and mode; but one that every user of the
-    machine may read becomes its owner's alone where a secret is written.
+    machine may read becomes its owner's alone if a secret is written.
 
     Args:
-        values: By names from the root, where a number stands for a block of a list; as JSON could
-            hold them.
-        check: Raises SettingsError where the file must not become this one.
-        text: What the new file is to be; None for the old one with its changes.
+        values: By names from the root, where a number stands for a block of a list; as JSON data.
+        check: Raises SettingsError if the file must not become this one.
+        text: Of the new file; None for the old one with its changes.
 
     Returns:
         Whether others could read the file, and cannot any more.
@@ -53,10 +53,20 @@ def set_values(
     before = read_yaml(path, str(path)) if path.exists() else {}
     draft = path.with_name(f".{path.name}.new")
     try:
-        old = path.read_bytes().decode() if path.exists() else ""
-        _draft_with(draft, path, values, text=old if text is None else text, before=before)
+        there = path.stat() if path.exists() else None
+        old = path.read_bytes().decode() if there else ""
+        new = _edited(path, values, before, old if text is None else text)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        # For its owner alone before anything is in it: the file may hold tokens.
+        draft.touch(mode=0o600, exist_ok=False)
+        draft.write_bytes(new.encode())
         check(draft)
-        is_closed = _is_to_close(path, values)
+        mode = there.st_mode if there else 0
+        is_closed = bool(mode & stat.S_IRWXO) and any(starmap(holds_secret, values.items()))
+        if there:
+            os.chown(draft, there.st_uid, there.st_gid)
+            draft.chmod(mode & stat.S_IRWXU if is_closed else stat.S_IMODE(mode))
         draft.replace(path)
     except OSError as exc:
         raise SettingsError(f"{path} cannot be written: {exc.strerror}") from exc
@@ -66,58 +76,61 @@ def set_values(
     return is_closed
 
 
-def _is_to_close(path: Path, values: Mapping[KeyPath, Any]) -> bool:
-    """Tell whether a file that everybody may read is to hold a secret."""
-    is_open = path.exists() and bool(path.stat().st_mode & stat.S_IRWXO)
-    return is_open and any(_holds_secret(*each) for each in values.items())
+def _edited(path: Path, values: Mapping[KeyPath, Any], before: dict[str, Any], text: str) -> str:
+    """Return the text with its changes.
 
-
-def _holds_secret(key: KeyPath, value: Any) -> bool:
-    """Tell whether a secret itself may be written, not only where it is kept."""
-    keys = all_keys()
-    path, _ = keys.complete(key)
-    known = next(filter(None, (keys.find(path[:end]) for end in range(len(path), 0, -1))), None)
-    if known is None or known.kind in {"section", "blocks"}:
-        return any(_holds_secret((*key, step), inner) for step, inner in _inside(value))
-    return known.secret and any(not is_reference(text) for text in _texts(value))
-
-
-def _inside(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list) else ()
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for _, inner in _inside(value):
-            yield from _texts(inner)
-    elif value:
-        yield str(value)
-
-
-def _draft_with(
-    draft: Path, path: Path, values: Mapping[KeyPath, Any], *, text: str, before: dict[str, Any]
-) -> None:
-    meant = _copied(before)
+    Raises:
+        SettingsError: It is written in a way that only a person can change.
+    """
     try:
-        for key, value in values.items():
-            text = changed(text, key, written(value))
-            meant = _with(meant, key, value)
-        _write_draft(draft, path, text, is_to_close=_is_to_close(path, values))
-        _verify(draft, meant)
+        return _changed_alone(values, before, text)
     except SettingsError as exc:
-        wanted = (
-            f"`{key[0]}: {_nested(key[1:], told(key, value))}`" for key, value in values.items()
-        )
+        wanted = [f"`{key[0]}: {_nested(key[1:], told(key, new))}`" for key, new in values.items()]
         by_hand = f"write {', '.join(wanted)} into it by hand"
         raise SettingsError(f"{path} cannot be changed ({exc}): {by_hand}") from exc
 
 
+def _changed_alone(values: Mapping[KeyPath, Any], before: dict[str, Any], text: str) -> str:
+    meant = dict(_flat(before))
+    for key, value in values.items():
+        text = changed(text, key, written(value))
+        place = _unnumbered(key)
+        # Without what is around the key or in it.
+        meant = {at: old for at, old in meant.items() if any(map(ne, at, place))}
+        meant |= _flat(value, key)
+    if dict(_flat(parsed_yaml(text, "the result"))) != meant:
+        raise SettingsError("more than this value would change")
+    return text
+
+
+def _flat(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield what maps and lists hold, by its place; a lone block has the place of the first one."""
+    for at, leaf in _leaves(value, path):
+        yield _unnumbered(at), leaf
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    inner = enumerate(value) if isinstance(value, list) else ()
+    for step, item in value.items() if isinstance(value, dict) else inner:
+        yield from _leaves(item, (*path, step))
+    if not isinstance(value, dict | list) or not value:
+        yield path, value
+
+
+def _unnumbered(path: KeyPath) -> KeyPath:
+    return tuple(step for step in path if step != 0)
+
+
+def holds_secret(key: KeyPath, value: Any) -> bool:
+    """Whether a value contains a secret itself, not only a reference to it."""
+    keys = all_keys()
+    texts = ((keys.complete(at)[0], str(leaf)) for at, leaf in _leaves(value, key) if leaf)
+    return any(keys.is_secret(at) and not is_reference(text) for at, text in texts)
+
+
 def told(key: KeyPath, value: Any) -> str:
     """Return a value as a message may show it."""
-    known = all_keys().find(all_keys().complete(key)[0])
-    is_hidden = known is None or known.secret or _holds_secret(key, value)
+    is_hidden = all_keys().is_secret(all_keys().complete(key)[0]) or holds_secret(key, value)
     return MASK if is_hidden else written(value)
 
 
@@ -159,39 +172,8 @@ def _nested(key: KeyPath, value: str) -> str:
     return value
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy in which nothing stands twice, as what an alias repeats does."""
-    if isinstance(value, dict):
-        return {name: _copied(inner) for name, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _with(tree: dict[str, Any], key: KeyPath, value: Any) -> dict[str, Any]:
-    """Return what the changed file is to hold."""
-    node: Any = tree
-    for step, after in zip(key, (*key[1:], None), strict=True):
-        if isinstance(node, list) and isinstance(step, str):
-            node = node[0]
-        if isinstance(node, dict) and isinstance(step, int):
-            # A lone block stands where the list is expected.
-            continue
-        if after is None:
-            node[step] = value
-        elif isinstance(node, list) or isinstance(node.get(step), dict | list):
-            node = node[step]
-        else:
-            node[step] = {}
-            node = node[step]
-    return tree
-
-
-def _verify(draft: Path, meant: dict[str, Any]) -> None:
-    if read_yaml(draft, "the result") != meant:
-        raise SettingsError("more than this value would change")
-
-
 def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node] | None:
-    """Return the name and the value that stand at a step; None where nothing does.
+    """Return the name and the value at a step; None if there is nothing.
 
     Raises:
         SettingsError: There are several blocks, or not so many.
@@ -259,16 +241,3 @@ def _end(text: str, node: yaml.Node) -> int:
         start = node.start_mark.index
         return start + len(text[start:end].rstrip())
     return end
-
-
-def _write_draft(draft: Path, path: Path, text: str, *, is_to_close: bool) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft.unlink(missing_ok=True)
-    # For its owner alone before anything is in it: the file may hold tokens.
-    draft.touch(mode=0o600, exist_ok=False)
-    draft.write_bytes(text.encode())
-    if path.exists():
-        of_file = path.stat()
-        os.chown(draft, of_file.st_uid, of_file.st_gid)
-        mode = stat.S_IMODE(of_file.st_mode)
-        draft.chmod(mode & stat.S_IRWXU if is_to_close else mode)

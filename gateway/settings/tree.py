@@ -390,6 +390,13 @@ class Keys:
                 return key
         raise KeyError(dotted(path))
 
+    def is_secret(self, path: KeyPath) -> bool:
+        """Whether what is at a path may be a secret, or nothing is known of it."""
+        try:
+            return self.around(path).secret
+        except KeyError:
+            return True
+
     def names(self) -> list[str]:
         """Return every key as people write it, without positions."""
         return [dotted(key.pattern) for key in self if key.pattern[-1] != INDEX]
