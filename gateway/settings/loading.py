@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -22,7 +23,7 @@ from gateway.errors import SettingsError
 from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets
 from gateway.settings.sources import Hint, Sources, no_hint
-from gateway.settings.tree import KeyPath, Settings, flatten, in_map, plain, secrets_in
+from gateway.settings.tree import KeyPath, Settings, at_step, flatten, in_map, plain, secrets_in
 
 log = structlog.get_logger()
 
@@ -130,18 +131,13 @@ def read_foreign(file: Path, home: Path) -> Settings:
 
 
 def keep_last_used(settings: Settings) -> None:
-    """Write the settings for commands that only read; of secrets the references alone.
+    """Write the settings for commands that only read, without the values of secrets.
 
-    Where that fails, those kept before stay.
+    If that fails, those kept before stay.
     """
     tree = settings.model_dump(exclude={"home"}, exclude_defaults=True)
-    kept = plain(
-        tree, lambda secret: getattr(secret, "reference", None), redactor_of(settings).text
-    )
-    for name, value in settings.storage:
-        if isinstance(value, SecretStr) and not isinstance(value, ReferencedSecret):
-            # Whoever reads this must find the value elsewhere, and open no other database.
-            kept["storage"][name] = MASK
+    redactor = redactor_of(settings)
+    kept = plain(tree, lambda secret: getattr(secret, "reference", MASK), redactor.text)
     text = orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=str)
     try:
         replace_closed(settings.home / LAST_USED, text)
@@ -164,23 +160,22 @@ def replace_closed(file: Path, content: bytes) -> None:
 
 
 def last_used(home: Path, file: Path) -> Loaded | None:
-    """Return the settings that the gateway of this home last used; None where they are not known.
+    """Return the settings that the gateway of this home last used; None if they are not known.
 
-    Only the secrets of `storage` are read: from what their references name, else from the settings
+    Of the secrets only those of `storage` are read: by their references, else from the settings
     file, whatever else is wrong in it, and the environment.
     """
     sources = Sources()
     with suppress(SettingsError):
         sources.add_file(file, file.name)
     sources.add_environment(os.environ)
-    told = sources.tree.get("storage")
-    given = told if isinstance(told, dict) else {}
     try:
         settings = read_foreign(home / LAST_USED, home)
     except SettingsError:
         return None
     masked = [name for name, value in settings.storage if value == SecretStr(MASK)]
-    found = {name: SecretStr(str(given.get(name, MASK))) for name in masked}
+    given = {name: reduce(at_step, ("storage", name), sources.tree) for name in masked}
+    found = {name: SecretStr(str(value or MASK)) for name, value in given.items()}
     references = References(os.environ)
     storage = references.resolved(settings.storage.model_copy(update=found))
     if references.problems or any(value == SecretStr(MASK) for _, value in storage):

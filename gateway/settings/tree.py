@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import GenericAlias, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from types import GenericAlias
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, create_model, field_validator
@@ -325,7 +325,6 @@ class Settings(Section):
 
 
 KeyPath = tuple[str | int, ...]
-Writer = Callable[[Any], Any]
 Kind = Literal["section", "blocks", "json", "value"]
 INDEX = "*"
 
@@ -452,13 +451,8 @@ def in_map(path: KeyPath) -> bool:
     return all_keys().find(path[:-1] if isinstance(path[-1], int) else path) is None
 
 
-def plain(value: Any, secret: Writer, text: Writer = str) -> Any:
-    """Return a value of the tree as JSON data.
-
-    Args:
-        secret: Writes a secret; returns None to leave it out.
-        text: Writes a text or a path.
-    """
+def plain(value: Any, secret: Callable[[SecretStr], str], text: Callable[[str], str] = str) -> Any:
+    """Return a value of the tree as JSON data, with what `secret` and `text` make of its texts."""
     match value:
         case SecretStr():
             return secret(value)
@@ -467,14 +461,9 @@ def plain(value: Any, secret: Writer, text: Writer = str) -> Any:
         case BaseModel():
             return plain(dict(value), secret, text)
         case dict():
-            return {
-                str(key): new
-                for key, old in value.items()
-                if (new := plain(old, secret, text)) is not None or old is None
-            }
+            return {str(key): plain(inner, secret, text) for key, inner in value.items()}
         case tuple() | list():
-            found = ((old, plain(old, secret, text)) for old in value)
-            return [new for old, new in found if new is not None or old is None]
+            return [plain(inner, secret, text) for inner in value]
         case _:
             return value
 
@@ -504,51 +493,38 @@ def at_step(value: Any, step: str | int) -> Any:
     return value[step] if is_there else None
 
 
-def _walk(model: type[BaseModel], path: tuple[str, ...], around: Mark | None) -> Iterator[Key]:
+def _walk(section: type[BaseModel], path: tuple[str, ...], around: Mark | None) -> Iterator[Key]:
     """Yield the keys of a section; `around` is the mark of those that have none of their own."""
-    for name, field in model.model_fields.items():
+    for name, field in section.model_fields.items():
         here = (*path, name)
         mark = next((each for each in field.metadata if each in get_args(Mark)), around)
         if mark is None:
             raise KeyError(f"{name} has no mark")
-        kind, inner = _classify(field.annotation)
-        block = _block(field.annotation)
-        secret = SecretStr in {inner, *get_args(field.annotation)}
-        secret = secret or (block is not None and has_secrets(block))
-        if kind == "section":
-            yield Key(here, "section", secret=False, default=None, mark=mark)
+        parts = list(_parts(field.annotation))
+        models = (each for each in parts if isinstance(each, type) and issubclass(each, BaseModel))
+        inner = next(models, None)
+        if Mapping in parts or dict in parts:
+            secret = SecretStr in parts or (inner is not None and has_secrets(inner))
+            yield Key(here, "json", secret, field.get_default(), mark, inner)
+        elif inner is None:
+            kind: Kind = "json" if tuple in parts else "value"
+            yield Key(here, kind, SecretStr in parts, field.get_default(), mark)
         else:
-            yield Key(here, kind, secret, field.get_default(), mark, block)
-        if kind == "blocks":
-            here = (*here, INDEX)
+            if tuple in parts:
+                yield Key(here, "blocks", secret=False, default=field.get_default(), mark=mark)
+                here = (*here, INDEX)
             yield Key(here, "section", secret=False, default=None, mark=mark)
-        if inner and issubclass(inner, BaseModel):
             yield from _walk(inner, here, mark)
 
 
-def _block(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that each value of a map is, None for other values."""
-    of = get_args(annotation)[-1] if get_origin(annotation) in {dict, Mapping} else None
-    return of if isinstance(of, type) and issubclass(of, BaseModel) else None
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield the types in an annotation: containers, and what they hold."""
+    yield get_origin(annotation) or annotation
+    for inner in get_args(annotation):
+        yield from _parts(inner)
 
 
 def has_secrets(block: type[BaseModel], *names: str) -> bool:
     """Whether a section holds secrets, in these fields or in any."""
     fields = [block.model_fields[name] for name in names or block.model_fields]
-    return any(SecretStr in get_args(field.annotation) for field in fields)
-
-
-def _classify(annotation: Any) -> tuple[Kind, type | None]:
-    """Return the kind of a field, and the class of its section, blocks or secrets."""
-    union = get_origin(annotation) in {Union, UnionType}
-    options = [part for part in get_args(annotation) if part is not type(None)]
-    main = options[0] if union else annotation
-    origin = get_origin(main)
-    if origin is tuple:
-        element = get_args(main)[0]
-        return ("blocks" if issubclass(element, BaseModel) else "json"), element
-    if origin in {dict, Mapping}:
-        return "json", None
-    if not isinstance(main, type):
-        return "value", None
-    return ("section" if issubclass(main, BaseModel) else "value"), main
+    return any(SecretStr in _parts(field.annotation) for field in fields)
