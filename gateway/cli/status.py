@@ -44,7 +44,7 @@ from gateway.cli.common import (
     table,
     warn,
 )
-from gateway.console.wording import stretch
+from gateway.console.presentation import stretch
 from gateway.errors import GatewayError
 from gateway.findings.finding import Evidence
 from gateway.findings.report import FINDINGS, pressing, report

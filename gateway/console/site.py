@@ -28,19 +28,8 @@ from adapters.door import OWNER
 from adapters.web.guard import VISIT, Guard, visitor_of
 from adapters.web.requests import PAGE_HEADERS, Refusal
 from agent.safety.redaction import Redactor
-from gateway.console import wording
-from gateway.console.pages import (
-    audit,
-    budgets,
-    conversations,
-    costs,
-    livelog,
-    overview,
-    people,
-    setup,
-    system,
-    work,
-)
+from gateway.console import presentation
+from gateway.console.pages import conversations, costs, overview, people, setup, system
 from gateway.console.register import (
     HOME,
     MENU_GROUPS,
@@ -62,11 +51,8 @@ from gateway.settings.tree import Settings
 
 log = structlog.get_logger()
 
-PAGES = (
-    *(overview, costs, conversations, work, livelog),
-    *(people, budgets, setup, system, audit),
-)
-"""All modules with pages, in the order of the menu: to be imported is to be registered."""
+PAGES = (overview, conversations, people, costs, setup, system)
+"""All modules with pages, in the order of the menu: importing one registers its pages."""
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -126,7 +112,7 @@ class Console:
     def _go_by(self, settings: Settings) -> None:
         """Write moments and mask secrets by these settings; what was a secret stays one."""
         if settings is not self._told_by:
-            self._templates.filters.update(wording.filters(settings.sessions.timezone))
+            self._templates.filters.update(presentation.filters(settings.sessions.timezone))
             self._redactor.learn(secret_values(settings))
             for _, secret in references_in(settings):
                 secret.tell(self._redactor.learn)

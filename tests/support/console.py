@@ -12,9 +12,12 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 import aiohttp
+import orjson
 
 from adapters.door import FIRST_OWNER
 from gateway.access import web_door
+from gateway.logging.recent import RecentLines
+from gateway.storage import schema
 from gateway.storage.people import web_users
 from gateway.storage.people.web_users import NewSession
 from tests.support.gateway import Serving, serving
@@ -95,3 +98,18 @@ async def console(home: Path, *answers: Any, **sections: Any) -> AsyncIterator[C
     """Run a gateway with its console."""
     async with serving(home, *answers, **sections) as gateway:
         yield ConsoleGateway(gateway)
+
+
+BY_WEB_OWNER = "web:web"
+
+
+def add(recent: RecentLines, event: str, level: str = "info", **fields: object) -> None:
+    """Log a line."""
+    line = {"timestamp": "2026-11-27T10:00:00.123Z", "level": level, "event": event, **fields}
+    recent.add(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+
+async def said(running: ConsoleGateway, kind: str) -> list[str]:
+    """Return by whom rows of a kind are in the audit log."""
+    rows = await running.serving.chat.rows(schema.audit_rows)
+    return [re.findall(r'^\["([^"]*)"', row.said)[0] for row in rows if row.kind == kind]

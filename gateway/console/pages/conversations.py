@@ -18,9 +18,9 @@ from agent.messages import ChatMessage, decode
 from agent.view.view import ViewPlan
 from gateway.agent_ports.budgets import day_of
 from gateway.commands.status_figures import StatusFacts
-from gateway.console import charts, register
+from gateway.console import presentation, register
+from gateway.console.presentation import short
 from gateway.console.register import HOME, Ask, Missing, Result, Shown, address, listed, older, page
-from gateway.console.wording import short
 from gateway.storage.conversation import conversations, questions, sessions, transcript, turns
 from gateway.storage.conversation.attachments import StoredFile
 from gateway.storage.conversation.questions import Question
@@ -202,7 +202,7 @@ def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts)
 
 def _gauge(
     answers: Sequence[Call], lineage: Sequence[Segment], facts: StatusFacts
-) -> charts.LineChart | None:
+) -> presentation.LineChart | None:
     """Return how the prompt grew and shrank; None where no prompt was reported."""
     if not answers:
         return None
@@ -223,7 +223,7 @@ def _gauge(
     sizes = [float(each.usage.prompt_tokens) for each in answers]
     # A window ten times as large would press the line flat.
     seen = [level for level in levels if level[1] <= 4 * max(sizes)]
-    return charts.steps("Size of the prompt, call by call", sizes, seen, marks, short)
+    return presentation.steps("Size of the prompt, call by call", sizes, seen, marks, short)
 
 
 def turns_of(

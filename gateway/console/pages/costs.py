@@ -1,33 +1,36 @@
-"""Costs and usage: what calls of models took, by day and model, platform and person."""
+"""Costs by day, model, platform and person, and the budgets of this day."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
 from agent.money.costs import format_usd
-from gateway.console import charts
+from gateway.agent_ports.budgets import today
+from gateway.console import presentation, register
 from gateway.console.pages.overview import days_until_now
-from gateway.console.register import HOME, Ask, Result, Shown, page
-from gateway.console.wording import short
+from gateway.console.presentation import short
+from gateway.console.register import HOME, Ask, Result, Shown, listed, older, page
 from gateway.storage.people import members
 from gateway.storage.reports import spending
 from gateway.storage.reports.conversation_list import Span
 from gateway.storage.reports.spending import KnownRates, Spent, Where
 
+BUDGETS = f"{HOME}/budgets"
 PERIODS: Mapping[str, int] = {"7 days": 7, "30 days": 30, "90 days": 90}
 USUAL = "30 days"
 DEAREST = 20
 MOST_COMPARED = 30
-"""Days whose prompts are compared with the least that they could have cost: that takes time."""
+"""Days whose prompts are compared with the least possible cost, which takes time."""
 
 
-def _read(
+def _by_day(
     conn: Connection, spans: Sequence[Span], known: KnownRates, *, compares: bool
 ) -> tuple[dict[str, dict[str, Spent]], dict[str, Spent]]:
-    """Return what was spent by day and model, and in all by model."""
+    """Return the costs by day and model, and the total by model."""
     whole = Where(spans[0].start)
     rates = spending.rates_of(conn, whole, known) if compares else {}
     days = {
@@ -39,15 +42,15 @@ def _read(
 
 @page(f"{HOME}/costs", "Costs", "Now")
 async def costs(ask: Ask) -> Result:
-    """Show what was spent in a period."""
+    """Show the costs of a period."""
     period = ask.query("period", USUAL)
     count = PERIODS.get(period, PERIODS[USUAL])
     zone = ZoneInfo(ask.inside.settings.sessions.timezone)
     spans = days_until_now(zone, count)
     database, rates = ask.inside.database, ask.inside.money().rates
-    # Side by side: each of the two sums up the ledger.
+    # At the same time: each of the two sums up the ledger.
     (days, models), (senders, known) = await asyncio.gather(
-        database.read(_read, spans, rates, compares=count <= MOST_COMPARED),
+        database.read(_by_day, spans, rates, compares=count <= MOST_COMPARED),
         database.search(_of_senders, spans[0].start),
     )
     money = {day: {name: spent.usd for name, spent in each.items()} for day, each in days.items()}
@@ -63,11 +66,11 @@ async def costs(ask: Ask) -> Result:
             "period": period if period in PERIODS else USUAL,
             "spent": sum(models.values(), Spent()),
             "drawn": {
-                "money": charts.bars(
-                    "Cost by model", *charts.stacked(list(money.items()), names), format_usd
+                "money": presentation.bars(
+                    "Cost by model", *presentation.stacked(list(money.items()), names), format_usd
                 ),
-                "tokens": charts.bars(
-                    "Tokens by model", *charts.stacked(list(tokens.items()), names), short
+                "tokens": presentation.bars(
+                    "Tokens by model", *presentation.stacked(list(tokens.items()), names), short
                 ),
             },
             "by": {"Model": models, "Person": dict(list(senders.items())[:DEAREST])},
@@ -84,9 +87,55 @@ def _of_senders(conn: Connection, since: float) -> tuple[dict[str, Spent], Mappi
 
 
 def _platforms(senders: Mapping[str, Spent]) -> list[tuple[str, float]]:
-    """Return the platforms with what they cost, the dearest first; "?" is work for nobody."""
+    """Return the platforms with their costs, the dearest first; "?" is work without a sender."""
     found: defaultdict[str, float] = defaultdict(float)
     for name, spent in senders.items():
         platform, colon, _ = name.partition(":")
         found[platform if colon else "?"] += spent.usd
     return sorted(found.items(), key=lambda platform: (-platform[1], platform[0]))
+
+
+def _of_today(
+    conn: Connection, since: float, after: str | None
+) -> tuple[float, Mapping[str, Spent], Mapping[str, str]]:
+    """Return the costs since then, in all and by person, and names."""
+    found = spending.spent(conn, "sender", Where(since))
+    used = sum(found.values(), Spent()).usd
+    people = spending.page_of_spent(found, register.PAGE + 1, after)
+    return used, people, members.names(conn, list(people))
+
+
+@page(BUDGETS, "Budgets", "People")
+async def budgets(ask: Ask) -> Result:
+    """Show the limits, and today's spending by person."""
+    settings = ask.inside.settings
+    zone = ZoneInfo(settings.sessions.timezone)
+    here, after = today(zone), ask.query("after")
+    since = here.start.timestamp()
+    used, people, names = await ask.inside.database.read(_of_today, since, after or None)
+    limit, limit_of_person = settings.budget.daily_usd, settings.budget.sender_daily_usd
+    return Shown(
+        "budgets.html",
+        {
+            "budget": settings.budget,
+            "quotas": settings.quotas,
+            "used": used,
+            "share": used_share(used, limit),
+            "people": [
+                (name, people[name], used_share(people[name].usd, limit_of_person))
+                for name in listed(list(people))
+            ],
+            "names": names,
+            "begins": here.end.timestamp(),
+            "now": datetime.now(zone).timestamp(),
+            "older": older(BUDGETS, list(people), lambda name: name),
+            "first": BUDGETS if after else "",
+        },
+    )
+
+
+def used_share(usd: float, limit_usd: float | None) -> float | None:
+    """Return the used part of a limit, 1 for all of it; None without a limit."""
+    if limit_usd is None:
+        return None
+    return usd / limit_usd if limit_usd else 1.0

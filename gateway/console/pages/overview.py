@@ -1,5 +1,9 @@
-"""The overview: whether all is well, what needs somebody, what goes on and what it costs."""
+"""The overview, and what waits for a person: approvals, questions of turns and dead letters.
 
+Approvals and letters are settled as by a command in a chat or on the command line.
+"""
+
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
@@ -7,14 +11,19 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from adapters.messages import Address, InboundMessage
+from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
 from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import day_of
-from gateway.console import charts
-from gateway.console.register import HOME, Ask, Result, Shown, page
-from gateway.console.wording import number
+from gateway.console import presentation, register
+from gateway.console.presentation import number
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, older, page
+from gateway.errors import NotFound
 from gateway.findings.report import FINDINGS, pressing
 from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
-from gateway.storage.queue import alerts
+from gateway.storage.conversation import questions
+from gateway.storage.people import members
+from gateway.storage.queue import alerts, dead_letters
 from gateway.storage.reports import conversation_list, health, spending
 from gateway.storage.reports.conversation_list import DayTurns, Span, Wanted
 from gateway.storage.reports.spending import Spent, Where
@@ -24,10 +33,19 @@ NEWEST = 6
 PAST_ALERTS = 5
 MOST_WARNINGS = 10
 """Events of which warnings are shown, the most frequent ones."""
+APPROVALS = f"{HOME}/approvals"
+LETTERS = f"{HOME}/dead-letters"
+LONGEST_ANSWER = 10_000
+"""Characters of an answer to a question of the agent."""
+GONE = "{id} is not on the list any more: it was retried or dropped before."
+RETRIED = {
+    "turn": "{id} is asked again.",
+    "send": "{id} is sent again.",
+}
 
 
 def days_until_now(zone: tzinfo, count: int) -> list[Span]:
-    """Return the last days of a time zone, today included, as stretches of time in order."""
+    """Return the last days of a time zone in order, today included."""
     today = datetime.now(zone).date()
     spans = []
     for n in range(count - 1, -1, -1):
@@ -38,7 +56,6 @@ def days_until_now(zone: tzinfo, count: int) -> list[Span]:
 
 
 def _read(conn: Connection, spans: Sequence[Span]) -> dict[str, Any]:
-    """Return what one look at the database finds."""
     return {
         "waiting": {what: health.waiting(conn, what) for what in health.WAITS},
         "alerts": alerts.found(conn, with_past=True, limit=50),
@@ -51,7 +68,7 @@ def _read(conn: Connection, spans: Sequence[Span]) -> dict[str, Any]:
 
 @page(HOME, "Overview", "Now")
 async def overview(ask: Ask) -> Result:
-    """Show how the gateway is."""
+    """Show the state of the gateway."""
     inside = ask.inside
     zone = ZoneInfo(inside.settings.sessions.timezone)
     spans = days_until_now(zone, DAYS)
@@ -83,12 +100,87 @@ async def overview(ask: Ask) -> Result:
     )
 
 
-def _traffic(days: Sequence[DayTurns]) -> charts.BarChart:
+def _traffic(days: Sequence[DayTurns]) -> presentation.BarChart:
     parts = [(each.begun - each.dead - each.failed, each.dead, each.failed) for each in days]
     rows = [(day.name, [float(n) for n in each]) for day, each in zip(days, parts, strict=True)]
-    return charts.bars("Turns by day", ["answered", "given up", "no answer"], rows, number)
+    return presentation.bars("Turns by day", ["answered", "given up", "no answer"], rows, number)
 
 
-def _costs(spans: Sequence[Span], spent: Sequence[Spent]) -> charts.BarChart:
+def _costs(spans: Sequence[Span], spent: Sequence[Spent]) -> presentation.BarChart:
     rows = [(span.name, [each.usd]) for span, each in zip(spans, spent, strict=True)]
-    return charts.bars("Cost by day", ["cost"], rows, format_usd)
+    return presentation.bars("Cost by day", ["cost"], rows, format_usd)
+
+
+@page(APPROVALS, "Approvals", "Now")
+async def approvals(ask: Ask) -> Result:
+    """Show the open questions of all conversations."""
+    read, after = ask.inside.database.read, ask.position("after")
+    rows = await read(questions.waiting, register.PAGE + 1, after)
+    whom = [who for row in listed(rows) for who in row.senders]
+    return Shown(
+        "approvals.html",
+        {
+            "waiting": listed(rows),
+            "names": await read(members.names, whom),
+            "older": older(APPROVALS, rows, lambda row: row.question.id),
+            "first": APPROVALS if after else "",
+            "now": time.time(),
+            "longest": LONGEST_ANSWER,
+        },
+    )
+
+
+@action(APPROVALS + "/{id}")
+async def answer(ask: Ask) -> Result:
+    """Take an owner's answer; the turn that waits goes on."""
+    said = ask.form.get("answer", "").strip()[:LONGEST_ANSWER]
+    owner = InboundMessage(
+        address=Address(BUILT_IN, DEFAULT_ACCOUNT, "console", None),
+        chat_kind="dm",
+        sender=ask.visitor.sender,
+        sender_name=ask.visitor.name,
+        text="",
+        dedupe_key="",
+        raw="{}",
+        authenticated=True,
+    )
+    outcome = await ask.inside.operator.answer(owner, ask.number("id"), said)
+    return Moved(APPROVALS, outcome.text.replace("`", ""), failed=not outcome.settled)
+
+
+@page(LETTERS, "Dead letters", "Now")
+async def letters(ask: Ask) -> Result:
+    """Show turns that were given up, and messages that no platform accepted."""
+    after = ask.query("after")
+    rows = await ask.inside.database.read(dead_letters.find_all, register.PAGE + 1, after or None)
+    return Shown(
+        "dead_letters.html",
+        {
+            "letters": listed(rows),
+            "older": older(LETTERS, rows, lambda row: row.id),
+            "first": LETTERS if after else "",
+        },
+    )
+
+
+@action(LETTERS + "/{id}/retry")
+async def retry(ask: Ask) -> Result:
+    """Put a dead letter back."""
+    return await _settled(ask, "retry-dead-letter")
+
+
+@action(LETTERS + "/{id}/drop")
+async def drop(ask: Ask) -> Result:
+    """Take a dead letter off the list."""
+    return await _settled(ask, "drop-dead-letter")
+
+
+async def _settled(ask: Ask, what: str) -> Result:
+    name = ask.names["id"]
+    try:
+        letter = await ask.inside.operator.act(what, name, ask.by)
+    except NotFound:
+        # A second click, or another owner.
+        return Moved(LETTERS, GONE.format(id=name), failed=True)
+    done = RETRIED[letter.kind] if what == "retry-dead-letter" else "{id} is dropped."
+    return Moved(LETTERS, done.format(id=letter.id))

@@ -1,19 +1,49 @@
-"""What runs here: settings with origin and reload, plugins, MCP servers, what the doctor sees."""
+"""What runs here, and its records: settings, plugins, MCP servers, doctor, audit, live log.
+
+The log is that of this replica, with secrets masked; a small script asks for new lines.
+"""
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any, get_args
+
+import orjson
 
 from agent.plugins import engines, loading
 from agent.safety.threats import revealed
-from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, page
+from gateway.console import register
+from gateway.console.pages.conversations import AROUND
+from gateway.console.register import (
+    HOME,
+    Ask,
+    Missing,
+    Moved,
+    Result,
+    Shown,
+    action,
+    listed,
+    older,
+    page,
+)
 from gateway.errors import GatewayError, NotFound, SettingsError
 from gateway.findings import report
-from gateway.logging.recent import MOST_LINES, RECENT, LineFilter, Occurrences, newest, tallied
+from gateway.logging.recent import (
+    LEVELS,
+    MOST_LINES,
+    RECENT,
+    LineFilter,
+    Occurrences,
+    newest,
+    tallied,
+)
+from gateway.logging.setup import log_path, predecessors
 from gateway.settings.changes import located
 from gateway.storage import audit_log
-from gateway.storage.audit_log import AuditEntry
-from gateway.storage.people import mcp
+from gateway.storage.audit_log import AuditEntry, AuditKind
+from gateway.storage.people import mcp, members
+from gateway.storage.reports import audit
+from gateway.storage.reports.audit import AuditFilter
 from gateway.supervision.rotation import SettingsReloaded, reload_lines
 
 SETTINGS = f"{HOME}/settings"
@@ -23,14 +53,28 @@ SERVERS = f"{HOME}/mcp"
 DOCTOR = f"{HOME}/doctor"
 VERDICTS: Mapping[str, mcp.Verdict] = {"approve": "agreed", "deny": "refused"}
 LOOK_S = 60.0
-"""How long the doctor may look."""
-KINDS: Mapping[report.Shown, str] = {
+"""The time limit of the doctor."""
+DOCTOR_KINDS: Mapping[report.Shown, str] = {
     "error": "bad",
     "warning": "warn",
     "unknown": "plain",
     "note": "plain",
     "fine": "good",
 }
+AUDIT = f"{HOME}/audit"
+CALLS = f"{HOME}/calls"
+AUDIT_KINDS: tuple[AuditKind, ...] = get_args(AuditKind)
+LOG = f"{HOME}/log"
+SHOWN_LINES = 200
+"""Lines of the page; as many come at once while it follows."""
+_LEADING = frozenset({"timestamp", "level", "event", "exception"})
+LEADS = {
+    "conversation": f"{HOME}/conversations/",
+    "turn": f"{LOG}?turn=",
+    "trace": f"{LOG}?text=",
+}
+"""Where fields of a line lead to, each with its value behind it."""
+LOG_KINDS = {"debug": "plain", "info": "good", "warning": "warn", "error": "bad"}
 
 
 @page(SETTINGS, "Settings", "System")
@@ -155,4 +199,106 @@ async def doctor(ask: Ask) -> Result:
     except TimeoutError:
         text = f"The doctor was not done within {LOOK_S:.0f} s; `parley doctor` has no such limit."
         raise GatewayError(text) from None
-    return Shown("doctor.html", {"found": found, "kinds": KINDS})
+    return Shown("doctor.html", {"found": found, "kinds": DOCTOR_KINDS})
+
+
+@page(AUDIT, "Audit", "System")
+async def record(ask: Ask) -> Result:
+    """Show who decided what, the newest first."""
+    kind, after = ask.query("kind"), ask.position("after")
+    if kind and kind not in AUDIT_KINDS:
+        raise Missing(f"There is no kind {kind}.")
+    read = ask.inside.database.read
+    rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
+    told = [(row, row.text()) for row in listed(rows)]
+    people = [who for _, said in told if said for who in (said["by"], said["subject"])]
+    return Shown(
+        "audit.html",
+        {
+            "rows": told,
+            "names": await read(members.names, people),
+            "kinds": AUDIT_KINDS,
+            "kind": kind,
+            "older": older(AUDIT, rows, lambda row: row.seq, {"kind": kind}),
+            "first": AUDIT if after else "",
+        },
+    )
+
+
+@page(CALLS, "Tool calls", "System")
+async def calls(ask: Ask) -> Result:
+    """Show which tools were called, who allowed it and what came of it, the newest turn first."""
+    tool, conversation = ask.query("tool"), ask.position("conversation")
+    before = ask.pair("after")
+    wanted = AuditFilter(0.0, register.PAGE + 1, conversation, tool or None, before)
+    read = ask.inside.database.read
+    rows = await read(audit.calls, wanted)
+    filters = {"tool": tool, "conversation": "" if conversation is None else str(conversation)}
+    return Shown(
+        "audit.html",
+        {
+            "rows": listed(rows),
+            "names": await read(members.names, [row.by for row in listed(rows)]),
+            "older": older(CALLS, rows, lambda row: f"{row.turn}.{row.number}", filters),
+            "first": CALLS if before else "",
+            "around": AROUND,
+            **filters,
+        },
+    )
+
+
+@page(LOG, "Live log", "Now")
+async def log(ask: Ask) -> Result:
+    """Show the newest lines that are wanted, the newest on top; those since `after` where asked."""
+    filters = {name: ask.query(name) for name in ("level", "event", "place", "turn", "text")}
+    if filters["level"] not in {"", *LEVELS}:
+        raise Missing(f"There is no level {filters['level']}.")
+    level, event, place, turn, text = filters.values()
+    wanted, after = LineFilter(level, event, place, turn=turn, text=text), ask.position("after")
+    # Before they are read: a line that comes meanwhile is shown twice rather than never.
+    count = RECENT.count
+    settings = ask.inside.settings
+    path = log_path(settings.logging, settings.home)
+    if after is None:
+        files = () if path is None else (path, *predecessors(path)[:1])
+        records = await asyncio.to_thread(newest, RECENT, files, wanted, SHOWN_LINES)
+    else:
+        came = [kept for kept in RECENT.since(after) if kept.number <= count]
+        records = [found for each in came if (found := wanted.admits(each.line))][-SHOWN_LINES:]
+    return Shown(
+        "log.html",
+        {
+            "lines": [_shown(record) for record in reversed(records)],
+            "count": count,
+            "levels": LEVELS,
+            "has_file": path is not None,
+            "most": SHOWN_LINES,
+            "leads": LEADS,
+            **filters,
+        },
+    )
+
+
+def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line as the page shows it."""
+    level = str(record.get("level", ""))
+    # What a line does not know is no news, and a name without a value reads as that of the next.
+    fields = [
+        (name, _text(value))
+        for name, value in record.items()
+        if name not in _LEADING and value not in (None, "")
+    ]
+    return {
+        "at": str(record.get("timestamp", "")),
+        "level": level,
+        "kind": LOG_KINDS.get(level, "plain"),
+        "event": str(record["event"]),
+        "fields": fields,
+        "exception": str(record.get("exception", "")),
+    }
+
+
+def _text(value: Any) -> str:
+    # Sums of money are no longer than people write them.
+    short = round(value, 9) if isinstance(value, float) else value
+    return short if isinstance(short, str) else orjson.dumps(short).decode()

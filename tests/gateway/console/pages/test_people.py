@@ -11,8 +11,7 @@ from gateway.access.pairing import APPROVED
 from gateway.storage import schema
 from gateway.storage.people import web_users
 from gateway.storage.schema import now_s
-from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
-from tests.support.console import ConsoleGateway, console
+from tests.support.console import BY_WEB_OWNER, ConsoleGateway, console, said
 
 OWNED = {"mode": "pairing", "owners": ["telegram:1"], "telegram": ["77"]}
 

@@ -17,9 +17,8 @@ from gateway.settings.loading import load_settings
 from gateway.setup import questions
 from gateway.supervision.rotation import SettingsReloaded
 from gateway.supervision.start_checks import Checked
-from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.bot_api import TOKEN, BotApi
-from tests.support.console import Answered, ConsoleBrowser, console
+from tests.support.console import BY_WEB_OWNER, Answered, ConsoleBrowser, console, said
 from tests.support.model_server import Fault, Reply
 from tests.support.openai_server import OpenAIServer
 

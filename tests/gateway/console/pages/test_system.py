@@ -1,4 +1,4 @@
-"""What runs here: settings and their reload, plugins, MCP servers, what the doctor sees."""
+"""Settings, plugins, MCP servers, the doctor, the audit log and the live log on their pages."""
 
 import re
 from dataclasses import replace
@@ -17,11 +17,12 @@ from gateway.http import control
 from gateway.logging.recent import RecentLines
 from gateway.reload import operator
 from gateway.reload.reloading import Reloading
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry
 from gateway.storage.people import mcp
 from gateway.supervision.rotation import Reloaded, SettingsReloaded
-from tests.gateway.console.pages.test_livelog import add
-from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
-from tests.support.console import console
+from tests.gateway.agent_ports.test_questions import GROUP, Acting, acting, quiet
+from tests.support.console import BY_WEB_OWNER, add, console, said
 from tests.support.door import TOKEN
 
 
@@ -232,5 +233,117 @@ async def test_the_doctor_looks_when_its_page_is_opened(tmp_path: Path) -> None:
         assert "the check itself failed" not in page
         levels = re.findall(r'class="badge (?:bad|warn|plain|good)">(\w+)</span></td>', page)
         assert len(levels) >= len(FINDINGS)
-        order = [list(system.KINDS).index(level) for level in levels]  # type: ignore[arg-type]
+        order = [list(system.DOCTOR_KINDS).index(level) for level in levels]  # type: ignore[arg-type]
         assert order == sorted(order)
+
+
+async def test_the_record_is_shown_by_kind_and_in_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest first, escaped; unknown kinds and rows are told."""
+    monkeypatch.setattr("gateway.console.register.PAGE", 2)
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.serving.chat.ask("hello", sender_name="<i>Una</i>")
+        for n in range(3):
+            by = "telegram:u1" if n == 2 else "web:web"
+            entry = AuditEntry("forgotten", by=by, subject=f"<b>{n}</b>", detail={"n": n})
+            await running.database.write(audit_log.append, entry)
+        page = (await browser.get("/admin/audit?kind=forgotten")).text
+        assert "&lt;b&gt;2&lt;/b&gt;" in page
+        assert "telegram:u1 <small>&lt;i&gt;Una&lt;/i&gt;</small>" in page
+        assert 'rel="next"' in page
+        assert "kind=forgotten" in page
+        assert (await browser.get("/admin/audit?kind=nonsense")).status == 404
+        assert (await browser.get("/admin/audit?after=999")).status == 404
+
+
+async def test_calls_of_tools_are_shown(tmp_path: Path) -> None:
+    """With who allowed them, their arguments, and what came of it."""
+    async with (
+        console(tmp_path, acting(Acting()), adapter=quiet()) as running,
+        running.browser() as browser,
+    ):
+        await running.serving.chat.ask("act", **GROUP)
+        assert (
+            'href="/admin/conversations/1?before=22#t1">1, turn 1</a>'
+            in (await browser.get("/admin/calls")).text
+        )
+        assert 'id="t1"' in (await browser.get("/admin/conversations/1?before=22")).text
+        assert ">waiting<" in (await browser.get("/admin/calls")).text
+        await browser.submit("/admin/approvals", "/admin/approvals/1", answer="once")
+        await running.serving.chat.logged("turn_finished")
+        page = (await browser.get("/admin/calls?tool=act&conversation=1")).text
+        assert "by web:owner" in page
+        assert "once" in page
+        assert "&#34;text&#34;" in page
+        assert "No such calls." in (await browser.get("/admin/calls?tool=other")).text
+        assert "No such calls." in (await browser.get("/admin/calls?after=1.0")).text
+
+
+@pytest.fixture
+def recent(monkeypatch: pytest.MonkeyPatch) -> RecentLines:
+    """Return the memory of the log, empty."""
+    kept = RecentLines()
+    monkeypatch.setattr(system, "RECENT", kept)
+    return kept
+
+
+async def test_lines_are_shown_filtered_and_escaped(tmp_path: Path, recent: RecentLines) -> None:
+    """The newest on top; a conversation leads to its page, a trace to its lines."""
+    add(recent, "turn_finished", conversation=7, turn=3, trace="0af7")
+    add(recent, "previous_process_ended", turn=None, tool="", usd=0.0044740000000000003)
+    add(recent, "model_retried", "warning", reason="<script>alert(1)</script>", tries=[1, 2])
+    add(recent, "turn_failed", "error", conversation=8, exception="Traceback\n  <b>")
+    async with console(tmp_path) as running, running.browser() as browser:
+        page = (await browser.get("/admin/log")).text
+        assert page.index("turn_failed") < page.index("model_retried") < page.index("turn_finished")
+        assert "<script>alert" not in page
+        assert 'href="/admin/conversations/7"' in page
+        assert 'href="/admin/log?text=0af7"' in page
+        # What is not known is left out: its name would read as that of the next value.
+        assert "null" not in page
+        assert "<b>tool</b>" not in page
+        assert "0.004474<" in page
+        assert "10:00:00.123" in page
+        for query, seen in (
+            ("level=warning", ["turn_failed", "model_retried"]),
+            ("event=turn_*", ["turn_failed", "turn_finished"]),
+            ("place=7", ["turn_finished"]),
+            ("turn=3", ["turn_finished"]),
+            ("text=ALERT", ["model_retried"]),
+            ("text=nothing", []),
+        ):
+            found = (await browser.get(f"/admin/log?{query}")).text
+            names = ("turn_failed", "model_retried", "turn_finished")
+            assert [name for name in names if f'class="beside">{name}<' in found] == seen
+        assert (await browser.get("/admin/log?level=loud")).status == 404
+
+
+async def test_what_came_since_is_asked_for(tmp_path: Path, recent: RecentLines) -> None:
+    """By the count of the page before; filters hold."""
+    add(recent, "old")
+    async with console(tmp_path) as running, running.browser() as browser:
+        page = (await browser.get("/admin/log")).text
+        assert 'data-count="1"' in page
+        add(recent, "new")
+        add(recent, "new_debug", "debug")
+        since = (await browser.get("/admin/log?after=1&level=info")).text
+        assert ">new<" in since
+        assert ">old<" not in since
+        assert ">new_debug<" not in since
+        assert 'data-count="3"' in since
+
+
+async def test_lines_before_this_process_come_from_the_file(
+    tmp_path: Path, recent: RecentLines
+) -> None:
+    """Where a log file is written."""
+    (tmp_path / "before.jsonl").write_text('{"event":"long_ago","level":"info"}\n')
+    add(recent, "now")
+    async with (
+        console(tmp_path, logging={"file": "before.jsonl"}) as running,
+        running.browser() as browser,
+    ):
+        page = (await browser.get("/admin/log")).text
+        assert ">long_ago<" in page
+        assert ">now<" in page
