@@ -38,7 +38,7 @@ from gateway.agent_ports.search import Indexer
 from gateway.backup import pruning
 from gateway.backup.backups import Backups
 from gateway.backup.pruning import Pruner
-from gateway.commands.status_figures import start_warnings
+from gateway.commands.status import start_warnings
 from gateway.console.register import Inside
 from gateway.console.site import Console
 from gateway.context.memory import Recall

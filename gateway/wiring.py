@@ -46,7 +46,8 @@ from gateway.agent_ports.embeddings import SPEAK_OPENAI, Embedder
 from gateway.agent_ports.files import with_pictures_of
 from gateway.agent_ports.tools import Workspaces, with_walls
 from gateway.commands import registry
-from gateway.commands.status_figures import MoneyRules, status_facts
+from gateway.commands.registry import MoneyRules
+from gateway.commands.status import status_facts
 from gateway.context.memory_reading import MemoryReader
 from gateway.context.parts import Mind
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts

@@ -1,8 +1,8 @@
-"""`/approve`, `/deny` and `/answer`: what becomes of a reply to a question.
+"""`/approve`, `/deny` and `/answer`: replies to questions.
 
 A reply is a press of a button, the same text typed by hand or, to a question of the agent, any
-plain message. It is taken once, from somebody who may give it, where it was asked; the turn that
-waits goes on when nothing else waits there.
+plain message. It is accepted once, from a sender who may give it, where the question was asked. The
+waiting turn goes on when no other question is open there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +23,12 @@ from gateway.storage.conversation import conversations, questions
 from gateway.storage.conversation.questions import ENDED, Question
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import parts_of
+from gateway.storage.schema import id_in
 
 log = structlog.get_logger()
 
 Renderers = Mapping[tuple[str, str], Renderer]
 """By (platform, account): of the accounts that are on."""
-LONGEST_ID = 18
-"""Digits; longer numbers are no ids and do not fit into the database's integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +36,9 @@ class Reply:
     """A message that may answer a question.
 
     Attributes:
-        conversation: That of its sender here; in a group of several another one than where the
-            question was asked.
+        conversation: Of its sender here; in a group the question may be of another one.
         may_act: Whether tools may touch the world for the sender.
-        in_console: Whether it is given on the operator's pages, where all questions are seen.
+        in_console: Whether it is given on the operator's pages, which show all questions.
     """
 
     conn: Connection
@@ -52,16 +50,16 @@ class Reply:
 
     @property
     def by(self) -> str:
-        """The sender, as questions and turns have it."""
+        """The sender as "platform:id"."""
         return f"{self.message.address.platform}:{self.message.sender}"
 
 
 @dataclass(frozen=True, slots=True)
 class SettledQuestion:
-    """A question that was answered; it is logged once the transaction is committed.
+    """A question that was answered; it is logged after the commit.
 
     Attributes:
-        tainted: Whether its turn had read what somebody wrote who may not act.
+        tainted: Whether its turn had read text of somebody who may not act.
     """
 
     question: Question
@@ -72,11 +70,11 @@ class SettledQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ReplyOutcome(CommandResult):
-    """What a reply led to; its text is what the sender is told.
+    """The result of a reply.
 
     Attributes:
-        settled: The questions that it answers; none where it was not taken.
-        over: How the question ended for which it comes too late; empty where that is not so.
+        settled: The questions that it answers; none if it was not accepted.
+        over: How the question ended, if the reply comes too late; else empty.
     """
 
     settled: tuple[SettledQuestion, ...] = ()
@@ -84,7 +82,7 @@ class ReplyOutcome(CommandResult):
 
     @property
     def answer(self) -> Literal["accepted", "refused", "over"]:
-        """What became of it, as its platform is told."""
+        """The result as platforms report it."""
         if self.settled:
             return "accepted"
         return "over" if self.over else "refused"
@@ -97,13 +95,13 @@ class ReplyOutcome(CommandResult):
     30,
 )
 def approve(context: CommandContext) -> ReplyOutcome:
-    """Take "once", which is meant where nothing is said as well, or "conversation"."""
+    """Take "once", the default, or "conversation"."""
     return _by_command(context, "approval", lambda said: said.lower() or "once")
 
 
 @Command("deny", "refuse it", REPLY, 40)
 def deny(context: CommandContext) -> ReplyOutcome:
-    """Take a no, whatever stands behind it."""
+    """Take a no, whatever follows."""
     return _by_command(context, "approval", lambda _: "deny")
 
 
@@ -119,7 +117,7 @@ def _by_command(
     """Take a reply with the number of the question, or to the only one.
 
     Args:
-        understood: Returns what is meant by the words behind the number.
+        understood: Returns the answer that the words after the number mean.
     """
     reply = Reply(
         context.conn, context.message, context.conversation, context.is_owner, context.may_act
@@ -153,17 +151,16 @@ def by_owner(
     number: int,
     said: str,
 ) -> tuple[ReplyOutcome, set[int]]:
-    """Take an answer that an owner gives on the operator's pages.
+    """Take an answer that an owner gives on the operator's pages, by the rules of a chat.
 
-    It is taken as one from the owner's own chat would be: once, in time, on record with who gave
-    it. Where the question was asked its buttons go, and it is said that an owner has answered.
+    In the chat of the question its buttons go, and a text says that an owner has answered.
 
     Args:
-        message: Says who answers, and nothing else.
+        message: Names the owner, and nothing else.
         said: once, conversation or deny; to a question of the agent the answer.
 
     Returns:
-        What became of it, and the conversations that are told something.
+        The outcome, and the conversations that get a text.
     """
     reply = Reply(conn, message, 0, is_owner=True, may_act=True, in_console=True)
     question = questions.find(conn, number)
@@ -200,7 +197,7 @@ def conclude(
 
 
 def _tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion) -> set[int]:
-    """Say where a question was asked that an owner has answered it elsewhere; returns where."""
+    """Say in the chat of a question that an owner answered it elsewhere; returns that chat."""
     question = settled.question
     place = conversations.get(conn, question.conversation)
     render = renderers.get(place.account_key)
@@ -214,7 +211,7 @@ def _tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion
 def again(
     conn: Connection, message: InboundMessage, argument: str
 ) -> Literal["accepted", "refused", "over"]:
-    """Return what has become of a press that was received before."""
+    """Return the result of a press that was received before."""
     question = _by_its_number(conn, argument)
     if question is None or question.state == "pending":
         return "refused"
@@ -223,7 +220,7 @@ def again(
 
 
 def asked_in(conn: Connection, message: InboundMessage, argument: str) -> int | None:
-    """Return the conversation of the question that a reply names, asked where it was given."""
+    """Return the conversation of the question that a reply names; None if asked elsewhere."""
     question = _by_its_number(conn, argument)
     if question is None:
         return None
@@ -243,14 +240,14 @@ def pressed(message: InboundMessage, argument: str) -> int | None:
 
 
 def _note_of(settled: SettledQuestion) -> str:
-    """Return how a question ended, as it is noted in place of its buttons."""
+    """Return the note that replaces the buttons of a question."""
     if settled.question.kind == "clarify":
         return ENDED["answered"]
     return "denied" if settled.answer == "deny" else "approved"
 
 
 def _news_of(settled: SettledQuestion) -> str:
-    """Return what is said where a question was asked, once an owner has answered it elsewhere."""
+    """Return the text for the chat of a question that an owner has answered elsewhere."""
     if settled.question.kind == "clarify":
         return f"An owner has answered my question: {messages.quoted(settled.answer)}"
     text = DECIDED[settled.answer].format(tool=settled.question.tool, id=settled.question.id)
@@ -288,12 +285,12 @@ def report(settled: SettledQuestion) -> None:
 
 
 def waiting_text(waiting: Sequence[Question]) -> str:
-    """Return the text for a sender when the new message must wait for these answers."""
+    """Return the text for a sender whose new message must wait for these answers."""
     question = waiting[0]
     if len(waiting) > 1:
-        ids = ", ".join(f"{each.id} (`{each.tool}`)" for each in waiting)
         return (
-            f"Your message waits: {len(waiting)} questions need an answer first: {ids}. Send"
+            f"Your message waits: {len(waiting)} questions need an answer first:"
+            f" {_listed(waiting)}. Send"
             " `/approve`, `/deny` or `/answer` with the number, or `/stop` to drop all of it."
         )
     if question.kind == "approval":
@@ -314,10 +311,7 @@ def _by_its_number(conn: Connection, argument: str) -> Question | None:
 
 def _number(argument: str) -> int | None:
     """Return the number of a question that a reply begins with."""
-    first = "".join(argument.split(maxsplit=1)[:1])
-    # `isdigit` holds for other scripts as well, and for superscripts, at which `int` fails.
-    is_id = first.isascii() and first.isdigit() and len(first) <= LONGEST_ID
-    return int(first) if is_id else None
+    return id_in("".join(argument.split(maxsplit=1)[:1]))
 
 
 def _waiting(reply: Reply, kind: InquiryKind) -> list[Question]:
@@ -326,29 +320,28 @@ def _waiting(reply: Reply, kind: InquiryKind) -> list[Question]:
 
 
 def _taken(text: str, decided: tuple[SettledQuestion, ...]) -> ReplyOutcome:
-    """Return the text for an answer; it may have come too late at the last moment."""
-    return (
-        ReplyOutcome(text, settled=decided)
-        if decided
-        else ReplyOutcome(TOO_LATE, over=ENDED["expired"])
-    )
+    """Return the text for an answer, which the last moment may have made too late."""
+    if decided:
+        return ReplyOutcome(text, settled=decided)
+    return ReplyOutcome(TOO_LATE, over=ENDED["expired"])
 
 
 def _ended(question: Question) -> str:
-    """Return how a question ended that is over, or due."""
     return ENDED["expired" if question.state == "pending" else question.state]
 
 
 def still_waits(conn: Connection, conversation_id: int) -> str:
     """Return a text about the other open questions; empty if there are none."""
     waiting = questions.pending(conn, conversation_id)
-    ids = ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
-    return f"I am still waiting for an answer to {ids}." if waiting else ""
+    return f"I am still waiting for an answer to {_listed(waiting)}." if waiting else ""
 
 
 def _which(waiting: list[Question]) -> str:
-    ids = ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
-    return f"Several questions wait; say which one you mean by its number: {ids}."
+    return f"Several questions wait; say which one you mean by its number: {_listed(waiting)}."
+
+
+def _listed(waiting: Sequence[Question]) -> str:
+    return ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
 
 
 def _refusal(reply: Reply, question: Question) -> AnswerRefusal | None:

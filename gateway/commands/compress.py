@@ -1,6 +1,6 @@
-"""`/compress`: condenses what was said so far, in a turn of its own.
+"""`/compress`: condenses the conversation, in a turn of its own.
 
-The work is the planner's; a turn that is resumed after a crash finds the compaction that it made.
+The planner does the work; a turn that is resumed after a crash finds its compaction.
 """
 
 from contextlib import closing
@@ -27,13 +27,12 @@ SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"
     aliases=("compact",),
 )
 async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
-    """Compact the view, whatever its size; returns what was done."""
+    """Compact the view, whatever its size."""
     turn = context.journal.turn
     agent = context.parts.mind.agent.preferring(turn.model)
     view, opened = await context.parts.mind.context.opened(agent, context.journal)
     topic = topic_of(context.argument)
-    # A turn that goes on after a crash may have compacted already; that one is told, no second is
-    # made.
+    # After a crash the turn may have compacted already.
     done = await context.journal.database.read(compactions.made_by, turn)
     if done is None:
         with closing(opened):
@@ -43,7 +42,7 @@ async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
 
 
 def topic_of(argument: str) -> str:
-    """Return the topic behind `/compress`, on one line; empty for none."""
+    """Return the topic after `/compress`, on one line; empty for none."""
     return " ".join(argument.split())[:TOPIC_CHARS].rstrip()
 
 
@@ -51,8 +50,8 @@ def compress_text(compaction: Compaction | None, topic: str = "") -> str:
     """Return the answer to `/compress`.
 
     Args:
-        compaction: What was done; None where nothing could be left out.
-        topic: What the summary was to dwell on; empty for none.
+        compaction: None if nothing could be left out.
+        topic: Of which the summary keeps more; may be empty.
     """
     if compaction is None:
         return NOTHING_TO_COMPRESS
@@ -68,7 +67,7 @@ def compress_text(compaction: Compaction | None, topic: str = "") -> str:
 
 
 def _summary_text(compaction: Compaction) -> list[str]:
-    """Say who wrote the new summary, if there is one; nothing that a provider said is shown."""
+    """Name the author of the new summary, if there is one, without words of a provider."""
     if compaction.retained_share is None or not compaction.plan.summaries:
         return []
     if compaction.plan.summaries[-1].source == "model":

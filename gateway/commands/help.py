@@ -1,4 +1,4 @@
-"""`/help`: the list of commands, and the answer to a word that is none of them."""
+"""`/help`: the list of commands, and the answer to an unknown command."""
 
 import difflib
 
@@ -13,40 +13,32 @@ from gateway.commands.registry import (
 )
 
 ALIKE = 0.6
-"""How alike two words are of which one is a slip of the other: difflib's own default."""
+"""Similarity of a word and its misspelling: difflib's own default."""
 
 
 # Telegram sends `/start` by itself when a chat is opened.
 @Command("help", "show this list", IMMEDIATE, 120, aliases=("start",))
 def show_help(context: CommandContext) -> CommandResult:
-    """Return the list; an owner's own is only for the owner's eyes."""
+    """Show the list; the commands of owners only in an owner's direct chat."""
     return CommandResult(help_text(to_owner=context.is_owner and context.is_private))
 
 
 def help_text(*, to_owner: bool = False) -> str:
-    """Return the list of commands; an owner reads of those for owners as well.
-
-    Args:
-        to_owner: Whether an owner reads it, and nobody else.
-    """
+    """Return the list of commands; with those of owners if an owner alone reads it."""
     listed = commands(with_owners=to_owner)
     lines = [f"- `/{command.name}`: {command.help}" for command in listed]
     return "Write to me in plain words. I also know these commands:\n\n" + "\n".join(lines)
 
 
 def nearest(word: str) -> str | None:
-    """Return the word of the command that somebody may have meant; None where none is like it."""
+    """Return the command that a word is similar to; None if there is none."""
     words = [known for known, command in by_word().items() if not command.owner_only]
     found = difflib.get_close_matches(word.lower(), words, n=1, cutoff=ALIKE)
     return found[0] if found else None
 
 
 def unknown_text(word: str) -> str:
-    """Return the answer to a command that there is not.
-
-    Args:
-        word: As it was written, without the slash.
-    """
+    """Return the answer to an unknown command; `word` has no slash."""
     near = nearest(word)
     meant = f" Did you mean `/{near}`?" if near else ""
     return (

@@ -14,21 +14,21 @@ from gateway.commands.registry import (
     CommandResult,
     commands,
 )
-from gateway.commands.status_figures import outcome_text, tokens_text
+from gateway.commands.status import outcome_text, tokens_text
 from gateway.storage.reports import usage
 from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Insights
 
 INSIGHTS_DAYS = 30
 MOST_NAMES = 5
-"""So many tools and models are named, the most used and the dearest; the others are summed up."""
+"""Tools and models that are named, the most used and the dearest; the rest is summed up."""
 
 
 @Command("insights", "show how this conversation went over the last 30 days", IMMEDIATE, 80)
 def show_insights(context: CommandContext) -> CommandResult:
-    """Return the figures of the turns in which the agent answered somebody."""
+    """Show the figures of the turns in which the agent answered."""
     since = datetime.now(UTC) - timedelta(days=INSIGHTS_DAYS)
-    # Their turns answer nobody, so they would make the usual turn look quicker.
+    # Turns of commands would make the usual turn look quicker.
     quiet = {each.name for each in commands(with_owners=True) if each.route is TURN}
     found = usage.insights(context.conn, context.conversation, since.timestamp(), quiet)
     return CommandResult(insights_text(found))
@@ -40,8 +40,13 @@ def insights_text(found: Insights) -> str:
     spent = sum(found.models.values(), Spent())
     if not found.outcomes and not spent.calls:
         return f"{title}: nothing was asked."
+    turns = found.outcomes.total()
+    shares = [
+        f"{outcome_text(name)} {number:,} ({number / turns:.0%})"
+        for name, number in found.outcomes.most_common()
+    ]
     lines = {
-        "Turns": _shares_text(found.outcomes),
+        "Turns": f"{turns:,}: {', '.join(shares)}" if shares else "0",
         **_times(found),
         "Tool calls": _named_text(found.tools),
         "Model calls": f"{spent.calls:,}; {tokens_text(spent)}",
@@ -49,15 +54,6 @@ def insights_text(found: Insights) -> str:
     }
     models = [f"  - {line}" for line in _models(found.models)]
     return "\n".join([f"{title}:", "", listed(lines), *models])
-
-
-def _shares_text(outcomes: Counter[str]) -> str:
-    turns = outcomes.total()
-    shares = [
-        f"{outcome_text(name)} {number:,} ({number / turns:.0%})"
-        for name, number in outcomes.most_common()
-    ]
-    return f"{turns:,}: {', '.join(shares)}" if shares else "0"
 
 
 def _times(found: Insights) -> dict[str, str]:
@@ -68,9 +64,8 @@ def _times(found: Insights) -> dict[str, str]:
 
 
 def _time(seconds: float) -> str:
-    """Return a time that something took at most: never less than it was."""
+    """Return an upper bound of a time: rounded up."""
     if seconds < 1:
-        # Rounded up: it is said what the time did not exceed.
         return f"{max(math.ceil(seconds * 1000), 1)} ms"
     return f"{seconds:,.1f} s"
 

@@ -1,9 +1,8 @@
-"""`/memory`: what is remembered here, and its correction by a word or a button.
+"""`/memory`: shows and corrects what is remembered here.
 
 It shows the notebook of one scope: notes in later prompts, and notes that wait for a yes. A number
-names a row of the list while that list is the newest one; a button, `#17` and `undo 17` use the
-row's id. A removed note leaves the prompts at once, and the next question informs the agent
-(`overheard.note`).
+names a row of the newest list; a button, `#17` and `undo 17` use the row's id. A removed note
+leaves the prompts at once, and the next question informs the agent (`overheard.note`).
 """
 
 import re
@@ -22,7 +21,7 @@ from gateway.storage.queue import overheard
 MOST_BUTTONS = 8
 """Source: `adapters.messages.Outgoing.choices`."""
 MOST_CHARS = 400
-"""Of what a row is changed to."""
+"""Of the new text of a row."""
 TITLES = (
     ("user", "Notes about you"),
     ("memory", "Notes"),
@@ -103,7 +102,7 @@ def _shown(rows: Sequence[Note]) -> CommandResult:
     numbers, blocks = count(1), []
     for target, title in TITLES:
         lines = [f"{next(numbers)}. {line_of(row)}" for row in rows if _title_of(row) == target]
-        # A list that does not begin with 1 is one only behind an empty line.
+        # In Markdown a list that does not begin with 1 needs an empty line before it.
         blocks += [f"**{title}**", "\n".join(lines)] if lines else []
     waiting = any(row.waits for row in rows)
     blocks.append(f"{HOW} {HOW_WAITING}" if waiting else HOW)
@@ -190,7 +189,7 @@ def _change(
 def _note(context: CommandContext, lines: Sequence[str]) -> None:
     """Tell the agent of a correction with the next question: its view may contain the note."""
     if lines:
-        # A key is one row's, and what the platform sent lies with the command.
+        # A key belongs to one row, and the command's row has what the platform sent.
         message = context.message
         told = replace(
             message,

@@ -1,7 +1,7 @@
-"""`/model`: shows the configured models, and has another one answer first.
+"""`/model`: lists the configured models, or chooses the one that answers first.
 
-The choice is stored with the end of the command's turn. Where the conversation does not fit into
-the new model's window it is compacted before that.
+The choice is stored with the end of the command's turn. A conversation that does not fit into the
+new model's window is compacted before that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from gateway.storage.conversation import compactions
 from gateway.storage.conversation.turn_journal import TurnEnd
 
 DEFAULT = "default"
-"""What takes a choice back."""
+"""The argument that undoes a choice."""
 NO_ROOM = (
     "Even so, my instructions, the tools and your newest message leave it hardly any room, and"
     " answers may fail. Try a model with a larger window."
@@ -29,7 +29,7 @@ NOT_ALLOWED = "Only people who were let in by name may choose the model; nothing
 
 @Command("model", "show the models, or choose the one that answers here", TURN, 100)
 async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
-    """Return the answer, and the end of the turn, which stores the choice."""
+    """List the models or choose one; the end of the turn stores the choice."""
     journal, wanted = context.journal, context.argument
     turn, known = journal.turn, choices(context.parts.mind.agent.models)
     if not wanted:
@@ -44,7 +44,7 @@ async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
     async def note(what: str) -> None:
         told.add(what)
 
-    # Told in the answer, and not beside it.
+    # Reported in the answer, not as a notice.
     journal.tell_user = note
     compaction = await _make_room(context, context.parts.mind.agent.preferring(chosen))
     text = chosen_text(chosen, known, compaction)
@@ -54,7 +54,7 @@ async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
 
 
 async def _make_room(context: TurnContext, agent: Agent) -> Compaction | None:
-    """Compact what the new model's window cannot hold; returns what was done."""
+    """Compact the view if it does not fit into the new model's window."""
     journal = context.journal
     done = await context.journal.database.read(compactions.made_by, journal.turn, "fallback")
     if done is not None:
@@ -68,14 +68,14 @@ async def _make_room(context: TurnContext, agent: Agent) -> Compaction | None:
 
 
 def found(wanted: str, known: Mapping[str, object]) -> str | None:
-    """Return the choice that is meant, "" for the default; None for none of them."""
+    """Return the choice that a word means, "" for the default; None if there is none."""
     if wanted.casefold() == DEFAULT:
         return ""
     return next((name for name in known if name.casefold() == wanted.casefold()), None)
 
 
 def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
-    """Return the list of what can be chosen.
+    """Return the list of choices.
 
     Args:
         known: The choices, the default first.
@@ -99,7 +99,7 @@ def _line(name: str, model: ChatModel, is_used: bool, is_default: bool) -> str: 
 
 
 def price_text(prices: Prices | None) -> str:
-    """Return what a model costs, for a million tokens."""
+    """Describe the price of a million tokens."""
     if prices is None:
         return "price not known"
     if not prices.input and not prices.output:
@@ -108,12 +108,12 @@ def price_text(prices: Prices | None) -> str:
 
 
 def gone_text(chosen: str) -> str:
-    """Say that what was chosen is not there any more."""
+    """Say that the chosen model is no longer configured."""
     return f"The model {messages.quoted(chosen)} was chosen here and is no longer configured."
 
 
 def unknown_text(wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
-    """Say that there is no such model, and what there is."""
+    """Say that there is no such model, and list the choices."""
     named = messages.quoted(" ".join(wanted.split())[:TOPIC_CHARS])
     return f"There is no model {named}. These are configured:\n\n{listed_text(known, chosen)}"
 
@@ -121,7 +121,7 @@ def unknown_text(wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: 
 def chosen_text(
     chosen: str, known: Mapping[str, Sequence[ChatModel]], compaction: Compaction | None
 ) -> str:
-    """Return the answer to a choice; `compaction` is what it took to fit into the window."""
+    """Return the answer to a choice; the compaction made the view fit into the window."""
     name = chosen or next(iter(known))
     window = known[name][0].context_length
     text = f"From now on {messages.quoted(name)} answers here ({window:,} tokens)."

@@ -1,7 +1,7 @@
 """`/new`: the conversation goes on in a new lineage.
 
-What was said before stays on record, and is not in view any more. `sessions.reset` begins anew in
-the same way, without a command.
+Earlier messages stay on record and leave the view. `sessions.reset` does the same without a
+command.
 """
 
 from gateway.commands.registry import NEW_BEGINNING, Command, QueuedContext
@@ -15,9 +15,9 @@ NEW_TEXT = "A new conversation begins here. What was said before stays on record
 
 @Command("new", "start afresh; the old conversation stays on record", NEW_BEGINNING, 10)
 def begin_anew(context: QueuedContext) -> AskedQuestion | str:
-    """Begin anew; what stands behind the command is the first question."""
+    """Start a new conversation; text after the command becomes its first message."""
     conn, lease, entry = context.conn, context.held.lease, context.entry
-    # What was said before it belongs to the old conversation.
+    # Earlier messages belong to the old conversation.
     overheard.take_noted(conn, lease.conversation, entry.seq)
     turns.begin_anew(conn, lease, "new", entry.argument)
     asked = content_of(conn, lease.conversation, [entry], entry.argument)

@@ -1,7 +1,7 @@
 """`/pair`: an owner decides who may write to the bot, and invites to the web chat.
 
-The same as `parley pair` and `parley web invite`; who stands in the settings is not touched. What
-it decides is part of the transaction that admits the message (gateway/access/pairing.py).
+The same as `parley pair` and `parley web invite`; people in the settings stay. A decision is part
+of the transaction that admits the message (gateway/access/pairing.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ ROLES: Mapping[str, Literal["owner", "member", "guest"]] = {
 
 @Command("pair", "decide who may write to me", IMMEDIATE, 130, owner_only=True)
 def decide_requests(context: CommandContext) -> CommandResult:
-    """Show who asks to be let in, or decide about one of them; in direct chats alone."""
+    """Show who asks to be let in, or decide about one of them; only in direct chats."""
     if not context.is_private:
         return CommandResult(DIRECT_ONLY)
     decision = _decide(context)
@@ -61,7 +61,7 @@ def decide_requests(context: CommandContext) -> CommandResult:
 
 
 def _decide(context: CommandContext) -> Decided:
-    """Do what stands behind the command."""
+    """Run the subcommand."""
     conn, by = context.conn, context.sender
     verb, *target = context.argument.split(maxsplit=1) or [""]
     try:
@@ -79,7 +79,7 @@ def _decide(context: CommandContext) -> Decided:
 
 
 def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> Decided:
-    """Make a link that signs somebody in: a new user as member, or one who is there already."""
+    """Make a sign-in link for a new or a known user."""
     conn, web = context.conn, context.services.pairing.access.web
     if rest or role not in {"", *ROLES}:
         return Decided(USAGE)

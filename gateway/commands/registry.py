@@ -1,14 +1,13 @@
-"""The register of chat commands: what a command is, which there are, and which one a message is.
+"""The register of chat commands: what a command is and is given, and which one a message is.
 
-A file of this folder is a command, or a few that are one idea. Nothing else names it: the decorator
-above its function says all that menus, `/help`, routes and rate limits follow from
-(docs/commands.md).
+A file of this folder is a command, or a few that are one idea. Nothing else names it: menus,
+`/help`, routes and rate limits follow from the decorator above its function (docs/commands.md).
 """
 
 import pkgutil
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Generic, Literal, TypeVar
@@ -17,14 +16,18 @@ from sqlalchemy import Connection
 
 import gateway.commands
 from adapters.messages import Choice, InboundMessage, MessageRef
+from agent.models.catalog import facts_of
+from agent.money.cache_simulator import CacheRules
+from agent.settings import FactsSettings
+from agent.usage import Prices
 from gateway.access.pairing import Happening, Pairing
 from gateway.agent_ports.journal import Journal
-from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.context.parts import TurnParts
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import AskedQuestion
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held
+from gateway.storage.reports.spending import CachePrices
 
 LAST = 1000
 Given = TypeVar("Given")
@@ -32,12 +35,62 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
+class StatusFacts:
+    """The current figures of a conversation's model and its context engine.
+
+    Attributes:
+        window_tokens: Of the main model; a provider may give the account less of it.
+        threshold_tokens: Where compression starts; None if it is off or the engine does not say.
+        fixed_tokens: Estimate of system prompt and tool schemas.
+        chosen: Whether it was chosen for the conversation, with `/model`.
+        gone: The model that was chosen and is no longer configured; may be empty.
+        compresses: Whether the view is compacted at all (`compression.enabled`).
+        summaries: The models that write summaries, with their windows and whether they rest.
+        tools_off: Why enabled tools are off; empty if none is.
+    """
+
+    name: str
+    window_tokens: int
+    threshold_tokens: int | None
+    engine: str
+    fixed_tokens: int
+    chosen: bool = False
+    gone: str = ""
+    compresses: bool = True
+    summaries: str = ""
+    tools_off: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyRules:
+    """Prices and limits.
+
+    Attributes:
+        prices: Of the models in use, by the name in the ledger.
+        rules: Of their prompt caches, instead of those of the catalog.
+        sender_daily_usd: Limit of a sender; None for no limit.
+        daily_usd: Limit of all senders together; chats do not show the amount.
+    """
+
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    rules: Mapping[str, CacheRules] = field(default_factory=dict)
+    sender_daily_usd: float | None = None
+    daily_usd: float | None = None
+    timezone: str = "UTC"
+
+    def rates(self, name: str) -> CachePrices | None:
+        """Return prices and cache rules of a model; None if they are not known."""
+        facts = replace(facts_of(name, FactsSettings()), prices=self.prices.get(name))
+        known = CachePrices.of(facts)
+        return known and known._replace(rules=self.rules.get(name, known.rules))
+
+
+@dataclass(frozen=True, slots=True)
 class CommandServices:
     """What every immediate command may use.
 
     Attributes:
-        figures: Returns what is said about the model that was chosen, None for the default, as it
-            is now.
+        figures: Returns the current figures of a chosen model; None for the default one.
     """
 
     figures: Callable[[str | None], StatusFacts]
@@ -47,12 +100,12 @@ class CommandServices:
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """An immediate command that was entered into the inbox, in the transaction that enters it.
+    """An immediate command, in the transaction that enters it into the inbox.
 
     Attributes:
-        conversation: That of its sender here; for an answer the one where the question was asked.
+        conversation: Of its sender here; for an answer the one where the question was asked.
         seq: Its place in the inbox.
-        argument: What stands behind its word; empty for nothing.
+        argument: The text after its word.
     """
 
     conn: Connection
@@ -65,7 +118,7 @@ class CommandContext:
 
     @property
     def sender(self) -> str:
-        """The sender, as turns, questions and the ledger have it."""
+        """The sender as "platform:id"."""
         return f"{self.message.address.platform}:{self.message.sender}"
 
     @property
@@ -76,18 +129,18 @@ class CommandContext:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody but the sender reads the answer."""
+        """Whether the sender alone reads the answer."""
         return self.message.chat_kind == "dm"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What an immediate command leads to; but for the text it counts once that is committed.
+    """The result of an immediate command; all but the text takes effect after the commit.
 
     Attributes:
         stops: Whether the conversation's running turn ends.
-        dropped: Messages that nobody will answer any more.
-        wake: Conversations that are told something as well.
+        dropped: Messages that will not be answered.
+        wake: Conversations that get a text as well.
         choices: Buttons below the text.
     """
 
@@ -110,11 +163,7 @@ class QueuedContext:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """A command that has a turn of its own.
-
-    Attributes:
-        argument: What stands behind its word; empty for nothing.
-    """
+    """A command that has a turn of its own; `argument` is the text after its word."""
 
     journal: Journal
     argument: str
@@ -135,16 +184,15 @@ IMMEDIATE: Route[CommandContext, CommandResult] = Route("at once")
 REPLY: Route[CommandContext, CommandResult] = Route("at once")
 """The same, in the conversation where the question was asked that it answers."""
 QUEUED: Route[QueuedContext, AskedQuestion | str] = Route("queued")
-"""Carried out in its place in the queue: it asks the agent something, or is told a text."""
+"""Carried out in its place in the queue: it asks the agent something, or answers with a text."""
 NEW_BEGINNING: Route[QueuedContext, AskedQuestion | str] = Route("queued")
-"""The same; it waits for no answer to an earlier question, and files that come with it belong to
-what it asks."""
+"""The same; it does not wait for an answer to an earlier question, and takes files with it."""
 TURN: Route[TurnContext, Awaitable[tuple[str, TurnEnd]]] = Route("as a turn")
-"""Queued as well; takes a turn in which the agent answers nobody, and tells how that ends."""
+"""Queued as well; takes a turn without an answer of the agent, and returns how that ends."""
 
 
 def _unwritten(_: Any) -> Any:
-    """Stand where a `Command` decorates nothing; `by_word` refuses such a one at the start."""
+    """The function of a `Command` that decorates nothing; `by_word` refuses it at the start."""
     raise NotImplementedError
 
 
@@ -153,12 +201,12 @@ class Command(Generic[Given, Result]):
     """A chat command, and the decorator that makes one of a function.
 
     Attributes:
-        name: Its word: 1 to 32 small letters, which is what Telegram takes.
-        help: What it does, for `/help` and the menus of platforms; at most 256 characters.
-        position: Where it stands in lists; equal ones stand by name.
-        aliases: Other words for it, which no list shows.
-        urgent: It passes whatever `access.rate_per_min` says; a wide limit of its own holds.
-        owner_only: For everybody else there is no such command, and no menu shows it.
+        name: Its word: 1 to 32 small letters, the form that Telegram accepts.
+        help: For `/help` and the menus of platforms; at most 256 characters.
+        position: Its place in lists; equal ones are sorted by name.
+        aliases: Other words for it, which lists omit.
+        urgent: It has a wide limit of its own instead of `access.rate_per_min`.
+        owner_only: Others do not have this command, and menus omit it.
     """
 
     name: str
@@ -171,7 +219,7 @@ class Command(Generic[Given, Result]):
     run: Callable[[Given], Result] = _unwritten
 
     def __call__(self, run: Callable[[Given], Result]) -> "Command[Given, Result]":
-        """Return the command that this function carries out."""
+        """Return the command with this function."""
         return replace(self, run=run)
 
 
@@ -199,31 +247,31 @@ def by_word() -> Mapping[str, AnyCommand]:
 
 
 def commands(*, with_owners: bool = False) -> list[AnyCommand]:
-    """Return what lists show, in order; an owner's list has what is for owners alone as well."""
+    """Return the commands of lists, in order; those for owners alone only with `with_owners`."""
     named = [command for word, command in by_word().items() if word == command.name]
     return [command for command in named if with_owners or not command.owner_only]
 
 
 def menu() -> tuple[tuple[str, str], ...]:
-    """Return what the menus of platforms show: (name, help)."""
+    """Return the entries of platforms' menus: (name, help)."""
     return tuple((command.name, command.help) for command in commands())
 
 
 _COMMAND = re.compile(r"/([a-z]+)(?:@\w+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"/([a-z][a-z0-9_-]{0,31})(?:\s.*)?", re.DOTALL | re.IGNORECASE)
 _FOR_ANOTHER = re.compile(r"/\w+@\w+(?:\s.*)?", re.DOTALL)
-"""The platform takes the bot's own name out of a command (adapters/telegram/inbound.py)."""
+"""Adapters remove the bot's own name from a command (adapters/telegram/inbound.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a text says as a command.
+    """A text, read as a command.
 
     Attributes:
-        command: Which one it is; None for a message to the agent.
-        argument: What stands behind the word of a command; empty for nothing.
-        word: Of what looks like a command, as it was written; empty for anything else. "/usr/bin"
-            and "/" before what is no single word are messages.
+        command: None for a message to the agent.
+        argument: The text after the word of a command.
+        word: The word, as written, of a text that looks like a command; else empty. "/usr/bin" is a
+            message.
         names_a_bot: Whether it names another bot ("/status@other_bot").
     """
 
@@ -234,17 +282,17 @@ class Parsed:
 
     @property
     def unknown(self) -> str:
-        """The word of what looks like a command and is none; empty for anything else."""
+        """The word of a text that looks like a command but is not; else empty."""
         return "" if self.command else self.word
 
     def said_by(self, *, owner: bool) -> "Parsed":
-        """Return what it is from this sender: only owners have the commands of owners."""
+        """Return the reading for this sender: only owners have the commands of owners."""
         is_kept = owner or self.command is None or not self.command.owner_only
         return self if is_kept else replace(self, command=None, argument="")
 
 
 def parse(text: str) -> Parsed:
-    """Return what a text says as a command; called once for each message."""
+    """Read a text as a command; called once for each message."""
     text = text.strip()
     if not text.startswith("/"):
         return Parsed()

@@ -1,54 +1,59 @@
-"""`/status`: how a conversation stands, as it is admitted: model, window, state of its turn."""
+"""`/status`: the state of a conversation; and the texts about a model that `/usage` shares."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
 
-from agent.messages import count, listed, quoted
-from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
-from gateway.commands.status_figures import (
-    StatusFacts,
-    context_text,
-    crowding_text,
-    firing_text,
-    outcome_text,
-)
+import structlog
+
+from agent.context.meter import TokenMeter
+from agent.context_engine import ContextEngine, Limits
+from agent.messages import ChatMessage, count, listed, quoted
+from agent.models.factory import choices
+from agent.safety.redaction import printable
+from agent.turn.state import Agent
+from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult, StatusFacts
+from gateway.context.prompts import Prompts
+from gateway.context.window import ContextParts, standing, summaries_text
 from gateway.storage.conversation import conversations, questions
-from gateway.storage.conversation.questions import Question
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import history, usage
 from gateway.storage.reports.history import Status
+from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import ContextFill
 from gateway.storage.schema import iso_time
+
+log = structlog.get_logger()
+
+KNOWN = 32
+"""Models whose figures are cached, each with a window that may shrink."""
 
 
 @Command("status", "show the state of this conversation", IMMEDIATE, 60, urgent=True)
 def show_status(context: CommandContext) -> CommandResult:
-    """Return how the conversation stands, and what its turn waits for."""
+    """Describe the conversation, and the questions that its turn waits for."""
     conn, conversation_id = context.conn, context.conversation
     model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
     status = history.status(conn, conversation_id)
-    waits_for = [_waits_for(each) for each in questions.pending(conn, conversation_id)]
+    waits_for = [
+        f"`/approve {each.id}` or `/deny {each.id}` for `{each.tool}`"
+        if each.kind == "approval"
+        else f"question {each.id}"
+        for each in questions.pending(conn, conversation_id)
+    ]
     text = status_text(status, standing, model, waits_for)
-    # Troubles are the operator's business, and nobody's in a group.
+    # Troubles are for owners alone, and not for a group.
     troubles = alerts.found(conn) if context.is_owner and context.is_private else []
     return CommandResult(text + troubles_text(troubles))
-
-
-def _waits_for(question: Question) -> str:
-    if question.kind == "approval":
-        return f"`/approve {question.id}` or `/deny {question.id}` for `{question.tool}`"
-    return f"question {question.id}"
 
 
 def status_text(
     status: Status, standing: ContextFill, model: StatusFacts, asked: Sequence[str] = ()
 ) -> str:
-    """Return the answer to `/status`.
-
-    Args:
-        asked: What the turn waits for, in words; nothing where it does not wait.
-    """
+    """Return the answer to `/status`; `asked` are questions that the turn waits for, in words."""
     work = "working on an answer" if status.turn_running else "idle"
     if asked:
         work = f"waiting for an answer: {', '.join(asked)}"
@@ -72,7 +77,7 @@ def status_text(
 
 
 def troubles_text(open_ones: Sequence[Alert]) -> str:
-    """Return what an owner reads of troubles below; empty where there is none."""
+    """Return the troubles for an owner; empty if there are none."""
     if not open_ones:
         return ""
     lines = [f"- {quoted(each.text)}, since {iso_time(each.since)}" for each in open_ones]
@@ -80,9 +85,124 @@ def troubles_text(open_ones: Sequence[Alert]) -> str:
 
 
 def _model_text(standing: ContextFill, model: StatusFacts) -> str:
-    """Return the model, whether it was chosen here, and who answered last if another one did."""
+    """Return the model, whether it was chosen here, and the model of the last answer."""
     last = standing.answered_by
     notes = ["chosen here"] if model.chosen else []
     notes += [f"the chosen {quoted(model.gone)} is no longer configured"] if model.gone else []
     notes += [f"last answer by {last}"] if last and last != model.name else []
     return f"{model.name} ({'; '.join(notes)})" if notes else model.name
+
+
+def status_facts(
+    agent: Agent, context: ContextParts, prompts: Prompts, tools_off: str
+) -> Callable[[str | None], StatusFacts]:
+    """Return a function that returns the current figures of a chosen model; None: the default."""
+    known = choices(agent.models)
+
+    @lru_cache(maxsize=KNOWN)
+    def within(chosen: str | None, limits: Limits) -> StatusFacts:
+        return _facts(agent.preferring(chosen), context, prompts, limits)
+
+    def facts(chosen: str | None) -> StatusFacts:
+        if chosen is not None and chosen not in known:
+            return replace(facts(None), gone=chosen)
+        limits = context.limits_for(agent.preferring(chosen))
+        summaries = summaries_text(standing(context.summariser))
+        return replace(
+            within(chosen, limits),
+            chosen=chosen is not None,
+            summaries=printable(summaries),
+            tools_off=tools_off,
+        )
+
+    return facts
+
+
+def _facts(agent: Agent, context: ContextParts, prompts: Prompts, limits: Limits) -> StatusFacts:
+    model = agent.models[0]
+    # The first report of a conversation adds its own prompt.
+    prompt = ChatMessage(role="system", content=prompts.typical(agent).text)
+    engine = context.make_engine(limits)
+    return StatusFacts(
+        name=model.name,
+        window_tokens=limits.context_length,
+        threshold_tokens=_fires_at(engine) if context.enabled else None,
+        engine=engine.name,
+        fixed_tokens=TokenMeter(model.name, agent.tools.schemas).fixed_tokens(prompt),
+        compresses=context.enabled,
+    )
+
+
+def _fires_at(engine: ContextEngine) -> int | None:
+    tokens = engine.get_status().get("threshold_tokens")
+    if isinstance(tokens, int | float) and tokens is not True and 1 <= tokens < inf:
+        return int(tokens)
+    return None
+
+
+def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[str, ...]:
+    """Return the warnings of a start.
+
+    Args:
+        missing_guards: Plugins that could not be loaded and may exist to forbid calls.
+    """
+    found = [
+        f"The plugin {name} could not be loaded (`parley logs --event plugin_unavailable`): tools"
+        " that touch the world are refused until it is, or is taken out of plugins.enabled"
+        for name in missing_guards
+    ]
+    if crowded := crowding_text(model):
+        log.warning(
+            "prompt_leaves_little_room",
+            model=model.name,
+            fixed_tokens=model.fixed_tokens,
+            window_tokens=model.window_tokens,
+        )
+        found.append(f"Prompt and tools: {crowded}; fewer tools or a larger window help")
+    return tuple(found)
+
+
+def context_text(standing: ContextFill, model: StatusFacts) -> str:
+    """Describe how full the window is."""
+    tokens, source = standing.tokens, standing.source
+    share = tokens / model.window_tokens
+    return f"{tokens:,} of {model.window_tokens:,} tokens ({share:.0%}), {source}"
+
+
+def crowding_text(model: StatusFacts) -> str | None:
+    """Say that prompt and tools leave little room; None if they leave enough."""
+    room_tokens = model.threshold_tokens or model.window_tokens
+    if model.fixed_tokens * 2 <= room_tokens:
+        return None
+    return f"{model.fixed_tokens:,} of {room_tokens:,} tokens, which leaves little room"
+
+
+def firing_text(model: StatusFacts) -> str:
+    """Describe the compaction threshold."""
+    if not model.compresses:
+        return f"switched off (engine {model.engine})"
+    if model.threshold_tokens is None:
+        return f"when the engine {model.engine} asks for it"
+    return f"from {model.threshold_tokens:,} tokens on (engine {model.engine})"
+
+
+def outcome_text(outcome: str) -> str:
+    """Describe how a turn ended."""
+    return _ENDINGS.get(outcome, outcome).replace("_", " ")
+
+
+_ENDINGS = {
+    "final_text": "answered",
+    "provider_failed": "no model answered",
+    "spend_limit": "budget used up",
+}
+
+
+def tokens_text(spent: Spent) -> str:
+    """Describe the tokens of calls, with the part from the prompt cache."""
+    usage = spent.usage
+    written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+    kinds = [f"{usage.cache_read_tokens:,} from the cache ({spent.hit_ratio or 0:.0%})"]
+    if written:
+        kinds.append(f"{written:,} into it")
+    return f"{usage.prompt_tokens:,} tokens in, {', '.join(kinds)}; {usage.output_tokens:,} out"

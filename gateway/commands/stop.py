@@ -1,7 +1,7 @@
-"""`/stop`: ends the answer in progress, drops what waits, and withdraws open questions.
+"""`/stop`: ends the answer in progress, drops queued messages, and withdraws open questions.
 
-It counts for everything up to its own place in the inbox, also where the process ends before the
-turn has noticed: the conversation's row says up to where it was stopped.
+It applies to everything before it in the inbox, also if the process ends before the turn notices:
+the conversation's row stores the place.
 """
 
 from adapters.messages import MessageRef
@@ -13,15 +13,15 @@ from gateway.storage.reports import history
 
 @Command("stop", "stop the current answer and drop queued messages", IMMEDIATE, 20, urgent=True)
 def stop(context: CommandContext) -> CommandResult:
-    """Stop all that stands before the command in its conversation."""
+    """Stop everything before the command in its conversation."""
     conn, conversation_id = context.conn, context.conversation
-    # Both are read before anything changes: they say what there was to stop.
+    # Before anything changes: the answer says what was stopped.
     waiting = inbox.queued(conn, conversation_id)
     was_running = history.status(conn, conversation_id).turn_running
     dropped = inbox.cancel_queued(conn, conversation_id)
     conversations.stop_upto(conn, conversation_id, context.seq)
     if questions.cancel(conn, conversation_id):
-        # The turn that waited has to be ended.
+        # The waiting turn has to end.
         conversations.make_ready(conn, conversation_id)
     address = context.message.address
     return CommandResult(
@@ -32,11 +32,7 @@ def stop(context: CommandContext) -> CommandResult:
 
 
 def stop_text(*, was_running: bool, dropped: int) -> str:
-    """Return the answer to `/stop`.
-
-    Args:
-        dropped: How many messages waited.
-    """
+    """Return the answer to `/stop`; `dropped` is the number of messages that waited."""
     if not was_running and not dropped:
         return "There is nothing to stop."
     text = "Stopped." if was_running else "Nothing was running."

@@ -1,4 +1,4 @@
-"""`/usage`: what a conversation took and cost, and what its sender has left today."""
+"""`/usage`: tokens and cost of a conversation, and what its sender has left today."""
 
 import math
 from collections.abc import Mapping
@@ -8,14 +8,15 @@ from agent.messages import count, listed
 from agent.money.costs import cost_usd, format_usd
 from agent.usage import Prices, Usage
 from gateway.agent_ports.budgets import ROUNDING_USD, today
-from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
-from gateway.commands.status_figures import (
+from gateway.commands.registry import (
+    IMMEDIATE,
+    Command,
+    CommandContext,
+    CommandResult,
     MoneyRules,
     StatusFacts,
-    context_text,
-    firing_text,
-    tokens_text,
 )
+from gateway.commands.status import context_text, firing_text, tokens_text
 from gateway.storage.conversation import conversations
 from gateway.storage.reports import spending, usage
 from gateway.storage.reports.spending import Spent, Where
@@ -24,7 +25,7 @@ from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 
 @Command("usage", "show the tokens and the cost of this conversation", IMMEDIATE, 70)
 def show_usage(context: CommandContext) -> CommandResult:
-    """Return the conversation's figures, and its sender's spending of this day."""
+    """Show the conversation's figures, and its sender's spending of this day."""
     conn, conversation_id, money = context.conn, context.conversation, context.services.money
     model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
@@ -46,9 +47,9 @@ def usage_text(
     """Return the answer to `/usage`.
 
     Args:
-        standing: How the view stands now.
-        own: What the sender has spent today, in all conversations.
-        by_all_usd: What everybody has; only asked for where there is a budget for all.
+        standing: The current view.
+        own: Costs of the sender today, in all conversations.
+        by_all_usd: Costs of all senders today; 0 without a budget for all.
     """
     lines = {
         "Context": context_text(standing, model),
@@ -85,27 +86,23 @@ def _spent_text(spent: Spent) -> str:
 
 
 def _cache_text(report: UsageReport, money: MoneyRules) -> str:
-    """Return how much caching saved and could save; empty if that is not known."""
-    saved_usd = saved_by_cache_usd(report.models, money.prices)
-    least = _least_text(report.compared)
-    return "; ".join(filter(None, (_saved_text(saved_usd) if saved_usd else "", least)))
-
-
-def _least_text(found: Spent) -> str:
-    """Return how close the bill came to the least possible; empty if that is not known."""
-    ratio, calls = found.least_ratio, count(found.compared_calls, "call")
-    if ratio is None:
-        return ""
-    return f"billed {ratio:.2f} \N{MULTIPLICATION SIGN} the least possible over the last {calls}"
+    """Describe how much caching saved and could save; empty if that is not known."""
+    saved_usd, parts = saved_by_cache_usd(report.models, money.prices), list[str]()
+    if saved_usd and saved_usd > 0:
+        parts.append(f"saved {format_usd(saved_usd)} so far")
+    elif saved_usd:
+        parts.append(f"cost {format_usd(-saved_usd)} more than it saved so far")
+    least = report.compared
+    if least.least_ratio is not None:
+        times = f"{least.least_ratio:.2f} \N{MULTIPLICATION SIGN} the least possible"
+        parts.append(f"billed {times} over the last {count(least.compared_calls, 'call')}")
+    return "; ".join(parts)
 
 
 def saved_by_cache_usd(models: Mapping[str, Spent], prices: Mapping[str, Prices]) -> float | None:
-    """Return what the same calls would have cost more without prompt caching.
+    """Return what prompt caching saved; None if the price of a model is not known.
 
-    Negative where writing cost more than reading saved.
-
-    Returns:
-        None where the price of any of the models is not known.
+    Negative if writing cost more than reading saved.
     """
     saved_usd = 0.0
     for name, spent in models.items():
@@ -119,24 +116,18 @@ def saved_by_cache_usd(models: Mapping[str, Spent], prices: Mapping[str, Prices]
     return saved_usd
 
 
-def _saved_text(saved_usd: float) -> str:
-    if saved_usd < 0:
-        return f"cost {format_usd(-saved_usd)} more than it saved so far"
-    return f"saved {format_usd(saved_usd)} so far"
-
-
 def _today_text(own: Spent, by_all_usd: float, money: MoneyRules) -> str:
-    """Return what was spent, and what is left: never more than the budget for all gives."""
+    """Describe what was spent, and what is left within the budget for all."""
     spent, limit_usd = own.cost, money.sender_daily_usd
     left_of_all_usd = math.inf if money.daily_usd is None else money.daily_usd - by_all_usd
     if limit_usd is not None:
         spent += f" of {format_usd(limit_usd)}"
-    # Sums of many floats: a budget that is used up may look open by a billionth.
+    # Sums of floats: a used up budget may look open by a billionth.
     if left_of_all_usd <= ROUNDING_USD:
         return f"{spent}; today's budget for everybody is used up"
     if limit_usd is None:
         return spent
     left_usd = max(limit_usd - own.usd, 0.0)
     text = f"{spent}, {format_usd(left_usd)} left"
-    # What everybody together may still spend is the operator's business: no amount is shown.
+    # The amount left for all is for the operator alone.
     return text if left_usd <= left_of_all_usd else f"{text}, but less for everybody together"

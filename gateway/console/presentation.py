@@ -20,7 +20,7 @@ from agent.money.costs import format_usd
 from agent.safety.redaction import printable
 from agent.spans import reference_of
 from gateway.access.web_door import called
-from gateway.commands.status_figures import outcome_text
+from gateway.commands.status import outcome_text
 from gateway.storage.conversation.attachments import size_text
 from gateway.storage.reports.spending import Spent
 

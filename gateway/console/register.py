@@ -27,7 +27,7 @@ from aiohttp import web
 from adapters.door import Visitor
 from adapters.registry import BUILT_IN
 from agent.plugins.registry import Plugins
-from gateway.commands.status_figures import MoneyRules, StatusFacts
+from gateway.commands.registry import MoneyRules, StatusFacts
 from gateway.findings.report import Examination
 from gateway.http.server import Health
 from gateway.reload.operator import Operator

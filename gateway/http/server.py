@@ -24,7 +24,7 @@ from adapters.door import OWNER
 from adapters.messages import Address, OutgoingFile
 from adapters.web.guard import NOT_STORED, Guard, answer_to
 from adapters.web.requests import Refusal
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.registry import StatusFacts
 from gateway.errors import GatewayError, StorageError
 from gateway.findings.report import Examination, is_ready
 from gateway.http.connections import (

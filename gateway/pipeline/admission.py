@@ -25,9 +25,10 @@ from gateway.commands.registry import (
     AnyCommand,
     CommandContext,
     CommandServices,
+    MoneyRules,
     Parsed,
+    StatusFacts,
 )
-from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.session_keys import GroupSessions, address_key, session_key, sole_sender
 from gateway.settings.tree import AttachmentSettings, GroupRule, QueueSettings
 from gateway.storage.conversation import attachments, conversations, questions, turn_journal

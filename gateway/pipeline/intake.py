@@ -26,7 +26,7 @@ from gateway.access.policy import Owners
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
 from gateway.commands.approvals import ReplyOutcome
-from gateway.commands.status_figures import MoneyRules, StatusFacts
+from gateway.commands.registry import MoneyRules, StatusFacts
 from gateway.errors import StorageError
 from gateway.pipeline import notices
 from gateway.pipeline.admission import Admissions, Admitted, IntakeRules

@@ -27,8 +27,7 @@ from agent.errors import (
 from agent.models.base import ChatModel
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
-from gateway.commands.registry import menu
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.registry import StatusFacts, menu
 from gateway.errors import SettingsError
 from gateway.findings.finding import Configured
 from gateway.http.server import ChatHistory

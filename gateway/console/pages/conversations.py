@@ -17,7 +17,7 @@ from adapters.registry import by_name
 from agent.messages import ChatMessage, decode
 from agent.view.view import ViewPlan
 from gateway.agent_ports.budgets import day_of
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.registry import StatusFacts
 from gateway.console import presentation, register
 from gateway.console.presentation import short
 from gateway.console.register import HOME, Ask, Missing, Result, Shown, address, listed, older, page

@@ -11,7 +11,7 @@ from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.platform import DiscordSettings
 from adapters.discord.render import render
 from gateway.access.policy import Access
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.registry import StatusFacts
 from gateway.pipeline.intake import GatewayIntake, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.signals import Wakeups

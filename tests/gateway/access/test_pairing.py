@@ -26,7 +26,7 @@ from gateway.access.pairing import (
 from gateway.access.policy import Access
 from gateway.access.web_door import WebDoor
 from gateway.commands import pair, registry
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.registry import StatusFacts
 from gateway.errors import NotFound
 from gateway.pipeline.admission import Admissions, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings

@@ -8,7 +8,7 @@ import pytest
 
 from agent.money.cache_simulator import CacheRules
 from agent.usage import FREE, Prices, Usage
-from gateway.commands.status_figures import MoneyRules, StatusFacts
+from gateway.commands.registry import MoneyRules, StatusFacts
 from gateway.commands.usage import saved_by_cache_usd, usage_text
 from gateway.storage import schema
 from gateway.storage.reports.spending import Spent

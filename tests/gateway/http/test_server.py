@@ -28,7 +28,7 @@ from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.settings import AgentSettings
 from gateway.access import web_door
 from gateway.app import assembled
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.registry import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
 from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer, Port
 from gateway.pipeline import notices
