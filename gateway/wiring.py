@@ -25,6 +25,7 @@ from agent.context_engine import Limits
 from agent.errors import ModelError
 from agent.models.base import ChatModel, can_be_key
 from agent.models.factory import build_models, resolve_provider
+from agent.models.providers import KEY_VARIABLES
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.network import UnusableEnvironment
@@ -63,7 +64,7 @@ from gateway.logging.setup import log_path, refuse_unwritable
 from gateway.pipeline.intake import IntakeRules
 from gateway.replicas.other_replicas import SharedChats
 from gateway.replicas.replica import AccountLeases, Replica, tell_of
-from gateway.settings.loading import KEY_VARIABLES, redactor_of
+from gateway.settings.loading import redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
 from gateway.storage.database import Database, DatabaseServer, location_of

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from agent.models.base import ChatModel
 from agent.models.catalog import DEFAULT_NAMES, reasons
 from agent.models.openai.mode import OFFICIAL_URL, is_official
+from agent.models.providers import provider_of
 from agent.settings import ModelSettings, Provider
 from agent.usage import is_claude
 
@@ -52,7 +53,7 @@ def resolve_provider(settings: ModelSettings) -> Provider:
     if settings.provider != "auto":
         return settings.provider
     if keys := _keys(settings):
-        claude = _text(keys[0]).startswith("sk-ant-") or is_claude(settings.name or "")
+        claude = provider_of(_text(keys[0])) == "anthropic" or is_claude(settings.name or "")
         return "anthropic" if claude else "openai"
     return "openai" if settings.base_url else "offline"
 

@@ -24,7 +24,7 @@ from gateway.settings.loading import Loaded, home_of
 from gateway.setup import questions
 from gateway.setup.checks import check_accounts, check_model
 from gateway.setup.draft import (
-    PROVIDERS,
+    CHOICES,
     Answers,
     Keeping,
     Target,
@@ -185,7 +185,7 @@ class _Wizard:
         say("\nThe model that answers", "bold")
         if now.origins["model.provider"] != "default":
             say(f"  now: {model.provider} ({now.origins['model.provider']})", "dim")
-        for number, words in enumerate(PROVIDERS.values(), start=1):
+        for number, words in enumerate(CHOICES.values(), start=1):
             say(f"  {number}  {words}")
         while (provider := self._choice()) is not None:
             given = _answers_to(questions.of_provider(provider, now))
@@ -195,11 +195,11 @@ class _Wizard:
 
     @staticmethod
     def _choice() -> str | None:
-        known = [*PROVIDERS]
+        known = [*CHOICES]
         while text := _ask("Which one (number or name)"):
             if text.isdecimal() and 1 <= int(text) <= len(known):
                 return known[int(text) - 1]
-            if text.lower() in PROVIDERS:
+            if text.lower() in CHOICES:
                 return text.lower()
             say(f"  a number from 1 to {len(known)}")
         return None

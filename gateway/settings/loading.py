@@ -17,6 +17,7 @@ import platformdirs
 import structlog
 from pydantic import SecretStr, ValidationError
 
+from agent.models.providers import KEY_VARIABLES, provider_of
 from agent.safety.redaction import MASK, Redactor, is_telling
 from agent.settings import AuxiliaryModelSettings, ModelSettings, ReferencedSecret
 from gateway.errors import SettingsError
@@ -353,22 +354,13 @@ def _with_providers(
     return settings.model_copy(update=update), origins
 
 
-# In the order in which provider `auto` looks for them.
-KEY_VARIABLES = {
-    "anthropic": "ANTHROPIC_API_KEY",
-    "openai": "OPENAI_API_KEY",
-    "openrouter": "OPENROUTER_API_KEY",
-    "nous": "NOUS_API_KEY",
-}
-
-
 def _decide(
     block: ModelSettings | AuxiliaryModelSettings, environ: Mapping[str, str], name: str
 ) -> tuple[str, str]:
     if block.base_url:
         return "openai", f"{name}.base_url"
     if key := block.api_key or next(iter(block.api_keys), None):
-        return _by_shape(key.get_secret_value()), f"{name}.api_key"
+        return provider_of(key.get_secret_value()) or "openai", f"{name}.api_key"
     for provider, variable in KEY_VARIABLES.items():
         if _given(environ, variable):
             return provider, variable
@@ -383,9 +375,3 @@ def key_variable(provider: str, environ: Mapping[str, str] | None = None) -> str
 
 def _given(environ: Mapping[str, str], variable: str) -> bool:
     return bool(environ.get(variable, "").strip())
-
-
-def _by_shape(key: str) -> str:
-    if key.startswith("sk-ant-"):
-        return "anthropic"
-    return "openrouter" if key.startswith("sk-or-") else "openai"

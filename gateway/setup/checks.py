@@ -19,6 +19,7 @@ from agent.errors import (
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel, ModelRequest
 from agent.models.factory import build_model
+from agent.models.providers import PROVIDERS, provider_of
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
 from gateway.settings.tree import Settings
@@ -29,22 +30,6 @@ QUESTION = "Answer with the one word: ready"
 ANSWER_TOKENS = 512
 """Models that think before they answer need some; all others stop after a word."""
 SHOWN_CHARS = 40
-KEYS_AT = {
-    "anthropic": "https://console.anthropic.com/settings/keys",
-    "openai": "https://platform.openai.com/api-keys",
-    "openrouter": "https://openrouter.ai/settings/keys",
-}
-CREDIT_AT = {
-    "anthropic": "https://console.anthropic.com/settings/billing",
-    "openai": "https://platform.openai.com/settings/organization/billing",
-    "openrouter": "https://openrouter.ai/settings/credits",
-}
-_KEY_SHAPES = {
-    "sk-ant-": "Anthropic's key",
-    "sk-or-": "OpenRouter's key",
-    "sk-": "OpenAI's key",
-}
-"""In this order: the last one begins the others, too."""
 
 
 class _Unread:
@@ -93,7 +78,8 @@ async def _asked(model: ChatModel) -> Checked:
 
 def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
     """Return what a failed question means; the texts of models hold no key."""
-    credit_at, keys_at = CREDIT_AT.get(model.provider, ""), KEYS_AT.get(model.provider, "")
+    facts = PROVIDERS.get(model.provider)
+    credit_at, keys_at = (facts.credit_at, facts.keys_at) if facts else ("", "")
     outcome: Outcome = "refused"
     match failure:
         case CreditUsedUp():
@@ -143,5 +129,5 @@ def mixed_up(text: str, platform: str = "", key: str = "") -> str:
     """
     if told := registry.other_owner(text, platform, key):
         return told
-    shapes = (words for shape, words in _KEY_SHAPES.items() if text.startswith(shape))
-    return next(shapes, "") if platform else ""
+    provider = provider_of(text) if platform else None
+    return f"{PROVIDERS[provider].owner}'s key" if provider else ""

@@ -24,7 +24,7 @@ Keeping = Literal["yaml", "files", "env"]
 """Where secrets are kept: in parley.yaml, in a file each beside it, or in the environment."""
 OWN_SERVER = "server"
 """What a set-up calls a server of one's own that speaks OpenAI's API."""
-PROVIDERS = {
+CHOICES = {
     "anthropic": "Anthropic (Claude)",
     "openai": "OpenAI",
     "openrouter": "OpenRouter",

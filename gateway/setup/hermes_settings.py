@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from agent.models.providers import KEY_VARIABLES
 from agent.safety.redaction import Redactor
-from gateway.settings.loading import KEY_VARIABLES
 from gateway.settings.references import is_reference
 from gateway.settings.tree import Settings
 from gateway.setup.hermes_home import HermesHome, Line

@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 from adapters.registry import BUILT_IN, Platform, platforms
 from agent.models.catalog import DEFAULT_NAMES
+from agent.models.providers import PROVIDERS
 from gateway.errors import GatewayError, SettingsError
 from gateway.settings.loading import Loaded, key_variable
-from gateway.setup.checks import KEYS_AT, check_account, check_model, mixed_up
-from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
+from gateway.setup.checks import check_account, check_model, mixed_up
+from gateway.setup.draft import CHOICES, OWN_SERVER, Answers, Target
 from gateway.supervision.start_checks import Checked
 
 MODEL = "model"
 OFFLINE = "offline"
-EXAMPLES = {"openrouter": "anthropic/claude-sonnet-5.5", OWN_SERVER: "llama3.3"}
 LOCAL_URL = "http://127.0.0.1:11434/v1"
 """Where Ollama listens."""
-NAMELESS = tuple(name for name in PROVIDERS if name not in {OFFLINE, OWN_SERVER, *DEFAULT_NAMES})
+NAMELESS = tuple(name for name in CHOICES if name not in {OFFLINE, OWN_SERVER, *DEFAULT_NAMES})
 """Providers with many models, none of which is the usual one."""
 
 
@@ -77,6 +77,7 @@ def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
     """Return the questions for the model of a provider: its server, key and name."""
     if provider == OFFLINE:
         return ()
+    facts = PROVIDERS.get(provider)
     address = SetupQuestion("model.base_url", "Its address", "the address", default=LOCAL_URL)
     key = SetupQuestion(
         "model.api_key",
@@ -84,10 +85,10 @@ def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
         "the key of the model",
         is_secret=True,
         default=key_variable(provider),
-        found_at=KEYS_AT.get(provider, ""),
+        found_at=facts.keys_at if facts else "",
     )
     same = now.settings.model.name if now.settings.model.provider == provider else None
-    usual = same or DEFAULT_NAMES.get(provider) or EXAMPLES.get(provider, "")
+    usual = same or DEFAULT_NAMES.get(provider) or (facts.example if facts else "llama3.3")
     name = SetupQuestion("model.name", "Model", "the model", default=usual)
     return (address, key, name) if provider == OWN_SERVER else (key, name)
 
@@ -116,10 +117,10 @@ def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: L
     Raises:
         SettingsError: There is no such provider, or it needs the name of a model.
     """
-    if provider not in PROVIDERS:
+    if provider not in CHOICES:
         raise SettingsError("Please choose a provider.")
     if provider in NAMELESS and not given.get("name", "").strip():
-        raise SettingsError(f"{PROVIDERS[provider]} has no default model; please name one.")
+        raise SettingsError(f"{CHOICES[provider]} has no default model; please name one.")
     chosen = "openai" if provider == OWN_SERVER else provider
     is_other = chosen != now.settings.model.provider
     answers.values["model.provider"] = chosen

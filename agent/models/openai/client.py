@@ -16,6 +16,7 @@ from agent.models.draft import AnswerDraft, CallDraft, readable
 from agent.models.openai.mode import OFFICIAL_URL, Negotiation, Quirks, is_official
 from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
+from agent.models.providers import PROVIDERS
 from agent.models.wire import arguments_in, field_in, parse_object, text_in, tokens_in, usd_in
 from agent.network import in_words
 from agent.settings import ModelSettings
@@ -34,10 +35,7 @@ _STOP_REASONS: dict[str, StopReason] = {
 _BROKEN_CALL = "function_call_filter"
 """Gemini's end of an answer with an unreadable call. Source: answers that users quote in issues,
 e.g. "function_call_filter: MALFORMED_FUNCTION_CALL"."""
-_PRESETS = {
-    "openrouter": "https://openrouter.ai/api/v1",
-    "nous": "https://inference-api.nousresearch.com/v1",
-}
+_PRESETS = {name: facts.base_url for name, facts in PROVIDERS.items() if facts.base_url}
 
 # In order: the loaded window before the possible one. A model's training window is not the
 # server's. Source: the answers that the servers' projects document.

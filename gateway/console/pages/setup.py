@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from adapters.registry import by_name
 from agent.models.factory import resolve_provider
 from agent.models.offline import OfflineModel
+from agent.models.providers import PROVIDERS
 from gateway.console.pages.system import told
 from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, StorageError
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.references import is_reference, references_in
 from gateway.settings.tree import Settings
-from gateway.setup.checks import KEYS_AT
-from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
+from gateway.setup.draft import CHOICES, OWN_SERVER, Answers, Target
 from gateway.setup.questions import (
     MODEL,
     NAMELESS,
@@ -56,11 +56,11 @@ async def _forms(ask: Ask, refused: str = "") -> Shown:
         "setup.html",
         {
             "needs_model": is_without_model(settings, ask.inside.settings),
-            "providers": {name: words for name, words in PROVIDERS.items() if name != DEMO},
-            "nameless": [PROVIDERS[name] for name in NAMELESS],
+            "providers": {name: words for name, words in CHOICES.items() if name != DEMO},
+            "nameless": [CHOICES[name] for name in NAMELESS],
             "filled": {name: ask.form.get(name, "") for name in ("provider", "name", "base_url")},
             "own_server": OWN_SERVER,
-            "keys_at": KEYS_AT,
+            "keys_at": {name: each.keys_at for name, each in PROVIDERS.items() if each.keys_at},
             "platforms": [
                 {"title": each.title, "name": each.name, "questions": of_platform(each)}
                 for each in platforms_asked_about()
