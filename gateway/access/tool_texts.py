@@ -81,10 +81,7 @@ def choices(text: ToolText) -> tuple[Choice, ...]:
     """Return the buttons below it."""
     if len(revealed(text.held.text)) > SHOWN_CHARS:
         return ()
-    return (
-        Choice("Approve", f"/mcp approve {text.id}"),
-        Choice("Deny", f"/mcp deny {text.id}"),
-    )
+    return (Choice("Approve", f"/mcp approve {text.id}"), Choice("Deny", f"/mcp deny {text.id}"))
 
 
 def list_text(texts: Sequence[ToolText]) -> str:

@@ -422,11 +422,7 @@ def sign_in_address(page: str, secret: str) -> str:
 
 
 def new_link(
-    conn: Connection,
-    name: str = OWNER.name,
-    life_s: float = LINK_S,
-    by: str = "",
-    secret: str = "",
+    conn: Connection, name: str = OWNER.name, life_s: float = LINK_S, by: str = "", secret: str = ""
 ) -> NewLink:
     """Make a link that signs a user in; on record with who asked for it.
 
@@ -517,11 +513,7 @@ def revoke(conn: Connection, which: str, by: str = COMMAND_LINE) -> SignedOut:
 
 
 def _put_on_record(
-    conn: Connection,
-    kind: AuditKind,
-    name: str,
-    detail: dict[str, str | int | None],
-    by: str,
+    conn: Connection, kind: AuditKind, name: str, detail: dict[str, str | int | None], by: str
 ) -> None:
     audit_log.append(conn, AuditEntry(kind, by=by, subject=name, detail=detail))
 

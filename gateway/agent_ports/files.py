@@ -26,12 +26,7 @@ from gateway.errors import StorageError
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
 from gateway.storage.conversation import attachments
-from gateway.storage.conversation.attachments import (
-    AwaitedFile,
-    parts_of,
-    size_text,
-    too_large,
-)
+from gateway.storage.conversation.attachments import AwaitedFile, parts_of, size_text, too_large
 from gateway.storage.conversation.message_content import look_at
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database

@@ -131,7 +131,7 @@ class Journal:
 
     Attributes:
         turn: As it stands: its session changes with every compaction.
-        ahead: Has summaries written ahead of need.
+        ahead: Has summaries written ahead of need; None for a child, which ends before.
         spending: The budgets that the turn's calls count for.
         tell_user: Shows a notice in the chat, once a turn for each kind.
         in_flight: The call that is under way, as it would be booked if it were cut off now.
@@ -140,7 +140,7 @@ class Journal:
 
     database: Database
     turn: Turn
-    ahead: SummariesAhead
+    ahead: SummariesAhead | None
     spending: TurnSpending
     tell_user: Callable[[str], Awaitable[None]]
     in_flight: ModelCall | None = None
@@ -225,11 +225,12 @@ class Journal:
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""
-        return await self.ahead.ready(self.turn.session.id)
+        return await self.ahead.ready(self.turn.session.id) if self.ahead else None
 
     def prepare(self) -> None:
         """Have one written."""
-        self.ahead.ask(self.turn.session, self.turn.sender)
+        if self.ahead is not None:
+            self.ahead.ask(self.turn.session, self.turn.sender)
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         """Tell the user."""

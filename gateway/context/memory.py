@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from sqlalchemy import Connection
@@ -40,15 +39,6 @@ MAX_WAITING = 1_000
 """Turns whose end plugins are still to be told; what comes on top of them is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A turn that has ended; `answer` is empty where there was none."""
-
-    turn: Turn
-    outcome: str
-    answer: str
-
-
 class Recall:
     """Asks and tells plugins for all turns."""
 
@@ -68,7 +58,7 @@ class Recall:
         self._database = database
         self._plugins = plugins
         self._access = access
-        self._waiting: asyncio.Queue[Finished] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[tuple[Turn, str, str]] = asyncio.Queue(MAX_WAITING)
 
     async def notes(self, conversation_id: int) -> tuple[Sequence[SourcedText], Collection[Origin]]:
         """Return what memory providers know about the waiting question, and what taints of it.
@@ -109,25 +99,29 @@ class Recall:
             read.update(*sessions.held_by(conn, known.values()).values())
         return tainting(conn, self._access, read)
 
-    def finished(self, ended: Finished) -> None:
-        """Tell plugins and the reader later that a turn was committed; returns at once."""
+    def finished(self, turn: Turn, outcome: str, answer: str) -> None:
+        """Tell plugins and the reader later that a turn was committed; returns at once.
+
+        Args:
+            answer: Empty for none.
+        """
         if self.reader is not None:
-            self.reader.hear(ended.turn)
+            self.reader.hear(turn)
         if not (self._plugins.providers or self._plugins.having("turn_finished")):
             return
         try:
-            self._waiting.put_nowait(ended)
+            self._waiting.put_nowait((turn, outcome, answer))
         except asyncio.QueueFull:
-            log.warning("plugins_not_told", turn=ended.turn.id, reason="too many turns wait")
+            log.warning("plugins_not_told", turn=turn.id, reason="too many turns wait")
 
     async def run(self) -> None:
         """Tell plugins, one turn after another, until cancelled; what waits then is lost."""
         while True:
-            ended = await self._waiting.get()
+            turn, outcome, answer = await self._waiting.get()
             try:
-                await self._tell(ended)
+                await self._tell(turn, outcome, answer)
             except StorageError as exc:
-                log.warning("plugins_not_told", turn=ended.turn.id, reason=str(exc))
+                log.warning("plugins_not_told", turn=turn.id, reason=str(exc))
             finally:
                 self._waiting.task_done()
 
@@ -135,16 +129,27 @@ class Recall:
         """Return when all plugins have been told everything."""
         await self._waiting.join()
 
-    async def _tell(self, ended: Finished) -> None:
-        rights = await self._database.read(rights_of_turn, self._access, ended.turn)
-        may_act = rights.may_act
-        exchange = _exchange(ended, rights.scope)
-        event = _event(ended, exchange, may_act=may_act)
-        remembered = self._plugins.providers if may_act and exchange.answer else ()
+    async def _tell(self, turn: Turn, outcome: str, answer: str) -> None:
+        rights = await self._database.read(rights_of_turn, self._access, turn)
+        conversation, address = turn.lease.conversation, turn.lease.address
+        own = (message for message in turn.messages if not message.get("synthetic", False))
+        question = next((text_of(message) for message in own if message["role"] == "user"), "")
+        exchange = Exchange(question, answer, rights.scope, str(conversation), str(turn.id))
+        event = {
+            "conversation": exchange.conversation,
+            "turn": exchange.turn,
+            "scope": exchange.scope,
+            "platform": address.platform,
+            "account": address.account,
+            "outcome": outcome,
+            "question": question,
+            "answer": answer,
+            "may_act": rights.may_act,
+        }
+        remembered = self._plugins.providers if rights.may_act and answer else ()
+        trace = trace_of(conversation, turn.first_seq)
         with structlog.contextvars.bound_contextvars(
-            conversation=ended.turn.lease.conversation,
-            turn=ended.turn.id,
-            trace=trace_of(ended.turn.lease.conversation, ended.turn.first_seq),
+            conversation=conversation, turn=turn.id, trace=trace
         ):
             async with asyncio.TaskGroup() as group:
                 for plugin in self._plugins.having("turn_finished"):
@@ -199,25 +204,3 @@ async def _told(tell: Callable[..., Awaitable[object]], *arguments: object) -> N
     """Tell a plugin something; if it fails, the call has logged it."""
     with suppress(PluginFailed):
         await tell(*arguments)
-
-
-def _exchange(ended: Finished, scope: str) -> Exchange:
-    own = (message for message in ended.turn.messages if not message.get("synthetic", False))
-    question = next((text_of(message) for message in own if message["role"] == "user"), "")
-    conversation = str(ended.turn.lease.conversation)
-    return Exchange(question, ended.answer, scope, conversation, str(ended.turn.id))
-
-
-def _event(ended: Finished, exchange: Exchange, *, may_act: bool) -> dict[str, Any]:
-    address = ended.turn.lease.address
-    return {
-        "conversation": exchange.conversation,
-        "turn": exchange.turn,
-        "scope": exchange.scope,
-        "platform": address.platform,
-        "account": address.account,
-        "outcome": ended.outcome,
-        "question": exchange.question,
-        "answer": exchange.answer,
-        "may_act": may_act,
-    }

@@ -60,11 +60,7 @@ class Preparations:
     """Writes one summary for each segment that asks, at most once at a time."""
 
     def __init__(
-        self,
-        database: Database,
-        agent: Agent,
-        parts: ContextParts,
-        budgets: Budgets,
+        self, database: Database, agent: Agent, parts: ContextParts, budgets: Budgets
     ) -> None:
         """Prepare for nothing yet.
 

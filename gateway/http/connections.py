@@ -121,10 +121,7 @@ class Connections:
             # Its own descriptor is above the limit, whoever goes in its place.
             if waiting is None or reason == "descriptors":
                 log.warning(
-                    "connection_refused",
-                    reason=reason,
-                    address=address,
-                    limit=descriptors.limit(),
+                    "connection_refused", reason=reason, address=address, limit=descriptors.limit()
                 )
                 return False
             log.warning("connection_displaced", reason=reason, address=waiting.address)

@@ -66,11 +66,10 @@ TRIES: tuple[Window, ...] = ("tries", "all tries")
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """What decides about an update; all of it fixed at start but the figures of the model.
+    """What decides about an update.
 
     Attributes:
-        model: Returns what is said about the model that was chosen, None for the default, as it is
-            now.
+        model: Returns the figures of the chosen model, None for the default, as they are now.
     """
 
     access: Access
@@ -90,12 +89,12 @@ class Facts:
         said: The message as a command.
         most: Messages that may wait in a conversation.
         place: Its conversation, locked, or that of the question it replies to; None for a new one.
-        known: Whether it was admitted before.
+        known: It was admitted before.
         rule: Of its group; None in a direct chat.
-        in_thread: Whether the bot has a conversation in the thread where it was written.
+        in_thread: The bot has a conversation in the thread where it was written.
         full: The limits that have no room for it.
-        code: What it is worth as the first owner's code; None if it is not a code.
-        may_ask: Whether its sender, a stranger, gets a code now.
+        code: As the first owner's code; None if it is not a code.
+        may_ask: Its sender, a stranger, gets a code now.
         fate: What became of the message that it edits.
         answers: The question that it answers in plain words.
         quota: What its sender is told of a quota that is used up.
@@ -122,14 +121,12 @@ class Facts:
 
 
 Outside = Literal["duplicate", "ignored", "noted", "denied", "turned away"]
-"""What enters no conversation as a message of its own. noted: said to others, and told with the
-next answer. denied, turned away: of a stranger; of the second the key is kept, and it may get a
-reply."""
+"""noted: said to others, and told with the next answer. denied, turned away: of a stranger; of the
+second the key is kept, and it may get a reply."""
 Entered = Literal[
     "bound", "refused", "command", "unknown command", "unchanged", "reworded", "answer", "queued"
 ]
-"""bound: the first owner's code. unchanged, reworded: an edit. answer: in plain words, to a
-question."""
+"""bound: the first owner's code. unchanged, reworded: an edit. answer: in words, to a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,6 @@ class Decision:
         message: As it is kept.
         text: What its sender is told; None for nothing, or for what a command says.
         counts: The limits that it uses up.
-        otherwise: What becomes of one that is to be noted where no conversation listens.
         happened: What is logged once it is committed.
     """
 
@@ -149,7 +145,6 @@ class Decision:
     facts: Facts
     text: str | None = None
     counts: tuple[Window, ...] = ()
-    otherwise: Literal["ignored", "denied"] = "ignored"
     happened: Kind | None = None
 
 
@@ -160,7 +155,7 @@ def decide(message: InboundMessage, facts: Facts) -> Decision:
     elif message.kind == "edit":
         decision = _edited(message, facts)
     elif not _is_for_bot(message, facts):
-        decision = _noted(message, facts, "ignored")
+        decision = _overheard(message, facts, "ignored")
     elif facts.code == "right" and not facts.code_refused:
         decision = Decision("bound", message, facts, pairing.OWNER_BOUND, happened="bound")
     elif facts.role == "stranger":
@@ -189,7 +184,7 @@ def _edited(message: InboundMessage, facts: Facts) -> Decision:
 def _turned_away(message: InboundMessage, facts: Facts) -> Decision:
     """A stranger's message: in a direct chat they get the code with which an owner lets them in."""
     if message.addressed != "direct":
-        return _noted(message, facts, "denied")
+        return _overheard(message, facts, "denied")
     away = Decision("turned away", message, facts, counts=("strangers",))
     if facts.may_ask:
         return replace(away, happened="requested")
@@ -250,14 +245,14 @@ def _limit(facts: Facts) -> Window | None:
     return "urgent" if command is not None and command.urgent else "messages"
 
 
-def _noted(
+def _overheard(
     message: InboundMessage, facts: Facts, otherwise: Literal["ignored", "denied"]
 ) -> Decision:
-    """What was said to others is noted where the operator wants that."""
+    """What was said to others is noted if the operator wants that."""
     told, rule = _with_files(_with_unread(message)), facts.rule
     if rule is None or not rule.context or not told.text.strip() or "overheard" in facts.full:
         return Decision(otherwise, message, facts)
-    return Decision("noted", told, facts, counts=("overheard",), otherwise=otherwise)
+    return Decision("noted", told, facts, counts=("overheard",))
 
 
 def _is_for_bot(message: InboundMessage, facts: Facts) -> bool:
@@ -387,7 +382,10 @@ class Admissions:
                 return _again(conn, message, decision.facts.said)
             case "noted":
                 noted = overheard.hear(conn, message)
-                return Admitted(Admission("noted" if noted else decision.otherwise, noted))
+                # One that is for the bot is a stranger's.
+                is_ours = _is_for_bot(message, decision.facts)
+                unheard = Admission("denied" if is_ours else "ignored")
+                return Admitted(Admission("noted", noted) if noted else unheard)
             case "turned away":
                 return self._turn_away(conn, decision)
             case _:
@@ -547,7 +545,9 @@ class Admissions:
                 admission, marks=((question, "failed"),) if revised == "emptied" else ()
             )
         seq, wake = overheard.note(conn, place.id, message, "edit"), set[int]()
-        if fate is not None and _is_answered(fate) and message.text.strip():
+        # A message that was itself an answer has no turn.
+        was_taken = fate is not None and fate.kind == "message" and fate.state == "done"
+        if fate is not None and was_taken and fate.outcome and message.text.strip():
             # Offered once until there is another turn.
             key = f"edit:{place.id}:{fate.seq}:{overheard.newest_turn(conn, place.id)}"
             again = (Choice(ASK_AGAIN, f"/retry {fate.seq}"),)
@@ -622,11 +622,6 @@ def _is_asked_again(message: InboundMessage, facts: Facts) -> bool:
     is_over = is_over or (fate.state == "done" and fate.outcome in turn_journal.NO_ANSWER)
     told = _with_unread(message).text
     return is_over and told != fate.text and bool(told.strip())
-
-
-def _is_answered(fate: Fate) -> bool:
-    """Whether a turn has answered a message; one that was itself an answer has none."""
-    return fate.kind == "message" and fate.state == "done" and fate.outcome is not None
 
 
 def _in_short(message: InboundMessage) -> InboundMessage:

@@ -22,13 +22,11 @@ from agent.ports import Delegated, ModelCall
 from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn, wrap_up
 from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
-from agent.view.view import Summary
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.context.parts import TurnParts
 from gateway.context.prompts import child_base
 from gateway.errors import StorageError
 from gateway.storage.conversation import delegates, sessions
-from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 
@@ -36,14 +34,14 @@ log = structlog.get_logger()
 
 AT_ONCE = 3
 """Children of one turn that run at the same time; others wait."""
-NOT_FOR_CHILDREN = frozenset({
+NOT_FOR_CHILDREN = frozenset((
     "clarify",
     "delegate_task",
     "memory",
     "send_file",
     "skill_manage",
     "todo",
-})
+))
 """A child asks nobody, has no children, keeps no notes and shows nothing."""
 MAX_ITERATIONS = 30
 MAX_TOKENS = 400_000
@@ -89,7 +87,7 @@ class TurnDelegates:
             LeaseLost, TurnCancelled: As for the journal.
         """
         async with self.places:
-            database, agent = self.parts.shared.database, self._child_agent()
+            database, agent = self.parts.shared.database, _child_of(self.agent)
             base = child_base(agent)
             child = await database.write(delegates.open_child, self.turn, call_id, task, base)
             if isinstance(child, Delegated):
@@ -106,19 +104,15 @@ class TurnDelegates:
                 ),
                 closing(self.parts.shared.budgets.for_sender(child.sender)) as spending,
             ):
-                journal = Journal(database, child, _NoneAhead(), spending, _tell_nobody)
+                journal = Journal(database, child, None, spending, _tell_nobody)
                 return await _Child(self.parts, agent, self.context, journal).run()
 
-    def _child_agent(self) -> Agent:
-        """Return the agent as it is in a child; its time is watched from outside."""
-        changes = {
-            "max_iterations": MAX_ITERATIONS,
-            "max_turn_tokens": MAX_TOKENS,
-            "max_turn_s": None,
-        }
-        settings = self.agent.settings.model_copy(update=changes)
-        tools = self.agent.tools.changed(without=NOT_FOR_CHILDREN)
-        return replace(self.agent, tools=tools, settings=settings)
+
+def _child_of(agent: Agent) -> Agent:
+    """Return the agent as it is in a child; its time is watched from outside."""
+    limits = {"max_iterations": MAX_ITERATIONS, "max_turn_tokens": MAX_TOKENS, "max_turn_s": None}
+    settings = agent.settings.model_copy(update=limits)
+    return replace(agent, tools=agent.tools.changed(without=NOT_FOR_CHILDREN), settings=settings)
 
 
 @dataclass(slots=True)
@@ -164,7 +158,7 @@ class _Child:
         return result
 
     async def _outcome(self) -> tuple[list[ChatMessage], TurnEnd]:
-        """Return what is to be committed: an answer, or why there is none."""
+        """Return what is committed: an answer, or why there is none."""
         if self.journal.turn.attempt > MOST_ATTEMPTS:
             return [], TurnEnd("failed", error="the process ended whenever it was worked on")
         try:
@@ -181,11 +175,7 @@ class _Child:
         return [result.message] if result.message else [], TurnEnd(result.outcome, result.call)
 
     async def _result(self) -> TurnResult | None:
-        """Return what the child answers, or what it says of its work when its time is up.
-
-        Returns:
-            None where it did not even say that in time.
-        """
+        """Return the child's answer, or what it says of its work when its time is up; else None."""
         result = await self._within(WORK_SHARE * MAX_S, run_turn)
         if result is not None:
             return result
@@ -197,17 +187,11 @@ class _Child:
         return await self._within((1 - WORK_SHARE) * MAX_S, partial(wrap_up, limit=OUT_OF_TIME))
 
     async def _within(self, seconds: float, work: Work) -> TurnResult | None:
-        """Work on the turn as its records have it; None where that takes longer."""
-        context = self.parts.mind.context
-        scope = child_timeout(seconds)
+        """Work on the turn as its records have it; None if that takes longer."""
+        attempt, scope = self.parts.mind.context.attempt, child_timeout(seconds)
+        begun = attempt(self.agent, self.journal, self, self._tools, _tell_nobody)
         try:
-            async with (
-                scope,
-                context.attempt(self.agent, self.journal, self, self._tools, _tell_nobody) as (
-                    state,
-                    ports,
-                ),
-            ):
+            async with scope, begun as (state, ports):
                 return await work(state, self.agent, ports)
         except TimeoutError:
             if not scope.expired():
@@ -219,31 +203,16 @@ class _Child:
         turn, parent = self.journal.turn, self.parent
         own = await self.parts.toolkit().for_turn(turn, planner.engine, self.agent.tools)
         # What a child has read its parent reads in its report, and the other way round in its task.
-        read = parent.rights.read
+        read, hooks = parent.rights.read, parent.services.hooks
         read.origins |= own.rights.read.origins
+        rights = replace(parent.rights, scope=own.scope, read=replace(read))
+        services = replace(own.services, hooks=hooks, notebook=None, delegates=None)
         return replace(
-            own,
-            rights=replace(parent.rights, scope=own.scope, read=replace(read)),
-            workspace=parent.workspace,
-            files=None,
-            services=replace(
-                own.services, hooks=parent.services.hooks, notebook=None, delegates=None
-            ),
+            own, rights=rights, workspace=parent.workspace, files=None, services=services
         )
 
     async def _cut_off(self) -> ModelCall | None:
         return await cut_off(self.journal.in_flight, self.text, self.agent.models)
-
-
-class _NoneAhead:
-    """`gateway.agent_ports.journal.SummariesAhead`: a child ends before they would be of use."""
-
-    def ask(self, _session: Session, _sender: str) -> None:
-        """Have none written."""
-
-    async def ready(self, _session_id: int) -> Summary | None:
-        """Return None."""
-        return None
 
 
 async def _tell_nobody(_what: object) -> None:

@@ -1,14 +1,10 @@
 """Delivery: sends the rows of the outbox to their platform, in order, until they are shown.
 
-A conversation has a task only while it has unsent rows. One chat that cannot be reached delays no
-other; turns do not wait for sends. What cannot be shown is tried for `RETRY_FOR_S`, also
-where nobody knows whether it was shown. Then it is given up (`Burials`): the row becomes a dead
-letter (`parley dead-letters`), and in the same transaction its chat and the owners get a row of
-their own, one for each trouble and not one for each row. A notice that cannot be delivered is
-dropped, and nobody is told of that: so a chat that blocks the bot costs one more request, and one
-that only refuses this message is not left without a word.
-
-Of several replicas each sends what is its own (gateway/storage/queue/sending.py).
+A conversation has a task only while it has unsent rows: one chat that cannot be reached delays no
+other. What cannot be shown is tried for `RETRY_FOR_S`. Then it becomes a dead letter (`Burials`),
+and in the same transaction its chat and the owners get a row of their own, one for each trouble. A
+notice that cannot be delivered is dropped: a chat that blocks the bot costs one more request. Of
+several replicas each sends what is its own (gateway/storage/queue/sending.py).
 """
 
 import asyncio
@@ -83,11 +79,7 @@ class Burial:
 
 @dataclass(frozen=True, slots=True)
 class Burials:
-    """Makes dead letters and tells of them; part of the caller's transaction.
-
-    Args:
-        owners: Who is told, beside the chat.
-    """
+    """Makes dead letters and tells their chats and owners; part of the caller's transaction."""
 
     owners: Owners
 
@@ -158,9 +150,8 @@ class _Line:
     """A conversation with unsent rows.
 
     Attributes:
-        again: Something new came since the rows were last looked at.
-        due_at: When its first row is due by the event loop's clock, whatever is done to the
-            database's; known only where this process put it off.
+        again: Something new came since the rows were last read.
+        due_at: When its first row is due by the event loop's clock, if this process put it off.
         flawed: The row whose sending raised what it should not, by its seq.
         flaws: How often it did.
         by: The replica that sends it; None where no other one could.
@@ -177,9 +168,6 @@ class Delivery:
     """Sends what the outbox holds for the adapters of this process.
 
     Args:
-        replica: This process; under the id that it has when it begins to send a row.
-        traffic: Told what went out and what failed.
-        burials: What is done about a message that is given up.
         links: Have the secrets that are put into links when they are sent.
     """
 
@@ -249,12 +237,12 @@ class Delivery:
         await self._idle.wait()
 
     def _note_idle(self) -> None:
-        """Tell `wait_idle` when nothing is left; before the first sweep nobody knows that."""
+        """Wake `wait_idle` when nothing is left; before the first sweep that is not known."""
         if self._swept and not self._lines and self._waiting.empty():
             self._idle.set()
 
     async def _drain(self, conversation_id: int) -> None:
-        """Send a conversation's rows until there is none, also those that come meanwhile."""
+        """Send a conversation's rows, also those that come meanwhile."""
         line = self._lines[conversation_id]
         if self._replica.is_shared:
             FENCE.set(lambda: self._replica.holds(line.by))
@@ -273,7 +261,7 @@ class Delivery:
         self._note_idle()
 
     async def _send_all(self, conversation_id: int) -> None:
-        """Send a conversation's rows, in order, until a look or a receipt finds no other."""
+        """Send a conversation's rows, in order."""
         due = await self._next_due(conversation_id)
         # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
@@ -289,12 +277,12 @@ class Delivery:
                 due = following
 
     async def _next_due(self, conversation_id: int) -> Due | None:
-        """Return the first row that this replica is to send, and remember as whom it does."""
+        """Return the first row that this replica must send, and note as whom it does."""
         by = self._lines[conversation_id].by = self._replica.shared_id
         return await self._database.write(sending.next_due, conversation_id, by)
 
     async def _deliver(self, due: Due) -> Receipt | None:
-        """Send one row when its time has come; None where nothing was shown now."""
+        """Send one row when its time has come; None if nothing was shown now."""
         if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
             # At most as long as this process wanted that, whatever is done to the clock since.
             due_at = self._lines[due.message.conversation].due_at
@@ -314,7 +302,7 @@ class Delivery:
         return receipt
 
     async def _send(self, due: Due) -> Receipt | None:
-        """Hand one row to its platform; None where it is not known to be shown."""
+        """Hand one row to its platform; None if it is not known to be shown."""
         message = due.message
         complete = await self._completed(due)
         adapter = self._adapters[due.account]
@@ -354,7 +342,7 @@ class Delivery:
         return replace(message, payload=shown, file=file)
 
     async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Receipt | None:
-        """Take the buttons off a question, best effort: no answer waits for that for long."""
+        """Take the buttons off a question, best effort."""
         if not withdrawal.message_ref:
             await self._leave_buttons(due, "the question is not shown")
             return None
@@ -465,7 +453,7 @@ class Delivery:
         return False
 
     async def _fail(self, due: Due, reason: str) -> None:
-        """Take note that an adapter raised what it should not; at last its row is given up.
+        """Count what an adapter should not have raised; at last its row is given up.
 
         Until then the row is in doubt: the message may have been shown before that.
         """
@@ -486,7 +474,7 @@ class Delivery:
         self._told(due, burial)
 
     def _told(self, due: Due, burial: Burial) -> None:
-        """Send what a burial has said elsewhere; the row's own conversation is being sent now."""
+        """Send what a burial said elsewhere; the row's own conversation is being sent now."""
         for conversation_id in burial.told - {due.message.conversation}:
             self.notify(conversation_id)
 

@@ -73,25 +73,25 @@ class GatewayIntake:
         self.rules = rules
 
     def take(self, rules: IntakeRules) -> None:
-        """Have what comes in from now on be decided by other rules."""
+        """Use other rules for what comes in from now on."""
         if rules.access.settings.rate_per_min != self._rate_per_min:
             self._rate_per_min = rules.access.settings.rate_per_min
             self._pairing.limits.take(self._rate_per_min)
         self.rules = rules
 
     def facts(self, chosen: str | None) -> StatusFacts:
-        """Return what is said about the model that was chosen, None for the default, as it is."""
+        """Return the figures of the chosen model, None for the default, as they are now."""
         return self.rules.model(chosen)
 
     def money(self) -> MoneyRules:
-        """Return what is known about money, as it is."""
+        """Return the rules of money as they are now."""
         return self.rules.money
 
     async def accept(
         self, updates: Sequence[Update], *, cursors: Sequence[Cursor] = ()
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
-        batch = _Admissions(
+        batch = _Batch(
             [each for each in updates if isinstance(each, InboundMessage)],
             cursors,
             [each for each in updates if isinstance(each, Poison)],
@@ -108,7 +108,7 @@ class GatewayIntake:
                 await asyncio.sleep(pause_s)
         return [done for each in batch.alone() for done in await self._commit_alone(each)]
 
-    async def _commit_alone(self, one: "_Admissions") -> list[Admission]:
+    async def _commit_alone(self, one: "_Batch") -> list[Admission]:
         """Commit one piece of a batch, or put it into quarantine with the reason."""
         try:
             return await self._commit(one)
@@ -121,8 +121,8 @@ class GatewayIntake:
             await self._commit(one.as_poison(why))
             return [Admission("ignored", told=notices.SET_ASIDE) for _ in one.messages]
 
-    async def _commit(self, batch: "_Admissions") -> list[Admission]:
-        """Commit a batch, and do what follows from it."""
+    async def _commit(self, batch: "_Batch") -> list[Admission]:
+        """Commit a batch and do what follows from it."""
         began = time.time()
         cleaned = [_cleaned(message) for message in batch.messages]
         admitted = await self._database.write(self._admit_all, cleaned, batch)
@@ -204,7 +204,7 @@ class GatewayIntake:
             self._wakeups.outbox(conversation_id)
 
     def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
-        """Return what the move of these cursors is fenced with; nothing where one process is alone.
+        """Return the fences for the move of these cursors; none if one process is alone.
 
         What a platform pushes to any replica moves none, and needs no lease.
         """
@@ -213,11 +213,10 @@ class GatewayIntake:
         # "platform:account", and behind that whatever the platform has several of.
         sources = {tuple(cursor.source.split(":", 2)[:2]) for cursor in cursors}
         accounts = sorted(each for each in sources if len(each) == 2)
-        fences = [self._accounts.fence(*account) for account in accounts]
-        return [each for each in fences if each is not None]
+        return [fence for each in accounts if (fence := self._accounts.fence(*each)) is not None]
 
     def _admit_all(
-        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Admissions"
+        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Batch"
     ) -> list[Admitted]:
         for held in beside.fences:
             leases.fence_receiving(conn, held)
@@ -252,7 +251,7 @@ class GatewayIntake:
 
 
 @dataclass(frozen=True, slots=True)
-class _Admissions:
+class _Batch:
     """What is committed in one transaction."""
 
     messages: Sequence[InboundMessage] = ()
@@ -261,29 +260,23 @@ class _Admissions:
     moves: Sequence[Move] = ()
     fences: Sequence[ReceivingFence] = ()
 
-    def alone(self) -> "list[_Admissions]":
+    def alone(self) -> "list[_Batch]":
         """Return a batch of its own for each piece, the cursors last: they confirm the others."""
         return [
-            *(_Admissions(moves=[each], fences=self.fences) for each in self.moves),
-            *(_Admissions(poison=[each], fences=self.fences) for each in self.poison),
-            *(_Admissions([each], fences=self.fences) for each in self.messages),
-            *(_Admissions(cursors=[each], fences=self.fences) for each in self.cursors),
+            *(_Batch(moves=[each], fences=self.fences) for each in self.moves),
+            *(_Batch(poison=[each], fences=self.fences) for each in self.poison),
+            *(_Batch([each], fences=self.fences) for each in self.messages),
+            *(_Batch(cursors=[each], fences=self.fences) for each in self.cursors),
         ]
 
-    def as_poison(self, reason: str) -> "_Admissions":
+    def as_poison(self, reason: str) -> "_Batch":
         """Return what goes into quarantine in place of these pieces."""
         kept = [
-            *(
-                Poison(arrivals.source_of(each), each.dedupe_key, each.raw, reason)
-                for each in self.messages
-            ),
-            *(Poison(each.source, f"cursor:{each.position}", "", reason) for each in self.cursors),
-            *(
-                Poison(f"{each.platform}:{each.account}", f"move:{each.chat}", "", reason)
-                for each in self.moves
-            ),
+            *((arrivals.source_of(each), each.dedupe_key, each.raw) for each in self.messages),
+            *((each.source, f"cursor:{each.position}", "") for each in self.cursors),
+            *((f"{each.platform}:{each.account}", f"move:{each.chat}", "") for each in self.moves),
         ]
-        return _Admissions(poison=kept, fences=self.fences)
+        return _Batch(poison=[Poison(*each, reason) for each in kept], fences=self.fences)
 
 
 def _recorded(message: InboundMessage, admission: Admission, began: float) -> str | None:

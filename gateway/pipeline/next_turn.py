@@ -59,7 +59,7 @@ class TurnStarter:
             counts: Whether it counts as an attempt to resume a turn.
 
         Returns:
-            None where `take` does not get hold of it.
+            None if `take` does not get hold of it.
         """
         # A stop that came before this is in the rows, and must not end the turn behind it.
         shared, mind = self.parts.shared, self.parts.mind
@@ -89,8 +89,8 @@ class TurnStarter:
         """Make a dead letter of what `start` fails at, and tell its chat.
 
         Returns:
-            The turn; None where nothing waits any more. A turn that its user has stopped is no dead
-            letter: the caller has to end it.
+            The turn; None if nothing waits any more. A turn that its user has stopped is not a dead
+            letter: the caller must end it.
         """
         # Asked here: the thread that writes knows no recorder.
         seed = spans.seed_here()
@@ -102,19 +102,14 @@ class TurnStarter:
 
 
 def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) -> None:
-    """Tell everybody who waits for it that a turn is a dead letter now."""
-    wakeups.outbox(turn.lease.conversation)
+    """Notify those who wait for a turn that it is a dead letter."""
+    here = turn.lease.conversation
+    wakeups.outbox(here)
     wakeups.mark(turn, "failed")
     # What could not begin has bound nothing that would name it.
-    here = turn.lease.conversation
     trace = spans.trace_of(here, turn.first_seq)
     log.error(
-        "turn_buried",
-        attempts=attempts,
-        error=error,
-        conversation=here,
-        turn=turn.id,
-        trace=trace,
+        "turn_buried", attempts=attempts, error=error, conversation=here, turn=turn.id, trace=trace
     )
 
 
@@ -123,11 +118,11 @@ class NextStep:
     """What a conversation does next.
 
     Attributes:
-        lease: The right to work on it, which was given back where there is no turn.
-        turn: The turn to run; None where nothing can be answered yet.
+        lease: The right to work on it, which was given back if there is no turn.
+        turn: None if nothing can be answered yet.
         carried_out: The commands before it, which have been replied to.
-        goes_on: Whether the turn had begun before.
-        stuck: Whether there is no turn although work is ready, which no other claim would change.
+        goes_on: The turn had begun before.
+        stuck: There is no turn although work is ready, which no other claim would change.
     """
 
     lease: Lease
@@ -142,8 +137,7 @@ class NextTurn:
     """Decides what a leased conversation does next; part of the caller's transaction.
 
     Attributes:
-        base: Returns what requests begin with, by the model that was chosen for the conversation.
-        renderers: How the platform of each account shows text.
+        base: Returns what requests begin with, by the model chosen for the conversation.
     """
 
     queue: QueueSettings
@@ -163,13 +157,11 @@ class NextTurn:
     ) -> NextStep | None:
         """Return the next turn, and the commands before it, which have been replied to.
 
-        A turn that waits for a person waits on, and so does what stands behind it.
+        A turn that waits for a person waits on, and so does what comes behind it.
 
         Args:
-            conn: The writing connection.
-            conversation_id: The conversation, which is locked first.
             take: Gets hold of the conversation, or returns None, and nothing is done.
-            recalled: What is told beside the question of a turn that begins (`memory_context`).
+            recalled: What is told with the question of a turn that begins (`memory_context`).
             origins: What taints a turn that reads it.
             counts: Whether it counts as an attempt to resume a turn.
         """
@@ -254,11 +246,7 @@ class NextTurn:
         return None
 
     def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float, title: str) -> bool:
-        """Begin a new lineage where `sessions.reset` says so; messages stay as they are.
-
-        Returns:
-            Whether it has.
-        """
+        """Begin a new lineage if `sessions.reset` says so; return whether it did."""
         if self.sessions.reset == "none":
             return False
         first_seq = sessions.active(conn, lease.conversation).plan.first_seq

@@ -82,11 +82,7 @@ CallState = ToolStatus | Literal["running", "waiting"]
 
 
 class ToolLines:
-    """The calls of a turn, as they are shown.
-
-    Args:
-        redact: Takes what is secret out of a text.
-    """
+    """The calls of a turn, as they are shown; `redact` takes what is secret out of a text."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
@@ -129,14 +125,11 @@ def _hint(raw: str, redact: Callable[[str], str]) -> str:
     found: Any = next((values[key] for key in _TELLING if values and values.get(key)), "")
     if not isinstance(found, str):
         return ""
-    text = _one_line(masked_assignments(redact(found[:_READ_CHARS])))
-    return text if len(text) <= HINT_CHARS else text[: HINT_CHARS - 1].rstrip() + "…"
-
-
-def _one_line(text: str) -> str:
-    """Return a text on one line, without what is invisible and without the end of a code span."""
+    text = masked_assignments(redact(found[:_READ_CHARS]))
+    # On one line, without what is invisible and without the end of a code span.
     seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in text)
-    return " ".join(seen.replace("`", "'").split())
+    text = " ".join(seen.replace("`", "'").split())
+    return text if len(text) <= HINT_CHARS else text[: HINT_CHARS - 1].rstrip() + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +140,7 @@ class PreviewRows:
     turn: Turn
 
     async def announce(self, nonce: str) -> None:
-        """Store, durably, that a message with this nonce will be posted."""
+        """Store that a message with this nonce will be posted."""
         await self.database.write(turn_journal.announce_preview, self.turn, nonce)
 
     async def remember(self, ref: str) -> None:
@@ -167,12 +160,11 @@ class PreviewMessage(PreviewIntent):
     """One turn's preview.
 
     Args:
-        ref: The message's id, where an earlier attempt has stored it.
         nonce: Of a message that an earlier attempt has announced, and whose id is not known.
 
     Attributes:
-        ref: The platform's id of the message; None while there is none.
-        is_lost: It may stand in the chat, and the platform cannot say where.
+        ref: The platform's id of the message; None if there is none.
+        is_lost: It may be in the chat, and the platform cannot say where.
     """
 
     def __init__(
@@ -204,17 +196,17 @@ class PreviewMessage(PreviewIntent):
 
     @property
     def stands(self) -> bool:
-        """Whether something of it stands, or may stand, in the chat."""
+        """Whether it is, or may be, in the chat."""
         return self.ref is not None or self.is_lost
 
     async def shown_as(self, ref: str | None) -> None:
-        """Store under which id it is shown, where that is news."""
+        """Store the id under which it is shown, if that is new."""
         if ref is not None and ref != self.ref:
             self.ref, self._doubted = ref, None
             await self.rows.remember(ref)
 
     async def is_known(self) -> bool:
-        """Whether it can be shown, or shown anew; asks the platform where there is a doubt."""
+        """Whether it can be shown, or shown again; in doubt the platform is asked."""
         if self._doubted is not None:
             await self._look_up()
         return self._doubted is None and not self.is_lost
@@ -223,20 +215,16 @@ class PreviewMessage(PreviewIntent):
         """Know, at the end of a turn, what became of it: its id, none, or `is_lost`."""
         if self._doubted is None:
             return
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_UP_S):
-                await self._look_up_patiently()
-        except TimeoutError:
-            self._lose("the platform takes too long")
-
-    async def _look_up_patiently(self) -> None:
-        while self._doubted is not None:
-            delayed = await self._look_up()
-            if delayed is not None:
-                await asyncio.sleep(delayed.retry_after_s or RETRY_S)
+                delayed = await self._look_up()
+                while delayed is not None:
+                    await asyncio.sleep(delayed.retry_after_s or RETRY_S)
+                    delayed = await self._look_up()
+        self._lose("the platform takes too long")
 
     async def _look_up(self) -> SendDelayed | None:
-        """Ask the platform once; return why it cannot be said now."""
+        """Ask the platform once; return why it cannot say it now."""
         others = await self.rows.others()
         # A post that is on its way may be refused meanwhile.
         if (nonce := self._doubted) is None:
@@ -266,9 +254,7 @@ class PreviewMessage(PreviewIntent):
 
 
 class LiveAnswer:
-    """Shows one answer as it grows.
-
-    Implements `agent.models.base.TextSink` and `agent.ports.Progress`.
+    """Shows one answer as it grows: `agent.models.base.TextSink` and `agent.ports.Progress`.
 
     Args:
         question: What is answered, and where the answer will appear.
@@ -304,20 +290,17 @@ class LiveAnswer:
 
     def working(self, call: ToolCall) -> None:
         """Show that a call runs."""
-        self._set(call, "running")
+        self.worked(call, "running")
 
-    def worked(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
+    def worked(self, call: ToolCall, status: CallState) -> None:
         """Show what became of a call."""
-        self._set(call, status)
-
-    def _set(self, call: ToolCall, state: CallState) -> None:
         if self._lines is not None:
-            self._lines.set(call, state)
+            self._lines.set(call, status)
             self._changed.set()
 
     @property
     def status(self) -> str:
-        """What is shown of the tools, as markdown; "" for nothing."""
+        """The lines of the tools, as markdown; "" for none."""
         return self._lines.text if self._lines is not None else ""
 
     @asynccontextmanager
@@ -343,7 +326,7 @@ class LiveAnswer:
     async def _end(self, working: asyncio.Task[None], previews: asyncio.Task[None]) -> None:
         """Stop waiting for the adapter; no request is ended by that (`adapters.outbound`)."""
         self._ended.set()
-        # Wakes what waits for a change, so that it sees the end.
+        # So that what waits for a change sees the end.
         self._changed.set()
         working.cancel()
         await asyncio.wait([previews], timeout=LAST_PREVIEW_S)
@@ -366,11 +349,7 @@ class LiveAnswer:
                 text = "\n\n".join(part for part in (status, self.text) if part)
                 # Lines of tools change above the answer: then it does not only grow.
                 ref = await self._adapter.preview(
-                    self._question,
-                    text,
-                    self.message.ref,
-                    grows=not status,
-                    intent=self.message,
+                    self._question, text, self.message.ref, grows=not status, intent=self.message
                 )
                 await self.message.shown_as(ref)
 
@@ -383,19 +362,14 @@ class LiveAnswer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SHOW_AGAIN_S if self.status else None):
                     await self._changed.wait()
-            if await self._ends_within(self._adapter.preview_interval_s):
-                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._adapter.preview_interval_s):
+                    await self._ended.wait()
+                    break
             self._changed.clear()
             if self.text or self.status:
                 return True
         return False
-
-    async def _ends_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._ended.wait()
-        except TimeoutError:
-            return False
 
     @contextmanager
     def _best_effort(self) -> Iterator[None]:

@@ -20,7 +20,6 @@ from agent.turn.state import partial_text
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.commands import registry
 from gateway.commands.registry import TurnContext
-from gateway.context.memory import Finished
 from gateway.context.parts import TurnParts
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.pipeline import hygiene, notices
@@ -37,12 +36,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TurnToCommit:
-    """What is to be committed at the end of a turn.
-
-    Attributes:
-        text: What its chat is told; empty for nothing.
-        kind: Of the text: an answer, or that there is none.
-    """
+    """What is committed at the end of a turn; `text` is for its chat, of that `kind`."""
 
     text: str
     end: TurnEnd
@@ -110,7 +104,7 @@ class TurnRunner:
         _log_finished(turn, done.end, totals, started)
         if turn.command is None:
             answer = done.text if done.kind == "answer" else ""
-            shared.beside.recall.finished(Finished(turn, done.end.outcome, answer))
+            shared.beside.recall.finished(turn, done.end.outcome, answer)
         return totals.released
 
     async def _suspend(self, turn: Turn, chat: TurnChat) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -56,7 +56,7 @@ class TurnKit:
     """What turns are begun and run with: all of it is made of one state of the settings.
 
     Attributes:
-        places: How many turns may run at once: fewer than set if descriptors are few.
+        places: Turns that may run at once: fewer than set if descriptors are few.
     """
 
     starter: TurnStarter
@@ -69,11 +69,7 @@ class TurnKit:
 
 
 class Worker:
-    """Runs the turns of this replica.
-
-    Attributes:
-        replica: Who owns what is claimed; it may become another one, and then `drop` is called.
-    """
+    """Runs the turns of this replica; when that is registered anew, `drop` is called."""
 
     def __init__(
         self,
@@ -103,14 +99,14 @@ class Worker:
         self._passed_at: float | None = None
 
     def still_s(self) -> float:
-        """Return how long ago it has passed through its loop, in seconds; 0 while it does not run.
+        """Return the seconds since its last pass through the loop, 0 while it does not run.
 
         Each pass ends within `POLL_S` unless the database holds it up.
         """
         return 0.0 if self._passed_at is None else time.monotonic() - self._passed_at
 
     def take(self, kit: TurnKit) -> None:
-        """Have turns that begin from now on go by another kit."""
+        """Use another kit for the turns that begin from now on."""
         self._kit = kit
         self._slots.resize(kit.places)
         self.wake()
@@ -126,16 +122,13 @@ class Worker:
         return self._slots.running
 
     def notify(self, conversation_id: int) -> None:
-        """Hint that a conversation's inbox has something new."""
+        """Hint at something new in a conversation's inbox."""
         self._arrived[conversation_id] = time.monotonic()
         self._hinted[conversation_id] = None
         self._wake.set()
 
     async def drop(self) -> None:
-        """End all work: other replicas have it by now, and what is written of it here is refused.
-
-        It returns when the work has ended, or after `DROPPED_WITHIN_S`.
-        """
+        """End all work, for at most `DROPPED_WITHIN_S`: other replicas have it by now."""
         tasks = [service.task for service in self._serving.values() if service.task is not None]
         self._serving.clear()
         for each in tasks:
@@ -173,7 +166,7 @@ class Worker:
     def _serve_hinted(self, tasks: asyncio.TaskGroup) -> None:
         """Start a task for each conversation with new messages; it claims that with a turn.
 
-        They go through the line where there is no room, or somebody may stand in it before them.
+        They go through the line if there is no room, or if others may be in it before them.
         """
         for conversation_id in self._hinted:
             service = self._serving.get(conversation_id)
@@ -186,15 +179,15 @@ class Worker:
         self._hinted.clear()
 
     async def _serve_line(self, tasks: asyncio.TaskGroup) -> None:
-        """Claim what is ready, in order, and have it be served."""
+        """Claim what is ready, in order, and serve it."""
         self._looked = time.monotonic()
         room = self._room()
         self._full = room <= 0
         if self._full:
             return
         try:
-            claim, me = leases.claim, self.replica.id
-            claimed = await self._database.write(claim, me, room, self._accounts)
+            me, write = self.replica.id, self._database.write
+            claimed = await write(leases.claim, me, room, self._accounts)
         except StorageError as exc:
             log.warning("claim_failed", error=str(exc))
             return
@@ -209,7 +202,7 @@ class Worker:
         self._full = room <= 0
 
     def _room(self) -> int:
-        """Return how many more conversations may wait for their places."""
+        """Return the number of conversations that may wait for places."""
         if not self.replica.is_in:
             return 0
         # Of several replicas none takes what another one has a place for.
@@ -235,17 +228,23 @@ class Worker:
         conversation_id, delay_s = service.conversation, 0.0
         more = False
         try:
-            await self._run_turns(service)
+            # A busy conversation is left for the end of the line.
+            for _ in range(TURNS_PER_LEASE):
+                await self._settle(conversation_id)
+                if self._stopping or not await self._run_next(service):
+                    break
             self._failures.pop(conversation_id, None)
         except LeaseLost:
             log.warning("lease_lost", conversation=conversation_id)
         except Exception:
             log.exception("turn_failed", conversation=conversation_id)
-            delay_s = self._back_off(conversation_id)
+            failures = self._failures.get(conversation_id, 0)
+            self._failures[conversation_id] = failures + 1
+            delay_s = min(RETRY_AFTER_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
         try:
             if service.lease is not None:
-                release = leases.release
-                more = await self._database.write(release, service.lease, not_before_s=delay_s)
+                write = self._database.write
+                more = await write(leases.release, service.lease, not_before_s=delay_s)
         except StorageError as exc:
             # Still owned by this replica: the next claim returns it, and it is served again.
             log.warning("release_failed", conversation=conversation_id, error=str(exc))
@@ -257,21 +256,11 @@ class Worker:
             if more or self._full or service.hinted:
                 self.wake()
 
-    def _back_off(self, conversation_id: int) -> float:
-        failures = self._failures.get(conversation_id, 0)
-        self._failures[conversation_id] = failures + 1
-        return min(RETRY_AFTER_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
-
-    async def _run_turns(self, service: "Service") -> None:
-        """Run turns until nothing waits; a busy conversation is left for the end of the line."""
-        for _ in range(TURNS_PER_LEASE):
-            await self._settle(service.conversation)
-            if self._stopping or not await self._run_next(service):
-                return
-
     async def _run_next(self, service: "Service") -> bool:
         """Run the next turn once there is a place; return whether the lease is still held."""
-        async with self._place(service.conversation):
+        # A suspect is tried once in a life.
+        lasts_s = self.replica.trials.pop(service.conversation, None)
+        async with self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s):
             # A stop may have come during the wait for a place.
             if self._stopping:
                 return False
@@ -283,15 +272,10 @@ class Worker:
                 service.lease = None
             return not released
 
-    def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
-        """Return the place of a conversation's next turn; a suspect is tried once in a life."""
-        lasts_s = self.replica.trials.pop(conversation_id, None)
-        return self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s)
-
     async def _next_turn(self, service: "Service", kit: TurnKit) -> Turn | None:
         """Return the next turn; what cannot begin at several attempts in a row is given up.
 
-        Where there is none the lease was given back, or not had.
+        None if the lease was given back, or not had.
         """
         here = service.conversation
         while True:
@@ -302,8 +286,7 @@ class Worker:
             except Exception as exc:
                 if service.lease is None:
                     # The claim was rolled back with the beginning; it is made alone.
-                    take = self._taking(service)
-                    service.hold(await self._database.write(take))
+                    service.hold(await self._database.write(self._taking(service)))
                 lease = service.lease
                 failed = self._false_starts.get(here, 0) + 1
                 self._false_starts[here] = failed
@@ -319,7 +302,7 @@ class Worker:
             del self._false_starts[here]
 
     async def _begin(self, service: "Service", kit: TurnKit) -> Turn | None:
-        """Begin the next turn, the first one together with the claim; None where there is none."""
+        """Begin the next turn, if any; the first one together with the claim."""
         # What it was hinted at before is in the rows.
         service.hinted = False
         here = service.conversation
@@ -348,14 +331,14 @@ class Worker:
         return step.turn
 
     def _taking(self, service: "Service") -> Take:
-        """Return what gets hold of a conversation: its lease, or else a claim."""
+        """Return what gets hold of a conversation: its lease, or a claim."""
         if service.lease is not None:
             return partial(leases.look, lease=service.lease)
         claim = partial(leases.take, replica_id=self.replica.id, accounts=self._accounts)
         return partial(claim, conversation_id=service.conversation)
 
     async def _give_up(self, lease: Lease, reason: str, kit: TurnKit) -> bool:
-        """Give up what cannot begin; False where nothing waits any more."""
+        """Give up what cannot begin; False if nothing waits any more."""
         turn = await kit.starter.give_up(lease, reason)
         if turn is not None and turn.stopped:
             await kit.runner.run(turn)
@@ -421,8 +404,8 @@ class Service:
     """A conversation that a task serves.
 
     Attributes:
-        lease: None as long as it is not claimed, and once it was given back.
-        epoch: Of its lease, also once that was given back; None as long as it is not claimed.
+        lease: None before it is claimed, and once it was given back.
+        epoch: Of its lease, also once that was given back; None before it is claimed.
         hinted: Whether something new may not have been seen.
     """
 

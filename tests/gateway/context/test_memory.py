@@ -15,7 +15,7 @@ from agent.plugins.supervision import Caller
 from agent.prompt.system import SourcedText
 from gateway.access.policy import Access
 from gateway.context import memory as module
-from gateway.context.memory import MAX_RECALLED_CHARS, Finished, Recall, waiting_query
+from gateway.context.memory import MAX_RECALLED_CHARS, Recall, waiting_query
 from gateway.settings.tree import AccessSettings
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
@@ -172,10 +172,10 @@ def test_a_question_behind_a_command_is_asked(store: Store) -> None:
     assert query.text == "what now?"
 
 
-async def told(recall: Recall, *ended: Finished) -> None:
+async def told(recall: Recall, *ended: tuple[Turn, str, str]) -> None:
     """Have plugins be told of turns, to the end."""
     for each in ended:
-        recall.finished(each)
+        recall.finished(*each)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(recall.run())
         await recall.wait_idle()
@@ -192,7 +192,7 @@ async def test_an_exchange_is_stored_after_the_turn(database: Database) -> None:
     turn, memory = await a_turn(database), Memory()
     recall = Recall(database, with_providers(Memory(broken), memory), OWNER)
     with capture_logs() as logs:
-        await told(recall, Finished(turn, "final_text", "That."), Finished(turn, "empty", ""))
+        await told(recall, (turn, "final_text", "That."), (turn, "empty", ""))
     conversation = str(turn.lease.conversation)
     assert memory.exchanges == [
         Exchange("What?", "That.", "telegram:42", conversation, str(turn.id))
@@ -206,7 +206,7 @@ async def test_what_guests_say_is_not_stored(database: Database) -> None:
     seen: list[dict[str, Any]] = []
     hooks = active("hook", turn_finished=seen.append)
     plugins = Plugins((*with_providers(memory).loaded, hooks, active("bad", turn_finished=broken)))
-    await told(Recall(database, plugins, NOBODY), Finished(turn, "final_text", "That."))
+    await told(Recall(database, plugins, NOBODY), (turn, "final_text", "That."))
     assert memory.exchanges == []
     [event] = seen
     assert event == {
@@ -226,7 +226,7 @@ async def test_without_plugins_nothing_waits(database: Database) -> None:
     """There is nobody to be told."""
     told: list[object] = []
     recall = Recall(database, Plugins((active(pre_tool_call=told.append),)), OWNER)
-    recall.finished(Finished(await a_turn(database), "final_text", "That."))
+    recall.finished(await a_turn(database), "final_text", "That.")
     await recall.wait_idle()
     assert told == []
 
@@ -239,7 +239,7 @@ async def test_a_queue_that_is_full_drops_what_comes(
     turn, memory = await a_turn(database), Memory()
     recall = Recall(database, with_providers(memory), OWNER)
     with capture_logs() as logs:
-        await told(recall, Finished(turn, "final_text", "1"), Finished(turn, "final_text", "2"))
+        await told(recall, (turn, "final_text", "1"), (turn, "final_text", "2"))
     assert [each.answer for each in memory.exchanges] == ["1"]
     assert [each["event"] for each in logs] == ["plugins_not_told"]
 
@@ -250,5 +250,5 @@ async def test_trouble_with_the_disk_is_logged(database: Database) -> None:
     recall = Recall(database, with_providers(memory), OWNER)
     await database.close()
     with capture_logs() as logs:
-        await told(recall, Finished(turn, "final_text", "1"), Finished(turn, "final_text", "2"))
+        await told(recall, (turn, "final_text", "1"), (turn, "final_text", "2"))
     assert [each["event"] for each in logs] == ["plugins_not_told"] * 2
