@@ -1,7 +1,6 @@
 """The agent: models, tools and the loop of one turn. No database, no platform, no gateway.
 
-As a library (docs/library.md): what stands in `__all__` works on lists of chat messages in OpenAI's
-shape, without a gateway.
+`__all__` is a library for lists of chat messages in OpenAI's shape (docs/library.md).
 """
 
 from typing import TYPE_CHECKING
@@ -36,12 +35,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return a part of the library.
-
-    It is imported when it is asked for, and nothing beside what it needs: `parley --help` and the
-    helper processes import modules of this package too.
-    """
-    # Statements and no table of strings, so that mypy and import-linter see what is imported.
+    """Import a part of the library on its first use: `parley --help` needs none."""
+    # Statements and not a table of strings, so that mypy and import-linter see the imports.
     part: ModuleType
     match name:
         case "TokenCounter" | "estimate_tokens":
@@ -68,5 +63,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return what there is, so that shells and editors offer it before it is imported."""
+    """Return all names, so that shells and editors offer them before they are imported."""
     return sorted({*globals(), *__all__})

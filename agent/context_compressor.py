@@ -1,7 +1,7 @@
 """The default context engine: prune, find boundaries, summarise, assemble (read `compress`).
 
-Each phase is a pure function in agent/context/phases/. Only the summary asks a model; where it
-cannot, the extractor's summary takes its place and nothing is dropped.
+Each phase is a pure function in agent/context/phases/. Only the summary asks a model; if it cannot,
+the extractor's summary takes its place and nothing is dropped.
 """
 
 from collections.abc import Sequence
@@ -31,21 +31,20 @@ from agent.view.view import Entry, Summary, ViewPlan
 
 MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
-"""What stays verbatim when a person asks for a compaction: this share of the view, or so many
-messages if they are more."""
+"""When a person asks for a compaction this share of the view stays verbatim, or so many messages if
+they are more."""
 PRUNED_SHARE = 1.25
-"""A summary that is there is used where pruning alone would leave so many times as much: both move
-the prefix, and every later request reads what is left. Source: measured, docs/decisions/310."""
+"""A prepared summary is used if pruning alone would leave so many times as much: both move the
+prefix, and every later request reads what is left. Source: measured, docs/decisions/310."""
 GAP_SHARE = 0.25
-"""How much of what has come between a summary that was written ahead and the tail the extractor
-keeps."""
+"""Share that the extractor keeps of the messages between a prepared summary and the tail."""
 EXTRACT_SHARE = 0.24
-"""An extract, which cannot judge what matters, may take this share of the threshold, with a whole
-tail next to it. Source: measured, docs/performance.md."""
+"""An extract, which cannot judge, may take this share of the threshold, next to a whole tail.
+Source: measured, docs/performance.md."""
 HELD_SHARE = 0.8
-"""Earlier notes are thinned where they would take more of what is compacted."""
+"""Earlier notes are thinned if they would take a larger share of what is compacted."""
 LEAST_EXTRACT_TOKENS = 100
-"""In the smallest window, too: what it begins with takes half of that."""
+"""In the smallest window, too: its beginning takes half of that."""
 
 
 class ContextCompressor(ContextEngine):
@@ -56,17 +55,27 @@ class ContextCompressor(ContextEngine):
 
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:
-        """Write what a compaction would need now."""
-        return prepare_summary(request)
+        """Write the summary of what a compaction would cut now, or None if it would cut nothing."""
+        sizes = Sizes(request)
+        starts = list(starts_before(request.entries, protected_tail(request, sizes)))
+        found = find_boundaries(request, starts)
+        if found is None:
+            return None
+        # What is pinned now will not be when this is used.
+        cut = replace(found, pinned=())
+        return by_model(request, cut, budget_of(request, cut, sizes)).plan.summaries[0]
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Make the view smaller than its target; None where it is already, or nothing can go."""
+        """Make the view smaller than its target; None if it is already, or nothing can go."""
         if request.trigger == "manual":
             request = replace(request, limits=thorough(request))
         elif request.tokens <= target_tokens(request):
             return None
-        request = replace(request, prepared=fitting_prepared(request))
+        prepared, shown = request.prepared, request.plan.summaries
+        if prepared and shown and prepared.first_seq > shown[0].first_seq:
+            # Another engine wrote it, for a part of what is cut.
+            request = replace(request, prepared=None)
         sizes = Sizes(request)
         tail_start = protected_tail(request, sizes)
         ready = by_prepared(request, tail_start, sizes)
@@ -80,15 +89,14 @@ class ContextCompressor(ContextEngine):
         end = converge(request, sizes, draft.plan, draft.level)
         found = replace(end, retained_share=draft.retained_share, failure=draft.failure)
         if end.tokens >= request.tokens:
-            # A summary may be longer than the few messages that it stands for.
+            # A summary may be longer than the few messages that it covers.
             return clip_only(request, sizes)
         return self._smaller(request, found)
 
     def _smaller(self, request: CompressionRequest, found: Compressed | None) -> Compressed | None:
-        """Compact once more with a smaller `protect_last_n`, if the view is still too large.
+        """If the view is still too large, compact it again with a smaller `protect_last_n`.
 
-        That starts from the plan that was found. If a model wrote its summary, the extractor
-        updates it.
+        This starts from the found plan. If a model wrote its summary, the extractor updates it.
         """
         limits = request.limits
         if limits.protect_last_n == 1 or (found and found.tokens <= target_tokens(request)):
@@ -114,7 +122,7 @@ class ContextCompressor(ContextEngine):
 
 
 def thorough(request: CompressionRequest) -> Limits:
-    """Return the limits of a compaction that a person asked for: only the newest turns stay."""
+    """Return the limits of a compaction that a person asked for: the newest turns stay."""
     limits, room = request.limits, request.tokens - request.fixed_tokens
     share = room * MANUAL_TAIL_SHARE / max(1, limits.threshold_tokens)
     return replace(
@@ -124,34 +132,11 @@ def thorough(request: CompressionRequest) -> Limits:
     )
 
 
-def prepare_summary(request: CompressionRequest) -> Summary | None:
-    """Write the summary of what a compaction would cut now; None where it would cut nothing.
-
-    Raises:
-        SummaryFailed: The summary model gave nothing usable.
-    """
-    sizes = Sizes(request)
-    starts = list(starts_before(request.entries, protected_tail(request, sizes)))
-    found = find_boundaries(request, starts)
-    if found is None:
-        return None
-    # What is pinned now will not be when this is used.
-    cut = replace(found, pinned=())
-    budget = budget_of(request, cut, sizes)
-    return by_model(request, cut, budget).plan.summaries[0]
-
-
-def fitting_prepared(request: CompressionRequest) -> Summary | None:
-    """Return the summary that was written ahead; None for one of a part, of another engine."""
-    prepared, shown = request.prepared, request.plan.summaries
-    return None if prepared and shown and prepared.first_seq > shown[0].first_seq else prepared
-
-
 def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> Compressed | None:
-    """Return a plan around the summary that was written ahead, not measured; None if none fits.
+    """Return a plan around the prepared summary, not measured; None if none fits.
 
-    The tail begins where it always does. What has come between is told by the extractor behind the
-    text: another summary would be paid for the same compaction.
+    The extractor adds the messages between it and the usual tail: another summary of a model would
+    be paid for the same compaction.
     """
     prepared, entries = request.prepared, request.entries
     if prepared is None:
@@ -175,7 +160,7 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> C
 
 
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
-    """Phases 3 and 4: the model's summary, cut if need be, or the extractor's; assembled."""
+    """Phases 3 and 4: assemble the model's summary, cut if need be, or the extractor's."""
     if request.summarise is None:
         return by_extractor(request, cut, sizes)
     budget = budget_of(request, cut, sizes)
@@ -188,11 +173,7 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Com
 
 
 def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
-    """Return a plan with the summary model's text.
-
-    Raises:
-        SummaryFailed: There is none that can be used.
-    """
+    """Return a plan with the summary model's text; raises `SummaryFailed` without a usable one."""
     leaving = uncovered(request, cut)
     text = write_summary(leaving, previous_text(request), budget, request)
     ahead = "" if leaving or request.prepared is None else request.prepared.model
@@ -201,7 +182,7 @@ def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compr
 
 
 def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
-    """Return a plan with the extractor's text; that is shortened where the tail would be."""
+    """Return a plan with the extractor's text, shortened to spare the tail."""
     budget, fits = extract_budget(request, cut, sizes)
     draft = _extracted(request, cut, budget)
     excess = sizes.view(draft.plan) - target_tokens(request)
@@ -221,9 +202,9 @@ def _extracted(request: CompressionRequest, cut: Boundaries, budget: int) -> Com
 
 
 def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> float | None:
-    """Return the share of the summary that keeps the view under its target, if half would.
+    """Return the share of the summary that keeps the view under its target.
 
-    None where all of it fits, or less than half.
+    None if all of it fits, or less than half.
     """
     excess, own = sizes.view(plan) - target_tokens(request), sizes.summaries(plan)
     return 1 - excess / own if 0 < excess <= own // 2 else None
@@ -232,7 +213,7 @@ def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -
 def cut_shorter(
     request: CompressionRequest, cut: Boundaries, draft: Compressed, share: float
 ) -> Compressed:
-    """Return a draft whose summary is cut to a share of its length: another would be paid for."""
+    """Cut a draft's summary to a share of its length: another one would be paid for."""
     (summary,) = draft.plan.summaries
     text = shortened(summary.text, int(estimate_tokens(summary.text) * share * MARGIN))
     plan = replace(draft.plan, summaries=(replace(summary, text=text),))
@@ -240,7 +221,7 @@ def cut_shorter(
 
 
 def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
-    """Return a plan for a view without a middle: what is too large is clipped."""
+    """Return a plan that only clips, for a view without a middle."""
     end = converge(request, sizes, request.plan, "none")
     if end.level == "none" or end.tokens >= request.tokens:
         return None
@@ -248,14 +229,14 @@ def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
 
 
 def budget_of(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
-    """Return how long the summary may be; what is cut is counted as what does not stay."""
+    """Return the budget of the summary of all that does not stay."""
     return summary_budget(max(0, request.tokens - kept_tokens(request, cut, sizes)), request.limits)
 
 
 def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> tuple[int, bool]:
-    """Return how long the extract may be, and whether the target has room for it.
+    """Return the budget of the extract, and whether the target has room for it.
 
-    Notes that give way are gone for good, so earlier ones keep their room. Next to a long turn its
+    Dropped notes are gone for good, so earlier ones keep their room. Next to a long turn its
     results are clipped instead, but not a long question.
     """
     threshold, kept = request.limits.threshold_tokens, kept_tokens(request, cut, sizes)
@@ -274,12 +255,12 @@ def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -
 
 
 def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
-    """Return the size of what stays, without a summary."""
+    """Return the size of the view without a summary."""
     return sizes.view(assemble(request, cut, "", "extract"))
 
 
 def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
-    """Return the key sentences of what is cut, and of notes of what was cut before."""
+    """Return the key sentences of what is cut, and of earlier notes."""
     return key_sentences(uncovered(request, cut), previous_text(request), request.focus)
 
 
@@ -290,6 +271,6 @@ def uncovered(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
 
 
 def previous_text(request: CompressionRequest) -> str:
-    """Return the summary of what left the view before: the one written ahead covers more."""
+    """Return the earlier summary: the prepared one covers more."""
     earlier = (request.prepared,) if request.prepared else request.plan.summaries
     return "\n\n".join(summary.text for summary in earlier)

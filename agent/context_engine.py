@@ -1,9 +1,8 @@
-"""The contract of context engines: who decides what the model sees when a view grows too large.
+"""The contract of context engines, which decide what the model sees when a view grows too large.
 
-An engine gets a view and returns a plan (agent/view/view.py); it never changes messages and never
-stores anything. Parley's planner (agent/context/planner.py) measures, asks the engine, checks what
-comes back and commits it. The default is agent/context_compressor.py; docs/engines.md shows how to
-write another one.
+An engine gets a view and returns a plan (agent/view/view.py); it never changes or stores messages.
+Parley's planner (agent/context/planner.py) measures, asks the engine, checks its plan and commits
+it. The default is agent/context_compressor.py; docs/engines.md shows how to write another one.
 """
 
 from abc import ABC, abstractmethod
@@ -21,20 +20,19 @@ NodeSource = Literal["model", "extract", "pointer"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the lossless engine (agent/engines/lcm) has written about a stretch of a transcript.
+    """A summary of the lossless engine (agent/engines/lcm) of a range of a transcript.
 
     Leaves stand for messages, higher nodes for nodes. A node is stored with the compaction that
-    made it and never changes; the plan tells which nodes are in view.
+    made it and never changes; the plan names the nodes in view.
 
     Attributes:
         number: In its conversation, from 1 on.
         level: 0 for a leaf, else one more than the highest of its children.
-        first_seq: It stands for the messages from here on, without a gap.
-        last_seq: To here, included.
+        first_seq: Begins its range, which has no gap and includes `last_seq`.
+        source: See `agent.view.view.Summary`.
+        tokens: Estimate of its text.
+        source_tokens: Estimate of the messages, or of the children, that it was written from.
         children: Numbers of the nodes that it condenses, in order; their ranges lie in its own.
-        source: Who wrote it; see `agent.view.view.Summary`.
-        tokens: About how many its text takes.
-        source_tokens: About how many that took which it was written from: messages, or children.
     """
 
     number: int
@@ -49,22 +47,14 @@ class Node:
 
 
 Trigger = Literal[
-    "threshold",
-    "preflight",
-    "overflow",
-    "hygiene",
-    "manual",
-    "prepare",
-    "fallback",
-    "repair",
+    "threshold", "preflight", "overflow", "hygiene", "manual", "prepare", "fallback", "repair"
 ]
-"""Why a compaction is asked for.
+"""The reason for a compaction.
 
 threshold: after a step of the loop; preflight: before the first call of a turn; overflow: the
 provider refused the request as too large; hygiene: before the turn, at 85 %; manual: `/compress`;
 prepare: in the background, ahead of need; fallback: another model with a smaller window takes over;
-repair: a provider calls the request malformed, what the model thought is left out (no engine is
-asked).
+repair: a provider calls the request malformed, so thoughts are left out (no engine is asked).
 """
 
 Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
@@ -74,75 +64,55 @@ Summarise = Callable[[str, int], str]
 """Returns a model's answer to a prompt of at most so many tokens; may block.
 
 Raises:
-    SummaryOverflow: The prompt is larger than the window, which the error tells.
-    SummaryFailed: There is no usable answer; see agent/errors.py.
+    SummaryOverflow: The prompt is larger than the window, which the error names.
+    SummaryFailed: There is no usable answer.
 """
 
 GUARD_SHARE = 0.85
-"""Share of the window from which on nothing holds a compaction back."""
-
+"""Share of the window from which on nothing delays a compaction."""
 LEAST_GAIN = 0.05
-"""A plan that saves less of what can be saved is not used by the loop: it would move the cached
-prefix for next to nothing. What has to shrink takes what there is."""
+"""The loop does not use a plan that saves a smaller share of what can be saved: it would move the
+cached prefix for next to nothing. A view that must shrink takes any plan."""
 LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight"})
 """The loop's own, which may wait until there is more to gain."""
-
-EstimateMessage = Callable[[ChatMessage], int]
-"""Returns about how many tokens a message takes on the wire."""
 Days = Sequence[tuple[int, str]]
 """(seq of the first message of a day, the day as ISO 8601), in order."""
 
 
 @runtime_checkable
 class Parts(Protocol):
-    """A `Summarise` that keeps summaries of parts until the whole is written.
-
-    `find` and `keep` may block.
-    """
+    """A `Summarise` that keeps summaries of parts until the whole is written; it may block."""
 
     def find(self, key: str) -> str | None:
-        """Return the text that is kept under a key; None if there is none."""
-        ...
+        """Return the text of a key, or None if there is none."""
 
     def keep(self, key: str, text: str) -> None:
-        """Keep a text; it is there when this returns."""
-        ...
+        """Keep a text; it is stored when this returns."""
 
     def note_cut(self, tokens: int, kept_tokens: int) -> None:
-        """Take note that only so many tokens of the newest answer are used."""
-        ...
+        """Note that only so many tokens of the newest answer are used."""
 
 
 class Archive(Protocol):
-    """Blocking read access to all records of the one conversation that a turn belongs to.
-
-    For engines, which run in threads: never to be used on the event loop's own.
-    """
+    """Blocking read access to a turn's conversation, for engines, which run in threads."""
 
     @property
     def turn_begins_at(self) -> int:
-        """Seq of the turn's first message: it and what follows is in view, if not compacted."""
-        ...
+        """Seq of the turn's first message: from there on all is in view, if not compacted."""
 
     def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
-        """Return (seq, message as it is stored) of a range, both ends included, in order."""
-        ...
+        """Return (seq, stored message) of a range, both ends included, in order."""
 
     def nodes(self) -> Sequence[Node]:
         """Return every node, in order of number."""
-        ...
 
     def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
-        """Return the seqs of messages that a search for these words finds, best first.
-
-        Nothing from `before_seq` on is looked at.
-        """
-        ...
+        """Search for words before `before_seq`; returns the seqs of messages, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers that an engine works with, all in tokens but the last."""
+    """The window of a model in tokens, and the shares of it that an engine works with."""
 
     context_length: int
     threshold: float = 0.50
@@ -152,7 +122,7 @@ class Limits:
     def within(self, context_length: int) -> "Limits":
         """Return the limits for a model with a smaller window that takes over for a while.
 
-        It is compacted for at the same size as before, or at 85 % of its window.
+        The view is compacted at the same size as before, or at 85 % of the new window.
         """
         most = min(self.threshold_tokens, int(context_length * GUARD_SHARE))
         return replace(self, context_length=context_length, threshold=most / context_length)
@@ -164,17 +134,17 @@ class Limits:
 
     @property
     def tail_tokens(self) -> int:
-        """How much of the newest messages stays verbatim."""
+        """Size of the newest messages that stay verbatim."""
         return int(self.threshold_tokens * self.target_ratio)
 
     @property
     def target_tokens(self) -> int:
-        """What a compaction brings the view down to, at least: 60 % of the threshold."""
+        """Size that a compaction must reach: 60 % of the threshold."""
         return int(self.threshold_tokens * 0.6)
 
     @property
     def guard_tokens(self) -> int:
-        """From this size on nothing may hold a compaction back: 85 % of the window."""
+        """From this size on nothing delays a compaction: 85 % of the window."""
         return int(self.context_length * GUARD_SHARE)
 
     @property
@@ -185,21 +155,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CompressionRequest:
-    """What an engine gets to see for one compaction.
+    """The view to compact, and what an engine may use for it.
 
     Attributes:
-        entries: The originals that this plan shows, in order of seq.
-        tokens: Size of the view as measured, tool schemas and system prompt included.
+        entries: The originals that the plan shows, in order of seq.
+        tokens: Measured size of the view, tool schemas and system prompt included.
         fixed_tokens: The part of it that no plan can change: system prompt and tool schemas.
-        limits: The window and its shares.
-        estimate: Tokens of one message, in the same scale as `tokens`.
-        focus: What the summary is to dwell on; None for everything alike.
-        summarise: The summary model; None where there is none or it must not be asked now.
-        summary_window: Window of the summary model in tokens, as far as it is known.
-        prepared: A summary that was written ahead for this view; None for none.
+        estimate: Tokens of one message on the wire, in the same scale as `tokens`.
+        focus: Topic that gets most of the summary; None for everything alike.
+        summarise: The summary model; None if there is none or it must not be asked now.
+        summary_window: Known window of the summary model, in tokens.
+        prepared: A summary that was written ahead for this view.
         today: The date that is noted in a summary, ISO 8601.
-        recall: What a new summary's message says about recalling more; see `ViewPlan.recall`.
-        days: When the messages were said, as far as that is known.
+        recall: Goes to `ViewPlan.recall` of a new summary.
+        days: When the messages were said, if known.
     """
 
     plan: ViewPlan
@@ -207,7 +176,7 @@ class CompressionRequest:
     tokens: int
     fixed_tokens: int
     limits: Limits
-    estimate: EstimateMessage
+    estimate: Callable[[ChatMessage], int]
     trigger: Trigger
     focus: str | None = None
     summarise: Summarise | None = None
@@ -218,15 +187,12 @@ class CompressionRequest:
     days: Days = ()
 
     def gains(self, tokens_after: int) -> bool:
-        """Whether it is worth it to bring the view down to this size; see `LEAST_GAIN`."""
+        """Whether a view of this size is worth a compaction; see `LEAST_GAIN`."""
         must_shrink = self.tokens >= self.limits.guard_tokens
         return must_shrink or self.pays(tokens_after)
 
     def pays(self, tokens_after: int) -> bool:
-        """Whether such a view is worth a move of the cached prefix, if anything else can be done.
-
-        What does not belong to the loop always is.
-        """
+        """Whether such a view is worth moving the cached prefix; always outside of the loop."""
         if self.trigger not in LOOP_TRIGGERS:
             return True
         return self.tokens - tokens_after >= LEAST_GAIN * (self.tokens - self.fixed_tokens)
@@ -237,13 +203,12 @@ class Compressed:
     """A plan that makes the view smaller.
 
     Attributes:
-        plan: To be shown from now on; every message it needs is among the request's entries.
         level: The rung of the ladder that was needed.
         tokens: Estimated size of the view under this plan, in the scale of the request.
-        retained_share: Share of the extractor's key facts that the summary holds, 0 to 1; None
-            where nothing was summarised, or the summary was written ahead.
+        retained_share: Share of the extractor's key facts that the summary contains, 0 to 1; None
+            if nothing was summarised, or the summary was written ahead.
         failure: Why the summary model's text was not used; None if it was, or was not asked.
-        engine: Who made the plan, where it was not the engine that was asked.
+        engine: That made the plan, if it was not the requested one.
         nodes: New nodes, to be stored with the plan; the engine `lcm` alone makes any.
     """
 
@@ -257,14 +222,11 @@ class Compressed:
 
 
 class Sizes:
-    """The sizes of views under plans that an engine considers, in tokens.
-
-    For one request; each original is counted once, when it is needed.
-    """
+    """Sizes, in tokens, of one request's view under plans; each original is counted once."""
 
     def __init__(self, request: CompressionRequest) -> None:
         self._request = request
-        # By identity: unedited messages are the stored objects. Held here, so no id comes again.
+        # By identity: unedited messages are the stored objects. Kept here, so no id comes again.
         self._originals = {id(entry.message): entry.message for entry in request.entries}
         self._counted: dict[int, int] = {}
         self._note_tokens = request.estimate(ChatMessage(role="system", content=NOTE))
@@ -279,81 +241,75 @@ class Sizes:
         return self._counted[key]
 
     def view(self, plan: ViewPlan) -> int:
-        """Return the size of the whole view under a plan, what no plan can change included."""
+        """Return the size of the whole view under a plan, its fixed part included."""
         return self.fixed(plan) + sum(self.shown(plan).values()) + self.summaries(plan)
 
     def fixed(self, plan: ViewPlan) -> int:
-        """Return what stays whatever is cut; the first compaction adds its note to it."""
+        """Return the size of the fixed part; the first compaction adds its note to it."""
         noted = plan.compacted and not self._request.plan.compacted
         return self._request.fixed_tokens + (self._note_tokens if noted else 0)
 
     def shown(self, plan: ViewPlan) -> dict[int, int]:
         """Return the size of each message that the plan shows, by seq."""
         shown = plan.select(self._request.entries)
-        messages = rewrite(plan, shown)
-        return {
-            entry.seq: self.message(message) for entry, message in zip(shown, messages, strict=True)
-        }
+        pairs = zip(shown, rewrite(plan, shown), strict=True)
+        return {entry.seq: self.message(message) for entry, message in pairs}
 
     def summaries(self, plan: ViewPlan) -> int:
-        """Return the size of the summaries as they are shown."""
+        """Return the size of the summaries' messages."""
         return sum(map(self._request.estimate, summary_messages(plan)))
 
 
 class ContextEngine(ABC):
     """One conversation's engine during one turn.
 
-    Instances are cheap: one is made for each turn and lives as long as it. What must outlive the
-    turn belongs into the plan. Every method is called from one thread at a time; `compress` and
-    `handle_tool_call` run outside of the event loop and may block.
+    Instances are cheap: each turn makes its own. State that must outlive the turn belongs into the
+    plan. Every method is called from one thread at a time; `compress` and `handle_tool_call` run
+    outside of the event loop and may block.
     """
 
     name: ClassVar[str]
-    """What `context.engine` calls it."""
+    """Its value of `context.engine`."""
     prepares: ClassVar[bool] = False
     """Whether it uses summaries that were written ahead (`CompressionRequest.prepared`)."""
     prepares_parts: ClassVar[bool] = False
-    """Whether such a summary stands for the oldest messages behind those in the plan, not for all
-    that is cut."""
+    """Whether such a summary stands for the oldest messages not in the plan's summaries only."""
 
     def __init__(self, limits: Limits | None = None, options: Mapping[str, Any] = {}) -> None:
         """Take the limits of the model, and the engine's options.
 
-        Those of a built-in engine are its block under `context:`, a plugin's are
-        `plugins.options`. An engine of lists, which Hermes makes without any, is told later.
+        Options come from a built-in engine's block under `context:`, a plugin's from
+        `plugins.options`. Hermes makes its engines without any.
         """
         self.limits = limits or Limits(0)
         self.options = options
         self.prompt_tokens = 0
 
     def update_from_response(self, usage: Usage) -> None:
-        """Take note of what the model reported for the newest call."""
+        """Take the usage that the model reported for the newest call."""
         self.prompt_tokens = usage.prompt_tokens
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Tell whether a view of this size calls for a compaction.
-
-        Args:
-            prompt_tokens: The measured size; None for what was last reported.
-        """
+        """Whether a view of this size, or of the last reported one, needs a compaction."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         return tokens >= self.limits.threshold_tokens
 
     def should_compress_preflight(self, prompt_tokens: int) -> bool:
-        """Tell the same before the first call of a turn; by default like `should_compress`."""
+        """The same before the first call of a turn; by default like `should_compress`."""
         return self.should_compress(prompt_tokens)
 
     @abstractmethod
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Return a plan that makes the view smaller; None where nothing can be left out.
+        """Return a plan that makes the view smaller, or None if nothing can be left out.
 
         The plan must show the newest user message, must not cut through a group of tool calls and
-        their results, and must not show what the plan in force does not show. What breaks these
-        rules, raises or takes too long is replaced by the built-in compressor, with a warning.
+        their results, and must not show messages that the current plan does not show. An engine
+        that breaks these rules, raises or takes too long is replaced by the built-in compressor,
+        with a warning.
         """
 
     def prepare(self, request: CompressionRequest) -> Summary | None:  # noqa: ARG002 - optional
-        """Write a summary ahead of need, where `prepares` says so; None where none is needed yet.
+        """Write a summary ahead of need if `prepares`; None if none is needed yet.
 
         Raises:
             SummaryFailed: The summary model gave nothing usable.
@@ -361,34 +317,27 @@ class ContextEngine(ABC):
         return None
 
     def attach(self, archive: Archive) -> None:  # noqa: B027 - optional
-        """Take what the conversation's records can be read with, for `compress` and the tools.
-
-        It must not be called from anywhere else: its methods block.
-        """
+        """Take access to the conversation's records, for `compress` and the tools: it blocks."""
 
     def on_session_start(self, session_id: str) -> None:  # noqa: B027 - optional
-        """Take note of the segment that the turn begins in; called before anything else."""
+        """Take the segment in which the turn begins; called before anything else."""
 
     def on_session_end(self, session_id: str) -> None:  # noqa: B027 - optional
-        """Take note that the segment was left behind by a compaction, or that the turn is over."""
+        """Note that a compaction has ended the segment, or that the turn is over."""
 
     def on_session_reset(self) -> None:  # noqa: B027 - optional
-        """Take note that the conversation began afresh (`/new`, a daily or idle reset)."""
+        """Note that the conversation was restarted (`/new`, a daily or idle reset)."""
 
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
-        """Return the tools that this engine offers to the model; must not change over time."""
+        """Return the tools that this engine offers to the model, always the same."""
         return ()
 
     def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002 - optional
-        """Run one of these tools and return its result; by default there is none to run.
-
-        Raises:
-            ToolError: With a text for the model. It need not be logged: nothing is broken.
-        """
+        """Run one of these tools and return its result; raises `ToolError` for the model."""
         raise ToolError(f"the engine {self.name} offers no tool {name!r}")
 
     def get_status(self) -> Mapping[str, Any]:
-        """Return what `/status` and `parley engines list` show; JSON values."""
+        """Return JSON values for `/status` and `parley engines list`."""
         return {"threshold_tokens": self.limits.threshold_tokens}
 
     def update_model(self, limits: Limits) -> None:

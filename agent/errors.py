@@ -33,15 +33,14 @@ class AgentError(Exception):
 
 
 class ModelError(AgentError):
-    """A model call failed; subclasses say what to do. Messages never hold a key.
+    """A model call failed; subclasses say what to do. Messages never contain a key.
 
-    A stream that is cut is billed all the same.
+    A stream that is cut is billed.
 
     Attributes:
-        usage: What the provider had reported by then, its output estimated; None where it had
-            reported nothing.
-        written_tokens: Estimate of what it had streamed by then. Where there is no report, this is
-            all that tells that the call is billed: many report at the end alone.
+        usage: The provider's report until then, its output estimated; None without a report.
+        written_tokens: Estimate of the streamed output. Many providers report at the end alone:
+            without a report only this shows that the call is billed.
     """
 
     usage: Usage | None = None
@@ -49,7 +48,7 @@ class ModelError(AgentError):
 
 
 class RateLimited(ModelError):
-    """Too many requests or overloaded; `retry_after_s` is what the provider asked for."""
+    """Too many requests or overloaded; `retry_after_s` is the provider's."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -61,11 +60,7 @@ class ModelUnreachable(ModelError):
 
 
 class ContextOverflow(ModelError):
-    """The request does not fit into the model's window.
-
-    Attributes:
-        window_tokens: How large it is, if the refusal says so.
-    """
+    """The request does not fit into the model's window, whose size the refusal may name."""
 
     window_tokens: int | None = None
 
@@ -75,9 +70,9 @@ class CredentialsRefused(ModelError):
 
 
 class CreditUsedUp(CredentialsRefused):
-    """The key is good, but its account has no money left, or a limit of spending is reached.
+    """The key's account has no money left, or a limit of spending is reached.
 
-    What is next is the same as for a refused key: another key may be of another account.
+    Another key may be of another account, as for a refused key.
     """
 
 
@@ -89,9 +84,8 @@ class BadRequest(ModelError):
     """The provider rejects the request's form.
 
     Attributes:
-        output_tokens: The longest answer that may be asked for, if the refusal says so.
-        is_unexplained: Nothing known says what it was refused for; it may be its size. Of a turn's
-            request: and it is a large one.
+        output_tokens: The longest answer allowed, if the refusal names it.
+        is_unexplained: The reason is unknown; it may be the size. A turn's request is a large one.
     """
 
     output_tokens: int | None = None
@@ -103,7 +97,7 @@ class ModelRefused(ModelError):
 
 
 class SpendLimitReached(AgentError):
-    """A budget is used up. `scope` says whose, `limit_usd` how much; it starts anew at `until`."""
+    """The budget `limit_usd` of `scope` is used up; it is renewed at `until`."""
 
     def __init__(self, scope: Literal["all", "sender"], limit_usd: float, until: datetime) -> None:
         super().__init__(f"budget of {limit_usd:g} US dollars a day ({scope}) used up")
@@ -115,8 +109,8 @@ class SpendLimitReached(AgentError):
 class SummaryFailed(AgentError):
     """The summary model gave nothing usable.
 
-    `cooldown_s` is how long it is not asked again: 60 s after passing trouble, 600 s where no
-    provider can do it.
+    It is not asked again for `cooldown_s`: 60 s after passing trouble, 600 s if no provider can do
+    it.
     """
 
     def __init__(self, reason: str, cooldown_s: float = 60) -> None:
@@ -125,10 +119,7 @@ class SummaryFailed(AgentError):
 
 
 class SummaryOverflow(SummaryFailed):
-    """The material for a summary does not fit into the window of the model that is asked next.
-
-    `window_tokens` is that window, as it is known by now.
-    """
+    """The material for a summary does not fit into the next model's window, as known by now."""
 
     def __init__(self, window_tokens: int) -> None:
         super().__init__(f"the material does not fit into {window_tokens} tokens")
@@ -136,7 +127,7 @@ class SummaryOverflow(SummaryFailed):
 
 
 class SummaryTooLong(SummaryFailed):
-    """The summary is longer than was asked for, or than its source: worth one shorter attempt."""
+    """The summary is longer than its budget or its source: worth one shorter attempt."""
 
 
 class PluginRefused(AgentError):
@@ -148,11 +139,11 @@ class ToolError(AgentError):
 
 
 class AttemptEnds(AgentError):
-    """The attempt cannot go on; the turn can, later. Also what its records raise (gateway)."""
+    """The attempt cannot go on; the turn can, later. Also raised by its records (gateway)."""
 
 
 class TurnSuspended(AttemptEnds):
-    """The turn waits for a person; it goes on where its records end once they have answered."""
+    """The turn waits for a person; it goes on from its records once they have answered."""
 
 
 class RecordingMismatch(AgentError):
@@ -160,7 +151,7 @@ class RecordingMismatch(AgentError):
 
 
 class SecretUnreadable(AgentError):
-    """What the settings refer to cannot be read; the text goes on behind the reference.
+    """A reference of the settings cannot be read; the text continues the reference.
 
-    It holds neither the secret nor a part of it.
+    It contains no part of the secret.
     """

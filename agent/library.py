@@ -34,16 +34,16 @@ Summarise = Callable[[str, int], str]
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What became of a list of messages.
+    """The result of compacting a list of messages.
 
     Attributes:
-        messages: Ready for a request; the input's own dicts where a message is unchanged.
+        messages: Ready for a request; an unchanged message is the input's own dict.
         level: "none" if nothing had to be done, else how far the compaction had to go.
         tokens_before: Estimate for the input.
         tokens_after: Estimate for `messages`.
         evicted: Positions of the input that are not in `messages`, in order.
         failure: Why the text of `summarise` was not used; None if it was, or was not asked for.
-        summary: What stands for what is not in `messages`; None where nothing is left out.
+        summary: Text for the evicted messages; None if nothing is left out.
     """
 
     messages: list[dict[str, Any]]
@@ -70,9 +70,9 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
 ) -> CompactionResult:
     """Return the messages, compacted to at most 60 % of `threshold` of the window.
 
-    What is below that comes back unchanged, so a second call on a result changes nothing. A list
-    that was compacted before is recognised by its summary message, which is then updated. Another
-    engine than the default one has its own rule for what it leaves alone (docs/engines.md).
+    A smaller list comes back unchanged, so a second call on a result changes nothing. A list that
+    was compacted before is recognised by its summary message, which is then updated. Other engines
+    have their own rule for lists that they leave alone (docs/engines.md).
 
     Args:
         messages: In OpenAI's shape, a system message first if there is one. Not changed.
@@ -80,17 +80,17 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         threshold: Share of the window at which one would compact.
         target_ratio: Share of the threshold that stays verbatim at the end.
         protect_last_n: Newest messages that stay in any case (clipped if they must).
-        summarise: Called with a prompt and the most tokens to answer with; None: the extractor
-            writes the summary, without any model. It does so too where this raises anything.
-        model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
-        engine: Who decides: "compressor", "rounds", "lcm", the name of a registered engine, or a
-            class. What is not built in is supervised: where it fails the compressor takes over.
+        summarise: Called with a prompt and the most tokens to answer with. If None, or if it
+            raises anything, the extractor writes the summary, without any model.
+        model: Name of the model whose tokenizer estimates; None: the largest estimate.
+        engine: "compressor", "rounds", "lcm", the name of a registered engine, or a class. One
+            that is not built in is supervised: if it fails, the compressor takes over.
         options: The engine's own settings, such as `{"min_retain_rounds": 5}` for "rounds".
 
     Raises:
         ValueError: A number is out of its range (`context_length` and `protect_last_n` from 1,
             the two shares above 0 and up to 1), a message has no role or is of Anthropic's shape,
-            no engine has this name, or an option is none of the engine's.
+            no engine has this name, or the engine has no such option.
     """
     limits = _checked(Limits(context_length, threshold, target_ratio, protect_last_n))
     chosen = engine_for(engine, limits, options or {})
@@ -98,10 +98,7 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
 
 
 class HistoryManager:
-    """The messages of one conversation, and what is shown of them.
-
-    Not for several threads at a time.
-    """
+    """The messages of one conversation, and the view of them; not thread-safe."""
 
     def __init__(
         self,
@@ -112,14 +109,14 @@ class HistoryManager:
         model: str | None = None,
         summarise: Summarise | None = None,
     ) -> None:
-        """Begin with no messages.
+        """Start without messages.
 
         Args:
             min_retain_rounds: The newest rounds that a compaction leaves complete. A round is one
                 message of the user and all that follows it.
             compression_threshold: Share of the window above which `should_compress` says yes.
             context_window: The model's window in tokens.
-            model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
+            model: Name of the model whose tokenizer estimates; None: the largest estimate.
             summarise: Writes the summary in five parts; None: the rounds are counted.
 
         Raises:
@@ -154,7 +151,7 @@ class HistoryManager:
         return _sendable(self._view)
 
     def originals(self) -> list[Message]:
-        """Return every message that was appended, whatever is shown of it."""
+        """Return every appended message, in view or not."""
         return [*cast("list[Message]", self._originals)]
 
     def clear(self) -> None:
@@ -164,15 +161,15 @@ class HistoryManager:
         self._tokens = 0
 
     def estimate(self) -> int:
-        """Return about how many tokens the view has. Costs nothing: appended messages are added."""
+        """Estimate the tokens of the view, from the sum that `append` keeps."""
         return self._tokens
 
     def estimate_rounds(self) -> int:
-        """Return how many rounds the view has."""
+        """Count the rounds of the view."""
         return len(self.find_round_boundaries())
 
     def find_round_boundaries(self) -> list[int]:
-        """Return the positions in `get_history()` at which a round begins, in order."""
+        """Return the positions in `get_history()` at which rounds begin."""
         sent = enumerate(sanitise(self._view))
         return [n for n, each in sent if each["role"] == "user" and not each.get("synthetic")]
 
@@ -181,12 +178,11 @@ class HistoryManager:
         return self._engine.should_compress(self._tokens)
 
     def compress(self, summary: str | None = None, *, focus: str | None = None) -> CompactionResult:
-        """Make the view smaller, if there is anything to leave out; level "none" where not.
+        """Make the view smaller; level "none" if there is nothing to leave out.
 
         Args:
-            summary: Stands for the older rounds from now on, and for what an earlier one stood for.
-                None: the engine writes one.
-            focus: What the engine's summary is to dwell on.
+            summary: Replaces the older rounds and an earlier summary. None: the engine writes one.
+            focus: Topic that gets most of the engine's summary.
         """
         own = None if summary is None else partial(_archived, summary, self.min_retain_rounds)
         asked = (self._engine.limits, self._model, focus, self._summarise)
@@ -196,7 +192,7 @@ class HistoryManager:
 
 
 def _archived(summary: str, retained: int, request: CompressionRequest) -> Compressed | None:
-    """Return a plan with a text in place of the older rounds; None if there are none."""
+    """Put a text in place of the older rounds, if there are any."""
     if (cut := old_rounds(request, retained)) is None:
         return None
     text = f"{HEADING}\n\n{without_heading(summary)}"
@@ -205,11 +201,6 @@ def _archived(summary: str, retained: int, request: CompressionRequest) -> Compr
 
 
 def _checked(limits: Limits) -> Limits:
-    """Return the limits.
-
-    Raises:
-        ValueError: A number is out of its range.
-    """
     for name in ("context_length", "protect_last_n"):
         if (number := getattr(limits, name)) < 1:
             raise ValueError(f"{name} must be positive, not {number}")
@@ -220,7 +211,7 @@ def _checked(limits: Limits) -> Limits:
 
 
 def _guarded(summarise: Summarise) -> Summarise:
-    """Return the caller's function with every failure of it as SummaryFailed."""
+    """Turn every failure of the caller's function into SummaryFailed."""
 
     def ask(prompt: str, max_tokens: int) -> str:
         try:
@@ -229,7 +220,7 @@ def _guarded(summarise: Summarise) -> Summarise:
             raise
         # The caller's function may raise anything; the extractor writes the summary then.
         except Exception as exc:
-            # Without the traceback: by default its frames are printed, and they hold the prompt.
+            # Without the traceback, whose frames contain the prompt.
             log.warning("summary_call_failed", error=type(exc).__name__)
             raise SummaryFailed(f"{type(exc).__name__}: {exc}") from exc
         if not isinstance(text, str):
@@ -247,10 +238,9 @@ def _compacted(
     focus: str | None,
     summarise: Summarise | None,
 ) -> tuple[CompactionResult, list[ChatMessage]]:
-    """Have messages compacted as `decide` says; an earlier summary in them becomes a part of it.
+    """Compact messages by `decide`, together with an earlier summary among them.
 
-    Returns:
-        What became of them, and the messages of the view before they are made ready for a request.
+    Returns the result, and the view's messages before they are made ready for a request.
     """
     given = [_owned(message, place) for place, message in enumerate(messages)]
     entries = [Entry(seq, message) for seq, message in enumerate(given, 1)]
@@ -261,7 +251,7 @@ def _compacted(
         plan = _resumed(earlier)
         said = [each for each in said if each is not earlier]
     before = estimate_messages(given, model)
-    # What fixing adds ("the conversation goes on") is there whatever the plan.
+    # The message that fixing adds ("the conversation goes on") is in every view.
     fixed = sanitise(given)
     added = 0 if fixed is given else max(0, estimate_messages(fixed, model) - before)
     request = CompressionRequest(
@@ -296,11 +286,7 @@ def _compacted(
 
 
 def _owned(message: Mapping[str, Any], place: int) -> ChatMessage:
-    """Return a caller's message as it is, the very dict.
-
-    Raises:
-        ValueError: It has no role, or is of Anthropic's shape.
-    """
+    """Check a caller's message; returns the very dict."""
     content = message.get("content")
     if "role" not in message:
         raise ValueError(f"message {place} has no role")
@@ -311,18 +297,15 @@ def _owned(message: Mapping[str, Any], place: int) -> ChatMessage:
 
 
 def _sendable(shown: Sequence[ChatMessage]) -> list[Message]:
-    """Return what a provider takes, without Parley's own key."""
+    """Fix messages for a provider, without Parley's own key."""
     fixed = cast("list[Message]", sanitise([*shown]))
     return [
-        {key: value for key, value in message.items() if key != "synthetic"}
-        if "synthetic" in message
-        else message
-        for message in fixed
+        {k: v for k, v in each.items() if k != "synthetic"} if "synthetic" in each else each
+        for each in fixed
     ]
 
 
 def _resumed(earlier: Entry) -> ViewPlan:
-    """Return the plan of a list that was compacted before."""
     text = text_of(earlier.message).partition("\n\n")[2]
     is_ours = earlier.message["role"] == "assistant"
     summary = Summary(text, earlier.seq, earlier.seq, "assistant" if is_ours else "user")
@@ -330,7 +313,7 @@ def _resumed(earlier: Entry) -> ViewPlan:
 
 
 def _with_note(system: ChatMessage) -> ChatMessage:
-    """Return the system message with the note of the first compaction, once."""
+    """Add the note of the first compaction to the system message, once."""
     content = system.get("content")
     if text_of(system).endswith(NOTE):
         return system
@@ -339,7 +322,7 @@ def _with_note(system: ChatMessage) -> ChatMessage:
 
 
 def _is_summary(message: ChatMessage) -> bool:
-    """Whether a message was written by `compact_messages`; a quotation of its start is none."""
+    """Whether `compact_messages` wrote a message; a quotation of its start does not count."""
     is_said = message["role"] in {"user", "assistant"} and isinstance(message.get("content"), str)
     return is_said and _SUMMARY.match(text_of(message)) is not None
 

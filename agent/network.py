@@ -1,8 +1,7 @@
-"""The proxy and the certificates that the environment names, read once for all clients.
+"""The proxy and the certificates of the environment, for all clients; failures in plain words.
 
-Every client that leaves this machine gets its proxy and its TLS context here and reads no
-environment itself: SDKs differ in the variables, in the forms of NO_PROXY and in how they fail.
-docs/operations.md, *Behind an HTTP proxy or a private CA*, describes it for operators.
+No client reads the environment itself: SDKs differ in the variables, in the forms of NO_PROXY and
+in how they fail. See docs/operations.md, *Behind an HTTP proxy or a private CA*.
 """
 
 import functools
@@ -13,11 +12,10 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import BaseHandler, HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
 MAX_BYTES = 8_000_000
-"""Of one event, or of a body that is no stream of events: eight times the longest known list of
-models (OpenRouter's). No answer that comes as one event is near it."""
+"""Of one event, or of a body that is not a stream of events: eight times the longest known list of
+models (OpenRouter's)."""
 _PORTS = {"http": 80, "https": 443}
 _SCHEMES = {"ws": "http", "wss": "https"}
 _CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
@@ -27,11 +25,11 @@ _CA_FILES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
 )
-"""Where systems keep them. Source: the paths that Go looks at (crypto/x509/root_linux.go)."""
+"""Where systems keep them. Source: the paths that Go reads (crypto/x509/root_linux.go)."""
 
 
 class UnusableEnvironment(Exception):
-    """A variable of the environment cannot be used; the text names it and holds no password."""
+    """A variable of the environment cannot be used; the text names it, without a password."""
 
 
 def proxy_for(url: str) -> str | None:
@@ -52,55 +50,40 @@ def proxy_for(url: str) -> str | None:
 
 
 def tls_for(url: str) -> ssl.SSLContext:
-    """Return what a client verifies a server with.
-
-    Raises:
-        UnusableEnvironment: As for `certificates`, if the URL needs them.
-    """
+    """Return the TLS context for a URL; raises `UnusableEnvironment` if the URL needs one."""
     try:
         return certificates()
     except UnusableEnvironment:
         if urlsplit(url).scheme in {"https", "wss"}:
             raise
-        # It trusts nobody.
+        # It trusts no certificate.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @functools.cache
 def certificates() -> ssl.SSLContext:
-    """Read the trusted certificates, once per process: it takes 30 ms, and nothing else runs.
+    """Read the trusted certificates, once per process: it takes 30 ms.
 
     SSL_CERT_FILE and SSL_CERT_DIR replace the system's; REQUESTS_CA_BUNDLE adds to them.
 
     Raises:
-        UnusableEnvironment: One of these variables names what cannot be read.
+        UnusableEnvironment: One of these variables names a path that cannot be read.
     """
     context = ssl.create_default_context()
     known = ssl.get_default_verify_paths()
     if not (known.cafile or known.capath):
-        # A Python that was built on another system looks where this one has nothing.
+        # A Python that was built on another system has other paths.
         for each in filter(os.path.isfile, _CA_FILES):
             context.load_verify_locations(each)
     for name in _CA_VARIABLES:
-        # OpenSSL ignores what it cannot read, and then trusts nobody.
+        # OpenSSL ignores unreadable paths, and then trusts nothing.
         for path in filter(None, os.environ.get(name, "").split(os.pathsep)):
             _trust(context, name, path)
     return context
 
 
-def opener_for(url: str, *handlers: BaseHandler) -> OpenerDirector:
-    """Return what opens a URL with urllib.
-
-    Raises:
-        UnusableEnvironment: See `proxy_for` and `certificates`.
-    """
-    proxy = proxy_for(url)
-    proxies = ProxyHandler({} if proxy is None else {urlsplit(url).scheme: proxy})
-    return build_opener(proxies, HTTPSHandler(context=tls_for(url)), *handlers)
-
-
 def troubles() -> Iterator[str]:
-    """Yield a sentence for each kind of variable that cannot be used, whoever needs it."""
+    """Yield a sentence for each kind of variable that cannot be used."""
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         name, proxy = _named(variable)
         try:
@@ -115,7 +98,7 @@ def troubles() -> Iterator[str]:
 
 
 def _named(*variables: str) -> tuple[str, str]:
-    """Return name and value of the first variable that is set, in lower case or in upper case."""
+    """Return name and value of the first variable that is set, in lower or upper case."""
     for name in (name for each in variables for name in (each, each.upper())):
         if value := os.environ.get(name, "").strip():
             return name, value
@@ -135,7 +118,7 @@ def _usable(name: str, proxy: str) -> str:
     except ValueError:
         is_whole = False
     if not is_whole:
-        # Its value may hold a password.
+        # Its value may contain a password.
         raise UnusableEnvironment(f"{name} is not an address of a proxy, like http://host:3128")
     return proxy
 
@@ -192,7 +175,7 @@ _CLASS = re.compile(r"<class '[\w.]+'>|\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Ti
 
 
 def in_words(failure: BaseException, *, quoted: bool = False) -> str:
-    """Say to a person what failed, without names of classes.
+    """Describe a failure to a person, without names of classes.
 
     Args:
         quoted: Whether its text may be shown; some quote an address or a header with a secret.

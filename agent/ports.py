@@ -1,7 +1,7 @@
-"""What the agent needs from its caller. The gateway implements these ports on its database.
+"""The agent's ports, which the gateway implements on its database.
 
-Those of a turn and its tools are made for one turn at a time: each is bound to the conversation of
-the turn, and to the people whose words are in it.
+Those of a turn and its tools are made for one turn: each is bound to its conversation, and to the
+people whose words are in it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,21 +25,21 @@ JournaledEffect = Effect | Literal["none"]
 ToolStatus = Literal[
     "ok", "partial", "error", "unknown", "cancelled", "refused", "vetoed", "denied"
 ]
-"""What became of a call. The last three did not run: the sender may not, a plugin said no, a person
-did or nobody said yes."""
+"""How a call ended. The last three did not run: the sender may not, a plugin vetoed it, a person
+denied it or did not answer."""
 
 OriginKind = Literal["quoted", "page", "server", "tool", "person", "file", "pasted"]
 
 
 class Origin(NamedTuple):
-    """Where a text comes from that a conversation has read beside the words of its own people.
+    """The source of a text that a conversation has read and its own people did not write.
 
     Attributes:
-        kind: quoted: somebody who was quoted or forwarded; page: of the web; server: of MCP; tool:
-            another one that reads the world outside, or a memory; person: one who is quoted, or
-            whose words come back from an earlier conversation, and who may not act; file: one that
-            came with a message; pasted: the part of a message that its sender pasted.
-        which: Names it: "platform:sender id", a host, a server, a tool, a file, the number of a
+        kind: quoted: a quoted or forwarded sender; page: of the web; server: of MCP; tool: another
+            tool that reads the world outside, or a memory; person: a quoted sender, or one of an
+            earlier conversation, who may not act; file: it came with a message; pasted: the part of
+            a message that its sender pasted.
+        which: "platform:sender id", or the name of a host, server, tool or file, or the number of a
             message.
     """
 
@@ -48,20 +48,19 @@ class Origin(NamedTuple):
 
 
 StepMark = Literal["linked", "recalled"]
-"""Of a tool's call: it took a link of a page; by its end the turn had recalled something."""
+"""Of a tool's call: it followed a link of a page; by its end the turn had recalled a memory."""
 DecidedVerdict = Literal["allow", "ask", "ask_owner", "deny", "veto"]
 
 
 class Decision(NamedTuple):
-    """What was decided about a call before it ran, and on what grounds; it goes on record.
+    """The decision about a call before it ran, and its grounds; it goes on record.
 
     Attributes:
-        verdict: allow, ask, ask_owner or deny by the policy (agent/tools/policy.py); veto by a
-            plugin.
+        verdict: Of the policy (agent/tools/policy.py), or a plugin's veto.
         rule: The row of the policy; empty for a plugin.
         arguments_sha256: Of the arguments as the model wrote them.
-        roles: Of all whose words the turn reads.
-        tainted: Whether it has read what somebody wrote who may not act.
+        roles: Of all people whose words the turn reads.
+        tainted: Whether the turn has read words of people who may not act.
     """
 
     verdict: DecidedVerdict
@@ -72,25 +71,25 @@ class Decision(NamedTuple):
 
 
 CALL_ID_BYTES = 6
-"""Enough, since ids are compared within one turn."""
+"""Enough: ids are compared within one turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One call of a model, as it is booked (ledger) and remembered (session).
+    """One call of a model, for the ledger and the session.
 
     Attributes:
-        provider: As in the settings; `model` too: prices and the meter go by these names.
-        purpose: answer: a step of the loop; summary: a compaction's;
-            embedding: of texts, for the search; memory: what people said was read for the memory;
-            lost: it ended without an answer and is billed all the same.
-        usage: None where nothing was reported.
-        estimated: Whether `usage` is Parley's estimate, not the provider's report.
-        cost_usd: None where the prices are not known.
-        reported_name: What the provider called the model that answered.
-        ratio: What the meter has learned about its estimates by now; None for nothing new.
-        prefix: What was sent; None where that is of no use to the next call.
-        id: Tells calls apart: one that is booked as lost may have been booked before.
+        provider: As in the settings, like `model`: prices and the meter use these names.
+        usage: None if nothing was reported.
+        cost_usd: None if the prices are not known.
+        purpose: answer: a step of the loop; summary: a compaction's; embedding: of texts, for the
+            search; memory: reads people's words for the memory; lost: it ended without an answer
+            and is billed.
+        estimated: Whether `usage` is Parley's estimate.
+        reported_name: The provider's name of the model that answered.
+        ratio: The meter's newest correction of its estimates; None if it did not change.
+        prefix: Of the request; None if it is of no use to the next call.
+        id: A call that is booked as lost may have been booked before.
     """
 
     provider: str
@@ -108,42 +107,29 @@ class ModelCall:
 class TurnJournal(Protocol):
     """The durable record of one turn. Every call is committed when it returns.
 
-    All raise `LeaseLost` (gateway/errors.py) when another worker has taken the conversation over;
-    the turn must then be dropped.
+    All raise `LeaseLost` (gateway/errors.py) if another worker has taken the conversation over; the
+    turn must then be dropped.
     """
 
     async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
-        """Append an intermediate message of this turn: an assistant step or a synthetic request.
+        """Append an assistant step or a synthetic request; returns its `seq`.
 
-        Args:
-            message: To be stored.
-            call: What made it, booked in the same transaction; None for Parley's own messages.
-
-        Returns:
-            Its `seq` in the transcript.
+        The `call` that made it is booked in the same transaction; Parley's own messages have none.
         """
-        ...
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
-        """Book calls that made no message; an empty list does nothing."""
-        ...
+        """Book calls that made no message."""
 
     def begin_call(self, call: ModelCall | None) -> None:
-        """Take note of a call that is under way, or of an answer that is not recorded yet.
+        """Note a call that is under way, or None once nothing is; returns at once.
 
-        If the turn ends before it is recorded or booked, `call` is booked as it stands here. None:
-        nothing is under way any more. Returns at once.
+        If the turn ends before it is recorded or booked, `call` is booked as given here.
         """
-        ...
 
     async def start_tool(
         self, call: ToolCall, effect: JournaledEffect, decision: Decision | None = None
     ) -> None:
-        """Note the intent to run a tool before it runs, or that a call does not run.
-
-        With it goes what was decided about the call, where that is to be on record.
-        """
-        ...
+        """Note, with the decision, the intent to run a tool, or that a call does not run."""
 
     async def record_result(
         self,
@@ -154,23 +140,19 @@ class TurnJournal(Protocol):
     ) -> int:
         """Append a tool's result and end its journal entry; returns its `seq`.
 
-        `origins` of all that the turn has read by now are on record with the result: whoever goes
-        on with the conversation knows them. `marks` are for a later attempt at the turn.
+        `origins` are those of all that the turn has read by now, for later turns. `marks` are for a
+        later attempt at this turn.
         """
-        ...
 
     async def store_output(self, text: str) -> str:
-        """Store a tool's full output; return the id under which it can be read again."""
-        ...
+        """Store a tool's full output and return its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastMessage:
     """A message of the transcript as a tool shows it; `at` is an ISO 8601 time in UTC.
 
-    Attributes:
-        origins: What its lineage had read, and whose words it holds; both are "quoted" here, who
-            spoke and who was quoted.
+    `origins` are those of its lineage and of its own words; its speakers are "quoted" too.
     """
 
     seq: int
@@ -190,43 +172,34 @@ class ConversationReader(Protocol):
 
         Args:
             from_seq: First position to return; None for the newest ones.
-            contains: Only messages whose text holds this, letter case ignored.
+            contains: Only messages with this text, letter case ignored.
         """
-        ...
 
     async def read_output(self, output_id: str) -> str | None:
-        """Return a stored tool output of this conversation; None if there is none."""
-        ...
+        """Return a stored tool output of this conversation, or None if there is none."""
 
 
 class Files(Protocol):
-    """Where the tools of one turn put the files that they make."""
+    """Takes the files that the tools of one turn make."""
 
     async def offer(self, name: str, mime: str, content: bytes) -> str:
-        """Store a file that is shown with the turn's answer; the same again is one file.
+        """Store a file that is shown with the turn's answer, once; returns the name shown.
 
-        Args:
-            name: As the model calls it; no path is opened or kept.
-            content: Its bytes.
-
-        Returns:
-            The name under which it is shown.
+        The model's `name` is never used as a path.
 
         Raises:
             ToolError: It is too large, or there are too many.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerState:
-    """What the planner remembers from one compaction to the next, across restarts.
+    """The planner's state from one compaction to the next, across restarts.
 
     Attributes:
         poor_savings: Compactions in a row that saved less than 10 % of what they could touch.
         paused_at_tokens: Size of the view at which automatic compaction was paused; 0 for not.
-        summary_not_before: Seconds since the epoch; until then the loop does not ask the summary
-            model.
+        summary_not_before: Seconds since the epoch; until then no summary model is asked.
     """
 
     poor_savings: int = 0
@@ -240,8 +213,8 @@ class Compaction:
 
     Attributes:
         tokens_before: As measured; `tokens_after` is estimated in the same scale.
-        summary_model: Who wrote the summary; None for the extractor or no new summary.
-        cache_tokens_lost: Tokens behind the first changed byte, which a prompt cache held at best.
+        cache_tokens_lost: Tokens behind the first changed byte, which a prompt cache may have had.
+        summary_model: None for the extractor or no new summary.
         nodes: New nodes, stored in the same transaction.
     """
 
@@ -262,96 +235,77 @@ class Compaction:
 
 
 class NewSegment(NamedTuple):
-    """The segment that a compaction has begun; `system` is its prompt, None where that stays."""
+    """The segment that a compaction has begun; `system` is None if the prompt stays."""
 
     id: str
     system: str | None = None
 
 
 class PartStore(Protocol):
-    """Keeps the summaries of parts of one conversation until the whole is written.
-
-    What was paid for is not paid for again, whatever becomes of the process.
-    """
+    """Keeps the paid summaries of parts, across restarts, until the whole is written."""
 
     async def load(self) -> Mapping[str, str]:
-        """Return the texts that are there, by key."""
-        ...
+        """Return the texts by key."""
 
     async def keep(self, key: str, text: str, calls: Sequence[ModelCall]) -> None:
         """Keep the summary of a part and book the calls that made it, in one transaction."""
-        ...
 
     async def forget(self) -> None:
-        """Drop all of them: the whole is written."""
-        ...
+        """Drop all of them, since the whole is written."""
 
 
 class CompactionStore(Protocol):
-    """Where the planner of one turn commits what it decided."""
+    """Takes the decisions of one turn's planner."""
 
     async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
         """Split the lineage in one transaction; later records belong to the new segment.
 
-        Returns:
-            The new segment.
-
         Raises:
             LeaseLost: As for the journal (gateway/errors.py).
         """
-        ...
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
-        """Book the calls of the summary model; an empty list does nothing."""
-        ...
+        """Book the calls of the summary model."""
 
     async def prepared(self) -> Summary | None:
-        """Return the summary that was written in the background for the segment in force.
+        """Return the summary that was written in the background for the current segment.
 
         Raises:
-            SummaryFailed: It was tried a short time ago, or is being tried for longer than can be
-                waited for: whoever tried now would pay for it twice.
+            SummaryFailed: It failed a short time ago, or is still being written: another attempt
+                would be paid for twice.
         """
-        ...
 
     def prepare(self) -> None:
-        """Ask for such a summary to be written in the background; returns at once."""
-        ...
+        """Have such a summary written in the background; returns at once."""
 
     async def days(self, first_seq: int, last_seq: int) -> Days:
-        """Return when the messages of a range were said; those of this turn may be missing."""
-        ...
+        """Return the times of a range of messages; those of this turn may be missing."""
 
     def archive(self) -> Archive:
-        """Return the records of the conversation, for its engine."""
-        ...
+        """Return the conversation's records, for its engine."""
 
     def parts(self) -> PartStore:
-        """Return where the summaries of parts are kept."""
-        ...
+        """Return the store of the summaries of parts."""
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
-        """Tell the user what a compaction could not spare them, at most once a turn.
+        """Warn the user of a limit of compaction, at most once a turn.
 
-        clipped: the newest message is shown by its beginning and end only; floor: the view is
-        still above the threshold, since what no plan can change fills it.
+        clipped: the model sees only beginning and end of the newest message; floor: the view is
+        still above the threshold, filled by parts that no plan can change.
         """
-        ...
 
 
 class Spending(Protocol):
-    """The budgets of whoever a turn is for."""
+    """The budgets that apply to a turn."""
 
     def call(self, forecast_usd: float | None) -> AbstractAsyncContextManager[None]:
-        """Hold what a call will cost at least while it is made; None where that is not known.
+        """Reserve the least cost of a call while it is made; None if that is not known.
 
-        Entering it raises `agent.errors.SpendLimitReached` where a budget does not allow the call.
+        Entering it raises `agent.errors.SpendLimitReached` if a budget does not allow the call.
         """
-        ...
 
     async def exhausted(self) -> bool:
-        """Whether nothing is left: what is not needed for an answer is not asked for."""
-        ...
+        """Whether nothing is left, so that only calls needed for an answer are made."""
 
 
 InquiryKind = Literal["approval", "clarify"]
@@ -359,39 +313,32 @@ MemoryTarget = Literal["memory", "user"]
 
 
 class Past(Protocol):
-    """Tells what the past of a conversation taints a turn with that reads of it.
-
-    People whose words it holds do where they may not act now.
-    """
+    """Finds the taints of a turn that reads the past, such as words of people who may not act."""
 
     async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
-        """Return what taints of what past messages hold."""
-        ...
+        """Return the tainted origins among those of past messages."""
 
     async def taints(self, *, of_scope: bool = False) -> Collection[Origin]:
-        """Return what taints of all that the conversation holds since its first message.
+        """Return the tainted origins of the conversation since its first message.
 
-        Args:
-            of_scope: Of all conversations that share its memories.
+        `of_scope` adds all conversations that share its memories.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """Something that a person is asked while the turn waits.
+    """A question to a person, for which the turn waits.
 
     Attributes:
         kind: approval: may this call run; clarify: a question of the agent.
         call_id: The call that waits; one inquiry for each call of a turn.
         question: In Markdown.
         choices: Labels of the buttons of a question; an approval has its own.
-        definition: Of an approval, a digest of the tool as the model is offered it, and of which
-            calls of it are meant: what stays approved is that, not whatever comes under its name.
-        askable: Whether there is a question that can be shown; else only a standing approval
-            counts.
+        definition: Of an approval, a digest of the tool as the model is offered it, and of the
+            approved calls: another tool of this name is not approved.
+        askable: Whether the question can be shown; else only a standing approval counts.
         for_owners: Whether owners alone may say yes.
-        decision: Why somebody is asked; None for a question of the agent.
+        decision: The reason for an approval; None for a question of the agent.
     """
 
     kind: InquiryKind
@@ -407,12 +354,11 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class InquiryReply:
-    """What became of an inquiry.
+    """The end of an inquiry.
 
     Attributes:
-        state: expired: nobody answered in time.
-        text: approval: "once", "conversation" or "deny"; clarify: what was said.
-        by: Who answered, "platform:sender id".
+        text: approval: "once", "conversation" or "deny"; clarify: the person's words.
+        by: "platform:sender id" of the person.
     """
 
     state: Literal["answered", "expired"]
@@ -424,79 +370,69 @@ class People(Protocol):
     """The people of the turn's conversation."""
 
     async def ask(self, inquiry: Inquiry) -> InquiryReply:
-        """Return the reply to an inquiry; asked once, however often this is called.
+        """Return the reply to an inquiry, which is asked once.
 
-        Nobody is asked for a tool that was approved for the conversation, since it began anew
-        last: that is the reply.
+        A standing approval of the tool for the conversation, since its newest start, is the reply.
 
         Raises:
-            TurnSuspended: Nobody has answered yet. The turn ends its attempt, and goes on once
-                somebody has, or the time is over.
+            TurnSuspended: There is no answer yet. The turn ends its attempt, and goes on with the
+                answer, or when the time is over.
             ToolError: It is not askable, and the tool was not approved for the conversation.
         """
-        ...
 
     async def decided(self, call_id: str) -> InquiryReply | None:
-        """Return what became of the question whether a call may run; None if nobody was asked.
+        """Return the reply about a call's approval, or None if it was not asked for.
 
         Raises:
-            TurnSuspended: Nobody has answered yet.
+            TurnSuspended: There is no answer yet.
         """
-        ...
 
 
 MAX_ITEM_CHARS = 300
 """Of one item of the list: a line, not a note."""
-_Line = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_ITEM_CHARS)
-]
+_LINE = StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_ITEM_CHARS)
 
 
 @dataclass(frozen=True, slots=True)
 class TodoItem:
-    """One thing to be done; the constraints are checked where a model writes it."""
+    """One item of the list; the constraints are checked on what a model writes."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
-    content: _Line
+    content: Annotated[str, _LINE]
     state: Literal["pending", "in_progress", "done", "cancelled"] = "pending"
 
 
 class Notebook(Protocol):
-    """What the agent keeps for itself: the conversation's list, and what it has noted down.
+    """The conversation's list, and the agent's notes.
 
-    Notes belong to the sender of a direct chat, and to the conversation everywhere else.
+    Notes belong to the sender of a direct chat, and to any other conversation itself.
     """
 
     async def todo(self) -> Sequence[TodoItem]:
         """Return the list."""
-        ...
 
     async def set_todo(self, items: Sequence[TodoItem]) -> None:
         """Replace the list."""
-        ...
 
     async def notes(self, target: MemoryTarget) -> Sequence[str]:
-        """Return the notes in the order in which they were made."""
-        ...
+        """Return the notes, oldest first."""
 
     async def change(
         self, target: MemoryTarget, *, remove: str | None, add: str | None
     ) -> Sequence[str]:
-        """Take out the one note that holds `remove`, put `add` in its place or behind the others.
+        """Remove the one note that contains `remove`, put `add` in its place or last.
 
-        Returns:
-            The notes as they stand now. A change that was made already has no effect.
+        Returns the new notes. A change that was made already has no effect.
 
         Raises:
-            ToolError: No note or several hold it, or there is no room for the new one.
+            ToolError: No note or several match, or there is no room for the new one.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What is searched for; times are ISO 8601, `until` not included."""
+    """A search; times are ISO 8601, `until` not included."""
 
     query: str
     limit: int = 10
@@ -511,9 +447,9 @@ class Hit:
     """A message that was found, among its neighbours in order of seq.
 
     Attributes:
-        conversation: Its id; `title` what it is called, `here` whether it is the turn's own.
-        seq: Which of `messages` was found.
-        holds: Whether it holds a word that was looked for; else only messages next to it do.
+        here: Whether the conversation is the turn's own.
+        seq: Of the one among `messages` that was found.
+        holds: Whether it contains a word of the search; else only messages next to it do.
     """
 
     conversation: int
@@ -526,31 +462,26 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a search found, best first; `scope` says in words what was and was not looked at."""
+    """The hits of a search, best first; `scope` says in words what was searched."""
 
     hits: tuple[Hit, ...]
     scope: str
 
 
 class Searcher(Protocol):
-    """Searches what the turn may see.
-
-    That is its own conversation from its first message on and, in a direct chat, the other direct
-    chats of the same sender.
-    """
+    """Searches the whole conversation and, in a direct chat, the sender's other direct chats."""
 
     async def search(self, query: SearchQuery) -> Findings:
-        """Return what was found."""
-        ...
+        """Return the hits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """How a delegated task ended.
+    """The end of a delegated task.
 
     Attributes:
         outcome: As of a turn (agent/turn/loop.py), or "failed" for a child that broke.
-        text: What it answered; else why there is no answer.
+        text: The answer, or the reason why there is none.
     """
 
     outcome: str
@@ -565,21 +496,18 @@ class Delegates(Protocol):
     """Runs child agents, each in a conversation of its own."""
 
     async def run(self, call_id: str, task: str) -> Delegated:
-        """Have a child agent do a task; for the same call of a turn it is one child, resumed.
+        """Have a child agent do a task; the same call of a turn resumes the same child.
 
         Raises:
             TurnSuspended: The child waits for a person.
         """
-        ...
 
 
 class Progress(Protocol):
-    """Shows people what the tools of the turn do; both return at once and never raise."""
+    """Shows people the tools at work; both methods return at once and never raise."""
 
     def working(self, call: ToolCall) -> None:
         """A call begins."""
-        ...
 
     def worked(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
         """A call has ended, or waits for a person."""
-        ...

@@ -1,9 +1,8 @@
 """Breakpoints of the provider's prompt cache: where a request is marked, just before it is sent.
 
-A provider stores what it read only up to a breakpoint, at most four in a request, and looks for
-what it has from each breakpoint back, 20 blocks far. Marking is the last step on the way to the
-wire and changes no byte but the markers themselves; see agent/models/anthropic/wire.py for what
-becomes of a marker on something that cannot carry one.
+A provider stores a prompt only up to a breakpoint, at most four in a request, and searches its
+cache from each breakpoint back, 20 blocks far. Marking is the last step on the way to the wire and
+changes no byte but the markers; agent/models/anthropic/wire.py moves those that cannot be carried.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from agent.view.view import MARKER
 MAX_BREAKPOINTS = 4
 """The API refuses more (docs/caching.md)."""
 LOOK_BACK = 20
-"""Blocks that are looked at from a breakpoint, its own included (docs/caching.md)."""
+"""Blocks that a breakpoint reaches back, its own included (docs/caching.md)."""
 ROLLING_MESSAGES = 3
 KEY = "cache_control"
 STRATEGIES = ("system_and_3", "anchored")
@@ -36,18 +35,18 @@ def apply_cache_control(
 ) -> list[ChatMessage]:
     """Return the messages with at most four of them marked; unmarked ones are the same objects.
 
-    Text becomes one text block with the marker, of a list the last block gets it, and what has no
-    content (and a tool message) carries it as a key of its own. Markers that were there before are
-    left out of the result; nothing that comes in is changed.
+    Text becomes one text block with the marker, of a list the last block gets it, and a message
+    without content (and a tool message) carries it as a key of its own. Earlier markers are left
+    out; nothing given is changed.
 
     Args:
-        messages: As they are about to be sent, the system message first if there is one.
-        ttl: How long the entries live without being read: "5m" or "1h".
+        messages: About to be sent, the system message first if there is one.
+        ttl: Life of the entries from their last use: "5m" or "1h".
         strategy: "system_and_3": the system prompt and the last three other messages; "anchored":
             see `anchored_places`.
         native: Whether the request goes to Anthropic's own API; in the envelope of another one a
             tool message is marked by `anchored` alone, on its text.
-        settled: What else `anchored` is to mark; see `agent.view.view.View.settled`.
+        settled: More places for `anchored`; see `agent.view.view.View.settled`.
 
     Raises:
         ValueError: An unknown `ttl` or `strategy`.
@@ -78,25 +77,25 @@ def system_and_3_places(messages: Sequence[ChatMessage]) -> set[int]:
 
 
 def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()) -> set[int]:
-    """Return the places that make a request find all that the ones before it have stored.
+    """Return the places that let a request find all that earlier ones have stored.
 
-    What a request can find is the end of the one before, where the view only grew, and else what a
-    compaction left as it was. All follows from the view as it is stored, so a restart moves
-    nothing. The four, the one first whose loss would cost most:
+    It can find the end of the request before if the view only grew, else the parts that a
+    compaction left unchanged. The places follow from the stored view alone, so a restart moves
+    nothing. The four, most valuable first:
 
-    - the end: all that is new is stored, and the next request reads it;
-    - the end of the request before, where the look-back from the end does not get there. It is the
+    - the end: everything new is stored, and the next request reads it;
+    - the end of the request before, if the look-back from the end does not reach it. It is the
       message before the newest answer; many calls at once put more than 20 blocks between the two;
     - in a compacted view the end of the head, behind which the next compaction writes another
-      summary. The look-back from there gets to the system prompt, which alone stays when the first
-      compaction appends its note; where the head is too long for that the prompt is marked too. In
-      a view that is not compacted it is the system prompt: other conversations begin with it;
-    - the ends of what was rewritten for being old (`settled`). The next compaction rewrites what
-      follows and nothing before: marked now, it is there to be found then, from the same place;
+      summary. The look-back from there reaches the system prompt, which alone stays when the first
+      compaction appends its note; if the head is too long for that, the prompt is marked too. In a
+      view that is not compacted it is the system prompt: other conversations begin with it;
+    - the ends of old messages that were rewritten (`settled`). The next compaction rewrites only
+      what follows, and then finds the entry that is stored now;
     - the end of the summary, which a compaction that only prunes leaves in its place.
 
-    What is left of the four goes to the end of the request before, also within reach: a block that
-    is one here may be several for the provider.
+    A place that is left goes to the end of the request before, also within reach: one block here
+    may be several for the provider.
     """
     end = len(messages) - 1
     # The end comes first: without it the next request would find nothing new.
@@ -112,11 +111,9 @@ def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()
 
 
 def cache_layout_of(provider: str, name: str, base_url: str | None) -> CacheLayout | None:
-    """Return how a model takes breakpoints; None for any model but Claude, or if it takes none.
+    """Return how a model takes breakpoints, or None if it takes none, as all but Claude.
 
-    Args:
-        provider: As in the settings, resolved.
-        base_url: Where it is called; None for the provider's own address.
+    `base_url` is None for the provider's own address.
     """
     if not is_claude(name):
         return None
@@ -134,7 +131,7 @@ def is_marked(message: ChatMessage) -> bool:
 
 
 def marker_of(message: ChatMessage) -> dict[str, str] | None:
-    """Return the marker of a message, else the last one on its parts; None where there is none."""
+    """Return the marker of a message, else the last one on its parts, or None."""
     content = message.get("content")
     parts = content if isinstance(content, list) else ()
     on_parts = (part[KEY] for part in reversed(parts) if KEY in part)
@@ -146,7 +143,7 @@ def _system_place(messages: Sequence[ChatMessage]) -> list[int]:
 
 
 def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[int]:
-    """Return the ends of what a compaction leaves as it is, the most valuable one first."""
+    """Return the ends of the parts that a compaction leaves unchanged, most valuable first."""
     system = _system_place(messages)
     # A quotation of a summary costs a breakpoint at most.
     summaries = [place for place, message in enumerate(messages) if _is_summary(message)]
@@ -165,7 +162,7 @@ def _is_summary(message: ChatMessage) -> bool:
 
 
 def _end_before(messages: Sequence[ChatMessage]) -> int | None:
-    """Return where the request ended that led to the newest answer, or None without an answer."""
+    """Return the end of the request that led to the newest answer, or None without an answer."""
     newest = reversed(range(1, len(messages)))
     return next((n - 1 for n in newest if messages[n]["role"] == "assistant"), None)
 
@@ -180,7 +177,7 @@ def _within_reach(messages: Sequence[ChatMessage], low: int, high: int) -> bool:
 
 
 def _blocks_of(message: ChatMessage) -> int:
-    """Return how many blocks a message makes at most; the provider may count some as one."""
+    """Count a message's blocks; the provider may count some of them as one."""
     content = message.get("content")
     parts = len(content) if isinstance(content, list) else 1
     thoughts = message.get("opaque", {}).get("anthropic", ())

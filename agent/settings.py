@@ -21,24 +21,16 @@ Provider = Literal["auto", "anthropic", "openai", "openrouter", "nous", "offline
 class Section(BaseModel):
     """Base of every settings block: frozen, unknown keys are errors."""
 
-    # Nearly all are only read as parts of the whole, which checks them by itself.
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ReferencedSecret(SecretStr):
-    """A secret that the settings refer to; its value is the newest that was read.
-
-    Attributes:
-        reference: As it stands in the settings.
-    """
+    """A secret by its `reference` in the settings; its value is the newest that was read."""
 
     def __init__(self, value: str, reference: str, read: Callable[[], str]) -> None:
-        """Hold a value.
+        """Start with the first value; `read` gets the current one, which is not yet used.
 
-        Args:
-            value: What was read first.
-            read: Returns the secret as it is now; the value before stays in use. May block.
-                Raises SecretUnreadable.
+        It may block, and raises `SecretUnreadable`.
         """
         super().__init__(value)
         self.reference = reference
@@ -71,11 +63,10 @@ class FactsSettings(Section):
 
 
 class ModelSettings(Section):
-    """Which model answers.
+    """The model that answers.
 
     `api`: of servers that speak OpenAI's; `auto`: Responses for OpenAI's own reasoning models, Chat
-    Completions for all others.
-    `idle_timeout_s` is for the silence of a stream.
+    Completions for all others. `idle_timeout_s` is for the silence of a stream.
     """
 
     provider: Provider = "auto"
@@ -100,12 +91,12 @@ class PrefillMessage(Section):
 
 
 class AgentSettings(Section):
-    """The loop of one turn, and what the agent is told.
+    """The loop of one turn, and the agent's instructions.
 
-    `max_turn_tokens` counts what all its calls read and write; `max_turn_s` begins anew with each
-    attempt, so that no time counts in which a person was waited for. `ephemeral` is told with each
-    question, outside of the cached prefix; `workspace` is the directory whose context files
-    (AGENTS.md, …) are read, null for PARLEY_HOME.
+    `max_turn_tokens` counts input and output of all its calls; `max_turn_s` starts over with each
+    attempt, so that waiting for a person does not count. `ephemeral` goes with each question,
+    outside of the cached prefix; `workspace` is the directory whose context files (AGENTS.md, …)
+    are read, null for PARLEY_HOME.
     """
 
     max_iterations: int = Field(default=90, ge=1)
@@ -118,7 +109,7 @@ class AgentSettings(Section):
 
 
 class CompressionSettings(Section):
-    """When the in-loop compressor fires and what it keeps; fractions of the model's window."""
+    """When the in-loop compressor fires and how much it keeps; fractions of the model's window."""
 
     enabled: bool = True
     threshold: float = Field(default=0.50, gt=0, le=1)
@@ -144,20 +135,20 @@ class AuxiliaryModelSettings(Section):
 
     @property
     def is_set(self) -> bool:
-        """Whether this is another model than the one that answers."""
+        """Whether this is not the model that answers."""
         return bool(self.model or self.base_url) or self.provider not in {"auto", "main"}
 
 
 class AuxiliarySettings(Section):
     """One block for each side task.
 
-    `memory` reads for the memory what rules do not find; nobody does if its block sets no model.
+    `memory` reads messages for the memory that rules do not find; off without a model.
     `embeddings` compares the meanings of messages for `session_search`, on a server that has
-    OpenAI's `/embeddings`; off if its block names no model.
+    OpenAI's `/embeddings`; off without a model.
     """
 
     compression: AuxiliaryModelSettings = AuxiliaryModelSettings()
-    # Who reads for the memory is built at the start.
+    # The reader for the memory is built at the start.
     memory: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
     embeddings: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
 
@@ -171,10 +162,7 @@ class RoundsSettings(Section):
 
 
 class ContextSettings(Section):
-    """Which engine decides what the model sees; a plugin's name is allowed.
-
-    The options of a plugin's engine are those of the plugin.
-    """
+    """The engine that decides what the model sees, built in or a plugin's with its options."""
 
     engine: str = Field(default="compressor", min_length=1)
     rounds: RoundsSettings = RoundsSettings()
@@ -196,19 +184,16 @@ class OutputSettings(Section):
 
 
 class WorkspaceSettings(Section):
-    """The directories in which tools work, one for each conversation.
-
-    `root` null: PARLEY_HOME/workspaces.
-    """
+    """The tools' directories, one for each conversation; `root` null: PARLEY_HOME/workspaces."""
 
     # Confined programs that run hold directories below it.
     root: Annotated[Path | None, "restart"] = None
 
 
 class SandboxSettings(Section):
-    """What keeps commands and MCP programs to their directories.
+    """The sandbox of commands and MCP programs.
 
-    `auto`: the first of the others that works. `none`: they may do whatever Parley may.
+    `auto`: the first of the others that works. `none`: they may do all that Parley may.
     """
 
     backend: Literal["auto", "bwrap", "landlock", "none"] = "auto"
@@ -228,14 +213,14 @@ class PolicyRule(Section):
 TAINTED_ROWS = (
     "tainted-notes", "tainted-fetch", "tainted-recalled", "tainted-files", "tainted-acts",
 )  # fmt: skip
-"""The default rows for tainted turns; what guests may not do holds always."""
+"""The default rows for tainted turns; those for guests always apply."""
 
 
 class PolicySettings(Section):
     """Who may have which tool called, and about which calls a person is asked.
 
-    `rules`: rows of your own. `without`: default rows that do not hold. `own_records`: tools that
-    act on nothing but the record of whoever asks.
+    `rules`: rows of your own. `without`: default rows that do not apply. `own_records`: tools that
+    change only the sender's own record.
     """
 
     rules: tuple[PolicyRule, ...] = ()
@@ -254,10 +239,9 @@ class PolicySettings(Section):
 class TerminalSettings(Section):
     """The tool `terminal`; `timeout_s` is for one command.
 
-    `confine`: only with what keeps a command to its directory;
-    `network` (the machine's, all of it or none) and `readable` (more directories to read and run
-    programs from) are for confined ones.
-    `allow_root`: also where Parley runs as root.
+    `confine`: only with a sandbox. `network` (the machine's, all of it or none) and `readable`
+    (more directories to read and run programs from) are for confined commands. `allow_root`: also
+    if Parley runs as root.
     """
 
     timeout_s: float = Field(default=120, gt=0, le=3600)
@@ -270,7 +254,7 @@ class TerminalSettings(Section):
 class FetchSettings(Section):
     """The tool `fetch_url`; `allow_hosts` may be private addresses.
 
-    `hosts`: where a tainted turn may lead without a question; `*.` in front: all below.
+    `hosts`: that a tainted turn may reach without a question; `*.` in front: all below.
     """
 
     allow_hosts: tuple[str, ...] = ()
@@ -335,10 +319,10 @@ MCP_PREFIX = "mcp_"
 class McpServerSettings(Section):
     """One MCP server: a program that is started (`command`), or a web address (`url`).
 
-    `tools`: those that may be used, null for all; `read_only`: those that change nothing, so that
-    they need no approval. Names are the server's own. `confined`: kept to a directory of its own,
-    as commands are; `network`, `readable` and `writable` name more. null: confined if one of
-    these three is set, or if the home had the server before programs ran unconfined.
+    `tools`: those that may be used, null for all; `read_only`: those that change nothing and need
+    no approval. Names are the server's own. `confined`: kept to a directory of its own, as commands
+    are; `network`, `readable` and `writable` name more. null: confined if one of these three is
+    set, or if the home had the server before programs ran unconfined.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)
@@ -368,16 +352,12 @@ class McpServerSettings(Section):
 
     @property
     def is_confined_by_word(self) -> bool:
-        """Whether its settings confine it."""
+        """Whether its settings alone confine it."""
         named = not self.model_fields_set.isdisjoint({"network", "readable", "writable"})
         return self.confined is True or (self.confined is None and named)
 
     def with_walls(self, *, was_here: bool) -> "McpServerSettings":
-        """Return the settings with `confined` decided.
-
-        Args:
-            was_here: Whether the home had it before programs ran unconfined.
-        """
+        """Decide `confined`; it `was_here` if the home had it before programs ran unconfined."""
         is_confined = self.is_confined_by_word or (self.confined is None and was_here)
         return self.model_copy(update={"confined": is_confined})
 

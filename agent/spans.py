@@ -1,12 +1,10 @@
-"""Spans: what is done about a message, and how long each part of it takes, for whoever listens.
+"""Spans: the steps of the work on a message and their durations, for a recorder.
 
 A span has a name, two times and a few words and numbers; never what people wrote. Spans form one
 tree per message, from the update of its platform to the receipt of its answer. Its id, the trace,
-follows from the row of the message in the inbox: whoever goes on with a turn after a crash, on any
-replica, adds to the same tree, and no column holds it (docs/decisions/330).
-
-The recorder stands in a context variable, as the ids of log lines do: tasks and threads inherit it,
-and two gateways in one process do not hear each other. Without one a span costs a look at it.
+follows from the row of the message in the inbox: a turn that goes on after a crash, on any replica,
+adds to the same tree, and no column stores it (docs/decisions/330). The recorder is in a context
+variable: tasks and threads inherit it, and two gateways in one process stay apart.
 """
 
 import time
@@ -19,10 +17,10 @@ from random import getrandbits
 from typing import Protocol
 
 Value = str | int | float | bool | tuple[str, ...]
-"""What a span may say: an identifier or a number."""
+"""Of an attribute: an identifier or a number."""
 Told = Mapping[str, Value | None]
 SHOWN_DIGITS = 8
-"""Of a trace, where people read and type it."""
+"""Of a trace, for people to read and type."""
 
 
 @dataclass(slots=True)
@@ -30,10 +28,10 @@ class Span:
     """A part of the work on one message; times are nanoseconds since the epoch.
 
     Attributes:
-        trace: 32 hexadecimal digits; "" where the work belongs to no message.
+        trace: 32 hexadecimal digits; "" if the work belongs to no message.
         parent: Id of the span around it; None for the root.
-        attributes: None stands for what is not known.
-        error: The class of what ended it; "" where nothing did.
+        attributes: None for an unknown value.
+        error: The class of the exception that ended it, or "".
     """
 
     name: str
@@ -47,7 +45,7 @@ class Span:
 
     @property
     def duration_s(self) -> float:
-        """How long it took; never less than 0, whatever is done to the clock."""
+        """Its duration; never negative, even if the clock was set back."""
         return max(self.ended_ns - self.begun_ns, 0) / 1e9
 
     def note(self, **attributes: Value | None) -> None:
@@ -56,19 +54,18 @@ class Span:
 
 
 class Recorder(Protocol):
-    """Who is told of spans.
+    """Receives the spans.
 
     Attributes:
-        seed: Tells the traces of one installation from those of another; at most 64 bytes.
-        exports: Whether somebody outside gets the spans, so that log lines name them.
+        seed: Makes the traces of two installations differ; at most 64 bytes.
+        exports: Whether spans are exported, so that log lines name them.
     """
 
     seed: bytes
     exports: bool
 
     def ended(self, span: Span) -> None:
-        """Take note of a span that is over; returns at once and never raises."""
-        ...
+        """Take a span that has ended; returns at once and never raises."""
 
 
 RECORDER: ContextVar[Recorder | None] = ContextVar("span_recorder", default=None)
@@ -76,28 +73,27 @@ _CURRENT: ContextVar[Span | None] = ContextVar("span", default=None)
 
 
 def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
-    """Return the trace of an entry of the inbox: 32 hexadecimal digits, the same every time.
+    """Return the trace of an entry of the inbox: always the same 32 hexadecimal digits.
 
-    Args:
-        seed: Of the installation; None: that of the recorder.
+    `seed` is the installation's, by default the recorder's.
     """
     key = seed_here() if seed is None else seed
     return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=key).hexdigest()
 
 
 def seed_here() -> bytes:
-    """Return the seed of the recorder; empty where there is none."""
+    """Return the seed of the recorder, or an empty one."""
     recorder = RECORDER.get()
     return b"" if recorder is None else recorder.seed
 
 
 def reference_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
-    """Return how a trace begins: what people are shown, and ask `parley logs --trace` for."""
+    """Return the beginning of a trace that people see, for `parley logs --trace`."""
     return trace_of(conversation, seq, seed)[:SHOWN_DIGITS]
 
 
 def root_of(trace: str) -> int:
-    """Return the id of the root span of a trace: children need it before it is over."""
+    """Return the id of the root span of a trace: children need it before it ends."""
     return int(trace[16:], 16) or 1
 
 
@@ -105,12 +101,11 @@ def root_of(trace: str) -> int:
 def span(
     name: str, told: Told | None = None, *, trace: str = "", **attributes: Value | None
 ) -> Iterator[Span]:
-    """Record what the body of a `with` does, below the span that is open here.
+    """Record the body of a `with` as a span below the one that is open here.
 
     Args:
-        told: Attributes whose names are no words of Python.
-        trace: Of the message, where this is the first thing that is done about it here: the span
-            then stands below the root.
+        told: Attributes whose names are not Python identifiers.
+        trace: Of the message, for its first span here, which goes below the root.
     """
     around = _CURRENT.get()
     parent = None if around is None else around.id
@@ -138,26 +133,26 @@ def span(
 
 
 def exported_id() -> str | None:
-    """Return the id of the span that is open here, 16 hexadecimal digits; None if nobody has it."""
+    """Return the id of the open span in 16 hexadecimal digits, or None if it is not exported."""
     recorder, here = RECORDER.get(), _CURRENT.get()
     return f"{here.id:016x}" if here is not None and recorder and recorder.exports else None
 
 
 def note(**attributes: Value | None) -> None:
-    """Add attributes to the span that is open here, if any."""
+    """Add attributes to the open span, if any."""
     here = _CURRENT.get()
     if here is not None:
         here.attributes.update(attributes)
 
 
 def record(name: str, trace: str, begun_s: float, **attributes: Value | None) -> None:
-    """Record what began at a time, in seconds since the epoch, and ends now, below the root."""
+    """Record a span below the root that began at a time (seconds since the epoch) and ends now."""
     parent = root_of(trace) if trace else None
     _record(Span(name, trace, getrandbits(63) or 1, parent, int(begun_s * 1e9), 0, attributes))
 
 
 def record_root(trace: str, begun_s: float, **attributes: Value | None) -> None:
-    """Record the root of a trace, once it is over."""
+    """Record the root of a trace that ends now."""
     _record(Span("message", trace, root_of(trace), None, int(begun_s * 1e9), 0, attributes))
 
 

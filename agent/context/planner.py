@@ -1,9 +1,8 @@
-"""The planner: when a view is compacted, by whichever layer, it happens here.
+"""The planner: every compaction of a view happens here.
 
 The loop asks before every model call (`keep_within`) and when a provider refuses a request as too
 large (`shrink`); the gateway's hygiene and `/compress` call `compact`. All share one engine, one
-meter and one state, which is committed with the compaction. Which model the view is made for
-changes where a fallback takes over (`fit`).
+meter and one state, which is committed with the compaction. `fit` adapts the view to a fallback.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import structlog
 
@@ -41,8 +40,8 @@ from agent.view.view import Summary, View
 
 log = structlog.get_logger()
 
+P = ParamSpec("P")
 T = TypeVar("T")
-U = TypeVar("U")
 
 MAX_PREFLIGHT_PASSES = 3
 MAX_OVERFLOWS = 3
@@ -58,21 +57,26 @@ loop's own ones pause until the view has grown by 10 %."""
 MOST_COUNTED_CHARS = 100_000
 """More new text is counted in a thread: an encoding takes 10 ms for it."""
 LONGEST_COOLDOWN_S = 600.0
-"""No pause of the summary model is longer; one that seems to be was stored by another clock."""
+"""Longest pause of the summary model; a longer one was stored by another clock."""
 PAUSED = "not asked: the summary model failed a short time ago"
 NO_BUDGET = "not asked: a budget is used up"
 NO_TIME = "not asked: the time went by with waiting for a summary under way"
+REPORTED = (
+    *("trigger", "engine", "messages_before", "messages_after", "tokens_before", "tokens_after"),
+    *("summary_model", "retained_share", "cache_tokens_lost", "duration_ms", "failure"),
+)
+"""Of a compaction, in its log event."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """What a turn's compactions may do, and who writes their summaries.
+    """The settings of a turn's compactions, and the models of their summaries.
 
     Attributes:
         enabled: `compression.enabled`; False leaves only what the provider enforces.
-        summariser: None where no model writes summaries.
-        spending: The budgets that summaries count for; None for none.
-        recall: What a new summary says about recalling more (`agent.view.view.recall_text`).
+        summariser: None if no model writes summaries.
+        spending: The budgets of summaries.
+        recall: Text of a new summary about recalling more (`agent.view.view.recall_text`).
     """
 
     enabled: bool = True
@@ -83,13 +87,7 @@ class CompactionRules:
 
 @dataclass(slots=True)
 class TurnSoFar:
-    """What has happened in the turn.
-
-    Attributes:
-        calls: Model calls.
-        overflows: How often the provider refused the view as too large.
-        pressed: Whether pressure was reported.
-    """
+    """Model calls of the turn, refusals of its view as too large, and whether it was reported."""
 
     calls: int = 0
     overflows: int = 0
@@ -101,11 +99,9 @@ class Planner:
     """Keeps one turn's view within the window.
 
     Attributes:
-        engine: Decides when and what; of this turn alone.
-        meter: Knows how large the view is.
-        session_id: The segment in force.
-        state: What earlier compactions left behind.
-        watch: Is told where a compaction moves what was sent before.
+        engine: Decides when and how; of this turn alone.
+        session_id: The current segment.
+        watch: Is notified when a compaction moves the sent prefix.
     """
 
     engine: ContextEngine
@@ -118,10 +114,9 @@ class Planner:
     turn: TurnSoFar = field(default_factory=TurnSoFar)
 
     async def measured(self, view: View) -> Measure:
-        """Return how large the view is, tool schemas included.
+        """Return the size of the view, tool schemas included.
 
-        Without a report every message is counted: of a long view that is too slow for the event
-        loop, as is a message of a megabyte.
+        Without a report every message is counted, in a thread if the view is long.
         """
         known_upto = self.meter.report.upto_seq if self.meter.report else 0
         added = takewhile(lambda entry: entry.seq > known_upto, reversed(view.entries))
@@ -140,19 +135,18 @@ class Planner:
             if not fires(tokens) or self._held_back(tokens):
                 break
             if await self.compact(view, "preflight" if first else "threshold") is None:
-                # What cannot shrink now cannot before the next call either: wait until it grows.
+                # It cannot shrink before the next call either: wait until it grows.
                 self.state = replace(self.state, paused_at_tokens=tokens)
                 break
         self._look_ahead((await self.measured(view)).tokens)
 
     async def fit(self, view: View, model: ChatModel, *, compacts: bool = True) -> bool:
-        """Make the view one that this model takes; compacts it first where its window is smaller.
+        """Adapt the view to a model; compact it first if the model's window is smaller.
 
-        A fallback is compacted for as late as the main model's threshold allows, or at 85 % of its
-        own window: what is left out for it is left out of the main model's view too.
+        A fallback's view is compacted at the main model's threshold or at 85 % of its own window,
+        as late as possible: a compaction stays when the main model is back.
 
-        Returns:
-            Whether the window is smaller than the last and the view is under its threshold.
+        Returns whether the window is smaller than the last and the view is under its threshold.
         """
         limits, window = self.engine.limits, model.context_length
         fallback = self.meter.model != model.name
@@ -169,10 +163,9 @@ class Planner:
         return False
 
     async def repair(self, view: View) -> bool:
-        """Leave out what the model thought so far; False where there is nothing of it.
+        """Leave out the model's thoughts so far; False if there are none.
 
-        Signed thinking is bound to the exact conversation before it, and a provider refuses what
-        does not fit.
+        Signed thinking is bound to the exact conversation before it; providers refuse it elsewhere.
         """
         newest = view.entries[-1].seq
         thought = (entry for entry in view.entries if "opaque" in entry.message)
@@ -199,8 +192,8 @@ class Planner:
     async def shrink(self, view: View, model: ChatModel) -> bool:
         """Compact after the provider refused the view as too large; False if that cannot help.
 
-        A view that is under the threshold of a window that the refusal has told stays: it was the
-        believed window, or the length of the answer, that was too large.
+        A view under the threshold of the window that the refusal names stays: the believed window,
+        or the length of the answer, was too large.
         """
         if await self.fit(view, model, compacts=False):
             return True
@@ -210,7 +203,7 @@ class Planner:
         return await self.compact(view, "overflow") is not None
 
     def note(self, usage: Usage, view: View) -> None:
-        """Take note of a call on this view, before its answer is added."""
+        """Take the usage of a call on this view, before its answer is added."""
         self.meter.note(usage, view, view.entries[-1].seq + 1)
         self.engine.update_from_response(usage)
 
@@ -222,16 +215,15 @@ class Planner:
         focus: str | None = None,
         timeout_s: float | None = None,
     ) -> Compaction | None:
-        """Have the engine make the view smaller, commit that, and show the new plan.
+        """Have the engine make the view smaller, commit that, and show the new plan in the view.
 
         Args:
-            view: Shows the new plan when this returns.
-            trigger: Why; a cooldown of the summary model holds only for the loop's own triggers.
-            focus: What the summary is to dwell on.
-            timeout_s: For the summary model; the extractor takes over when it is used up.
+            trigger: A cooldown of the summary model applies only to the loop's own.
+            focus: Topic that gets most of the summary.
+            timeout_s: For the summary model; after that the extractor takes over.
 
         Returns:
-            What was done; None where nothing could be left out.
+            The compaction, or None if nothing could be left out.
         """
         with spans.span("compaction", trigger=trigger) as here:
             done = await self._compacted(view, trigger, focus, timeout_s)
@@ -250,7 +242,7 @@ class Planner:
         if timeout_s is not None:
             timeout_s -= time.monotonic() - started
         calls = None
-        # Parts that were written ahead leave others to be written.
+        # Next to prepared parts, others are still to be written.
         if unasked is None and (prepared is None or self.engine.prepares_parts):
             calls, unasked = await self._summary_calls(trigger, timeout_s)
         try:
@@ -259,16 +251,15 @@ class Planner:
             found = await _in_thread(self.engine.compress, request)
         finally:
             if calls is not None:
-                # Also after a failure: the provider bills what it has read.
+                # Also after a failure: the provider bills the input.
                 calls.close()
                 await self.store.book(calls.spent)
         if found is None or not request.gains(found.tokens):
             await self._tell_floor(_floor(request))
             return None
-        # Rendering thousands of edits takes longer than the event loop may be held.
-        after = await _in_thread(partial(View, view.system, found.plan), list(view.entries))
+        # Rendering thousands of edits would block the event loop.
+        after = await _in_thread(View, view.system, found.plan, list(view.entries))
         fresh = [each for each in found.plan.summaries if each not in request.plan.summaries]
-        # A new summary was written now, or ahead of need.
         writer = calls.model if calls else None
         models = [each.model or writer for each in fresh if each.source == "model"]
         extracts = [each for each in fresh if each.source == "extract"]
@@ -309,12 +300,13 @@ class Planner:
         if segment.system is not None:
             view.begin_with(segment.system)
         self.meter.forget_report()
-        # Told before the next request: a prefix that moves unannounced is reported as a fault.
+        # Before the next request: an unannounced move of the prefix is reported as a fault.
         self.watch.expect_move(f"compaction:{compaction.trigger}")
-        _report(compaction)
+        told = {name: getattr(compaction, name) for name in REPORTED}
+        log.info("context_compressed", rung=compaction.level, **told)
 
     def close(self) -> None:
-        """Tell the engine that its turn is over."""
+        """Notify the engine of the end of its turn."""
         self.engine.on_session_end(self.session_id)
 
     async def _tell_floor(self, tokens: int) -> None:
@@ -341,11 +333,11 @@ class Planner:
     async def _prepared(
         self, trigger: Trigger, timeout_s: float | None
     ) -> tuple[Summary | None, str | None]:
-        """Return the summary that was written ahead; one that is being written is waited for.
+        """Return the prepared summary, after waiting for one under way.
 
-        Else why none is asked for now: no compaction pays for a second one.
+        Else the reason not to ask for one now: no compaction pays for a second one.
         """
-        # One that was written ahead was written without the topic of `/compress`.
+        # It was written without the topic of `/compress`.
         if trigger == "manual":
             return None, None
         try:
@@ -361,10 +353,9 @@ class Planner:
     async def _summary_calls(
         self, trigger: Trigger, timeout_s: float | None
     ) -> tuple[SummaryCalls | None, str | None]:
-        """Return what may be asked for a summary; else why not, None where there is no model."""
+        """Return the calls for a summary, or the reason not to ask; neither without a model."""
         if self.rules.summariser is None:
             return None, None
-        # A cooldown holds for the loop's own triggers alone.
         if not (trigger in {"hygiene", "manual"} or self._may_ask_model()):
             return None, PAUSED
         if self.rules.spending is not None and await self.rules.spending.exhausted():
@@ -382,7 +373,7 @@ class Planner:
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
     ) -> CompressionRequest:
         measure, asked = await self.measured(view), calls or self.rules.summariser
-        scale = await _in_thread(partial(_scale, self.meter, measure), view)
+        scale = await _in_thread(_scale, self.meter, measure, view)
         seqs = [entry.seq for entry in view.entries] or [0]
         return replace(
             _request(view, self.meter, self.engine.limits, trigger, measure.tokens, scale),
@@ -423,9 +414,8 @@ async def write_ahead(
 
     Args:
         limits: Of the model that answers.
-        calls: What may be asked with; closed when this returns.
-        write: How the engine of the conversation does it.
-        days: When the messages were said, as far as that is known.
+        calls: Closed when this returns.
+        write: The engine's `prepare`.
 
     Raises:
         SummaryFailed: The summary model gave nothing usable.
@@ -438,7 +428,7 @@ async def write_ahead(
         return write(replace(request, summarise=calls, summary_window=window, days=days))
 
     try:
-        # Writing may take minutes, and a thread of the pool would hold up the end of the process.
+        # Writing may take minutes, and a thread of the pool would delay the end of the process.
         summary = await asyncio.wrap_future(in_daemon(written))
     finally:
         calls.close()
@@ -468,20 +458,20 @@ def _request(
 def before_growth(limits: Limits, tokens: int) -> Limits:
     """Return the limits for a tail that will have grown when the view reaches its threshold.
 
-    At least half of a tail is left: what is expected may not come.
+    At least half of a tail is left: the growth may not come.
     """
     growth = min(max(0, limits.threshold_tokens - tokens), limits.tail_tokens // 2)
     left = (limits.tail_tokens - growth) / max(1, limits.threshold_tokens)
     return replace(limits, target_ratio=left)
 
 
-async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
+async def _in_thread(fn: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     """Run a pure function in a thread of its own: one that waits must not starve the others."""
-    return await asyncio.wrap_future(in_daemon(partial(fn, argument)))
+    return await asyncio.wrap_future(in_daemon(partial(fn, *args, **named)))
 
 
 def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
-    """Return what brings estimates into the scale of a measured view, 0.5 to 2."""
+    """Return the factor from estimates to the scale of a measured view, 0.5 to 2."""
     if measure.source == "estimated":
         return 1.0
     estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
@@ -492,7 +482,7 @@ def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
 def _behind_first_change(
     request: CompressionRequest, before: list[ChatMessage], after: list[ChatMessage]
 ) -> int:
-    """Return how many tokens stand behind the first message that is not what it was."""
+    """Count the tokens behind the first changed message."""
     kept = 0
     for one, two in zip(before, after, strict=False):
         if one is not two and one != two:
@@ -502,24 +492,6 @@ def _behind_first_change(
 
 
 def _floor(request: CompressionRequest) -> int:
-    """Return what no compaction can take away: system prompt, tools, the newest user message."""
+    """Return the least size of the view: system prompt, tools, the newest user message."""
     newest = newest_ask(request.entries)
     return request.fixed_tokens + (request.estimate(newest.message) if newest else 0)
-
-
-def _report(compaction: Compaction) -> None:
-    log.info(
-        "context_compressed",
-        trigger=compaction.trigger,
-        engine=compaction.engine,
-        rung=compaction.level,
-        messages_before=compaction.messages_before,
-        messages_after=compaction.messages_after,
-        tokens_before=compaction.tokens_before,
-        tokens_after=compaction.tokens_after,
-        summary_model=compaction.summary_model,
-        retained_share=compaction.retained_share,
-        cache_tokens_lost=compaction.cache_tokens_lost,
-        duration_ms=compaction.duration_ms,
-        failure=compaction.failure,
-    )

@@ -1,9 +1,9 @@
 """Asks the summary model, from the threads in which engines run.
 
 One `SummaryCalls` serves one compaction: all its calls share one time limit, after which the
-extractor takes over. What they have cost stands in `SummaryCalls.spent`. What goes wrong is met as
-in a turn (agent/models/recovery.py): another key, a short wait, the next model. A refusal for its
-size teaches how large the model's window is, and the caller asks in smaller parts.
+extractor takes over. Failures are handled as in a turn (agent/models/recovery.py): another key, a
+short wait, the next model. A refusal for its size reveals the model's window, and the caller asks
+in smaller parts.
 """
 
 import asyncio
@@ -38,21 +38,20 @@ from agent.usage import Usage
 
 TRANSIENT_COOLDOWN_S = 60.0
 NO_PROVIDER_COOLDOWN_S = 600.0
-"""How long the loop does not ask again."""
-
+"""The loop does not ask again for so long."""
 RETRIES = RetryPolicy(retry_for_s=8, failures_per_model=2, backoff_s=(0.5, 1, 2), max_wait_s=4)
-"""Shorter than in a turn: people may wait, and the extractor can do it as well."""
+"""Shorter than in a turn: people may wait, and the extractor can replace the model."""
 PATIENCE = 10
-"""So many times the limit a summary ahead of need may take; each call within the limit."""
+"""A summary ahead of need may take so many times the limit, which applies to each of its calls."""
 TRIES_PER_MODEL = 2
 LEAST_WINDOW_TOKENS = 3_500
 """A model with a smaller window is not asked: orders and answer fill it."""
 MOST_OVERFLOWS = 6
-"""So often a model may find a prompt too large in one compaction; then the next one is asked."""
+"""A model that refuses so many prompts of one compaction as too large is not asked again."""
 OVERFLOW_SHARE = 0.6
-"""Of what was refused, where the refusal does not say how large the window is."""
+"""Of the refused size, if the refusal does not name the window."""
 SCALE_SHARE = 0.7
-"""Of the window, where less than it was refused: the model counts more tokens than Parley."""
+"""Of the window, if less than it was refused: the model counts more tokens than Parley."""
 NO_WINDOW = "no summary model is left whose window will do"
 _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
 
@@ -68,11 +67,10 @@ class Summariser:
     Attributes:
         models: One for each key.
         timeout_s: For all calls of one compaction together, and for each one ahead of need.
-        redact: Masks configured secrets in what is sent and what comes back.
+        redact: Masks configured secrets in prompts and answers.
         now: The clock of the limit, in seconds.
-        wait: How a thread waits so many seconds for a call; raises TimeoutError after them.
-        retries: The clock of a call's retries.
-        rests: Which of them are left alone for a while.
+        wait: Has a thread wait so many seconds for a call; raises TimeoutError after them.
+        rests: The models that are not asked for a while.
     """
 
     models: Sequence[ChatModel]
@@ -91,26 +89,22 @@ class Summariser:
         return next(map(self.window_of, self.usable()), 0)
 
     def window_of(self, model: ChatModel) -> int:
-        """Return the window of a model, as far as it is known."""
+        """Return the known window of a model."""
         return int(min(model.context_length, self.shown_window(model)))
 
     def shown_window(self, model: ChatModel) -> float:
-        """Return the window that a refused prompt has shown in the last day; infinite for none.
+        """Return the window that a refused prompt has revealed in the last day, or infinity.
 
-        It counts for summaries alone: a turn has other answers to a refusal.
+        It applies to summaries alone: a turn has other answers to a refusal.
         """
         return mode_of(named(model)).limit("window", model.context_length)
 
     def learn(self, model: ChatModel, window_tokens: int) -> None:
-        """Keep the window that a refused prompt has shown, until another one is believed in."""
+        """Keep the window that a refused prompt has revealed."""
         mode_of(named(model)).keep_limit("window", window_tokens, model.context_length)
 
     def usable(self, left_out: frozenset[str] = frozenset()) -> list[ChatModel]:
-        """Return the models with a window that is large enough, in the order of being asked.
-
-        Args:
-            left_out: Names of models that are not to be asked.
-        """
+        """Return the models with a large enough window in order, without those left out by name."""
         wide = [
             model
             for model in self.models
@@ -121,24 +115,24 @@ class Summariser:
     def calls(
         self, timeout_s: float | None = None, parts: PartStore | None = None
     ) -> "SummaryCalls":
-        """Return what one compaction may ask with; must be called in the event loop.
+        """Return the calls of one compaction; must be called in the event loop.
 
         Args:
             timeout_s: For all calls together; None for the configured limit.
-            parts: Where the summaries of parts are kept until the whole is written.
+            parts: Keeps the summaries of parts until the whole is written.
         """
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         deadline = self.now() + limit_s
         return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
 
     def ahead(self, parts: PartStore) -> "SummaryCalls":
-        """Return what a summary ahead of need may ask with: nobody waits for its many parts."""
+        """Return the calls of a summary ahead of need, which may take longer."""
         deadline = self.now() + PATIENCE * self.timeout_s
         return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
 
 
 def named(model: ChatModel) -> str:
-    """Return what the keys of one model have in common."""
+    """Return the name that all keys of a model share."""
     return f"{model.provider}/{model.name}"
 
 
@@ -146,10 +140,9 @@ class SummaryCalls:
     """`agent.context_engine.Summarise` and `Parts` for one compaction.
 
     Attributes:
-        model: Name of what answered last; None until then.
-        failure: What ended the last call that failed; None while all went well.
-        spent: The calls that are billed, in the order in which they ended; complete once `close`
-            has returned.
+        model: Name of the model that answered last.
+        failure: Of the last call that failed.
+        spent: The billed calls in the order of their ends; complete once `close` has returned.
     """
 
     def __init__(
@@ -178,26 +171,26 @@ class SummaryCalls:
 
     @property
     def left_s(self) -> float:
-        """How much of the time limit is left; 0 when it is used up."""
+        """The rest of the time limit; never negative."""
         return max(0.0, self._deadline - self._summariser.now())
 
     @property
     def window_tokens(self) -> int:
-        """The window of the model that is asked next; the largest one where none will do."""
+        """The window of the model that is asked next, or the largest one if none will do."""
         window_of, models = self._summariser.window_of, self._summariser.models
         return next(map(window_of, self._usable()), max(map(window_of, models), default=0))
 
     def window_of(self, model: ChatModel) -> int:
-        """Return the window of a model, as far as it is known."""
+        """Return the known window of a model."""
         return self._summariser.window_of(model)
 
     @property
     def has_parts(self) -> bool:
-        """Whether summaries of parts are kept that are of no use once the whole is written."""
+        """Whether summaries of parts are kept, which are useless once the whole is written."""
         return bool(self._known_parts)
 
     def find(self, key: str) -> str | None:
-        """Return the summary of a part that was written before, also by another process; blocks."""
+        """Return the stored summary of a part, also of another process; blocks."""
         if self._parts is None:
             return None
         if self._known_parts is None:
@@ -205,7 +198,7 @@ class SummaryCalls:
         return self._known_parts.get(key)
 
     def keep(self, key: str, text: str) -> None:
-        """Keep the summary of a part together with what it has cost; blocks until that is done."""
+        """Store the summary of a part and book its calls; blocks until that is done."""
         if self._parts is None:
             return
         self._known_parts = {**(self._known_parts or {}), key: text}
@@ -220,12 +213,7 @@ class SummaryCalls:
         return self._summariser.usable(self._left_out)
 
     def __call__(self, prompt: str, max_tokens: int) -> str:
-        """Return the model's text; blocks the calling thread, which is not the event loop's.
-
-        Raises:
-            SummaryOverflow: It does not fit into the window of the model that is asked next.
-            SummaryFailed: No model answered in time, or the answer is cut, empty or refused.
-        """
+        """Return the model's text; blocks the calling thread, which is not the event loop's."""
         message = user_message(self._summariser.redact(prompt))
         request = ModelRequest([message], max_output_tokens=max_tokens)
         models = self._usable()
@@ -234,14 +222,14 @@ class SummaryCalls:
         try:
             return self._summariser.redact(self._answer(question, models))
         except SummaryOverflow:
-            # No failure yet: it is asked again, in smaller parts.
+            # Not a failure yet: the caller asks in smaller parts.
             raise
         except SummaryFailed as exc:
             self.failure = exc
             raise
 
     def close(self) -> None:
-        """Give up a call that is under way, and refuse further ones; the turn has ended."""
+        """Cancel a call that is under way, and refuse further ones."""
         self._closed = True
         self._give_up()
         cut, self._cut = self._cut, []
@@ -257,7 +245,7 @@ class SummaryCalls:
             )
 
     def note_cut(self, tokens: int, kept_tokens: int) -> None:
-        """Take note that only so many tokens of the newest answer are used; `close` tells it."""
+        """Note that only so many tokens of the newest answer are used; `close` logs it."""
         newest = self._newest
         self._cut.append((tokens, kept_tokens, newest.cost_usd if newest else None))
 
@@ -272,7 +260,7 @@ class SummaryCalls:
         recovered = complete_with_recovery(question, models, rests, policy, retries)
         self._running = asyncio.run_coroutine_threadsafe(recovered, self._loop)
         if self._closed:
-            # Closed since it was looked at: `close` may not have seen this call.
+            # Closed since the check above: `close` may not have seen this call.
             self._give_up()
         try:
             completion = self._summariser.wait(self._running, left_s)
@@ -286,14 +274,13 @@ class SummaryCalls:
         return _answer_text(completion)
 
     async def made(self, question: "_Question", model: ChatModel) -> Completion:
-        """Make one call and note what it has cost; in the event loop."""
+        """Make one call and note its cost; in the event loop."""
         request = question.request
 
         def expected() -> Usage:
-            """Return the least that the request will be billed, by Parley's own count."""
             return Usage(input_tokens=estimate_messages(request.messages, model.name))
 
-        # Noted before it is sent: a call that is given up is billed for what was read.
+        # Noted before it is sent: a cancelled call is billed for its input.
         self._pending.append(lambda: lost_call(model, expected()))
         believed = self.window_of(model)
         try:
@@ -313,12 +300,11 @@ class SummaryCalls:
     def _overflown(
         self, model: ChatModel, believed: int, told_tokens: int | None, sent_tokens: int
     ) -> SummaryFailed:
-        """Take note of a window that is smaller than believed; returns what to raise.
+        """Note a window that is smaller than believed; returns the exception to raise.
 
         Args:
-            model: Whose window it is, and `believed` how large it was before.
-            told_tokens: How large it is, where the refusal says so.
-            sent_tokens: What was refused, by Parley's count.
+            told_tokens: The window, if the refusal names it.
+            sent_tokens: Size of the refused request, by Parley's count.
         """
         name = named(model)
         if told_tokens is not None and told_tokens < believed:
@@ -336,28 +322,23 @@ class SummaryCalls:
         return SummaryOverflow(self.window_tokens)
 
     def _end(self, call: ModelCall | None) -> None:
-        """Note what a call has cost, unless it was given up and noted then."""
+        """Note the cost of a call, unless it was cancelled and noted then."""
         if self._pending and call is not None:
             self.spent.append(call)
         self._pending.clear()
 
     def _give_up(self) -> None:
-        """End the call that is under way: the provider bills what it has read by now."""
+        """Cancel the call that is under way and note its cost: the provider bills the input."""
         if self._running is not None:
             self._running.cancel()
-        # Of two threads that come here at a time one finds it.
+        # Of two threads at a time only one finds it.
         with suppress(IndexError):
             self.spent.append(self._pending.pop()())
 
 
 @dataclass(slots=True)
 class _Question:
-    """`agent.models.recovery.Attempt`: one prompt, which each model gets as it is.
-
-    Attributes:
-        window_tokens: The window that it was made for.
-        models: How many there are to ask, and `tries` how many requests were made.
-    """
+    """`agent.models.recovery.Attempt`: one prompt for so many models, made for a window."""
 
     calls: SummaryCalls
     request: ModelRequest
@@ -366,7 +347,7 @@ class _Question:
     tries: int = 0
 
     async def make(self, model: ChatModel) -> Completion:
-        """Ask this model, if the prompt fits into its window: another was looked at first."""
+        """Ask this model, if the prompt fits into its window."""
         window = self.calls.window_of(model)
         if window < self.window_tokens:
             size = estimate_tokens(text_of(self.request.messages[0]))
@@ -376,36 +357,36 @@ class _Question:
         try:
             return await self.calls.made(self, model)
         except ModelError as exc:
-            # Else one that is alone would be asked until the time for retries is over.
+            # A single model would be asked until the time for retries is over.
             if self.tries >= TRIES_PER_MODEL * self.models:
                 raise _failed(exc) from exc
             raise
 
     async def shrink(self, _model: ChatModel, *, suspected: bool = False) -> bool:  # noqa: ARG002
-        """Return False: what is too large is divided by who asks."""
+        """Return False: the caller divides a prompt that is too large."""
         return False
 
     async def repair(self) -> bool:
-        """Return False: there is nothing in it that a model thought."""
+        """Return False: the prompt has no thoughts."""
         return False
 
     async def on_trouble(self, failure: ModelError) -> None:
-        """Tell nobody: the extractor can do it as well."""
+        """Report nothing: the extractor can replace the model."""
 
 
 class _Silent:
-    """Shows nothing: nobody watches a summary grow."""
+    """A sink that drops the text."""
 
     def push(self, delta: str) -> None:
         """Drop the text."""
 
     def restart(self) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
 
 def _answer_text(completion: Completion) -> str:
     if completion.stop_reason != "stop":
-        # A model that does not keep to its room will not have learned that in a minute.
+        # A model that exceeds its limit will do so again in a minute.
         cooldown_s = NO_PROVIDER_COOLDOWN_S if completion.stop_reason == "length" else 60
         raise SummaryFailed(f"the summary ended with {completion.stop_reason!r}", cooldown_s)
     text = text_of(completion.message)

@@ -1,9 +1,9 @@
 """The context engine `rounds`: HelloAgents' HistoryManager.
 
-A round is one message of a person and everything that follows it. The newest rounds stay complete,
-the older ones are archived as one summary; messages are never edited. The summary is a count of
-what was done, or the summary model's text in five short parts. What all this cannot keep within
-the window is left to the built-in compressor.
+A round is one message of a person and all that follows it. The newest rounds stay complete, the
+older ones are archived as one summary; messages are never edited. The summary counts messages,
+rounds and tools, or is the summary model's text in five short parts. If that does not keep the view
+within the window, the built-in compressor takes over.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 _MUST_SHRINK: frozenset[Trigger] = frozenset({"overflow", "hygiene", "manual"})
-"""For these the built-in compressor takes over where there is no round to archive."""
+"""For these the built-in compressor takes over if there is no round to archive."""
 HEADING = "## Archived Session Summary"
 """Source: HelloAgents' HistoryManager."""
 PARTS = ("Task Goal", "Key Decisions", "Finished Work", "Open Items", "Important Findings")
@@ -46,8 +46,7 @@ PART_LINES = 3
 MAX_ANSWER_TOKENS = 2_000
 """Most tokens that the model may answer with."""
 QUOTED_CHARS = 200
-"""How much of a request is quoted where rounds are only counted."""
-
+"""Of a request that is quoted where rounds are only counted."""
 _CUT = "\n[… shortened …]\n"
 _LEAST_TOKENS = 50
 _TASK = f"""\
@@ -84,13 +83,13 @@ class RoundsEngine(ContextEngine):
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Tell whether the view is over its share of the window."""
+        """Whether the view is over its share of the window."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         return tokens > self._settings.threshold * self.limits.context_length
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Archive the older rounds; None where there are none and the view may stay as it is."""
+        """Archive the older rounds; None if there are none and the view may stay."""
         found = self._archived(request)
         tokens = found.tokens if found and request.pays(found.tokens) else request.tokens
         stuck = found is None and request.trigger in _MUST_SHRINK
@@ -120,8 +119,8 @@ class RoundsEngine(ContextEngine):
     def _archive(
         self, entries: Sequence[Entry], request: CompressionRequest
     ) -> tuple[str, Level, str | None]:
-        """Return the text that stands for rounds, how it came about, and why not by a model."""
-        earlier, failure = earlier_text(request), None
+        """Return the text for rounds, its level, and why a model did not write it."""
+        earlier, failure = "\n\n".join(each.text for each in request.plan.summaries), None
         if self._settings.summary == "llm" and request.summarise:
             try:
                 return written(entries, earlier, request, request.summarise), "summary", None
@@ -132,7 +131,7 @@ class RoundsEngine(ContextEngine):
 
 
 def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
-    """Return the cut before the newest rounds; None where there are no more than these.
+    """Return the cut before the newest rounds; None if there are no more than these.
 
     The first message of the conversation stays as the head and the summary answers it, so that
     roles alternate: a round, and so the tail, begins with a user message.
@@ -143,24 +142,16 @@ def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
         return None
     head_end = first_said(entries, 0) + 1
     if plan.tail_from and entries[0].seq > plan.head_upto:
-        # Compacted before without a head: nothing can stand in front of that summary.
+        # Compacted before without a head: nothing can precede that summary.
         return None
     cut = Boundaries(head_end=head_end, tail_start=starts[-retained], pinned=(), role="assistant")
     return cut if leaving(entries, cut) else None
 
 
-def earlier_text(request: CompressionRequest) -> str:
-    """Return what the plan in force says about rounds that were archived before."""
-    return "\n\n".join(summary.text for summary in request.plan.summaries)
-
-
 def counted(entries: Sequence[Entry], earlier: str, most_tokens: int) -> str:
-    """Return a summary that counts: messages, rounds, tools, and the first and last request.
+    """Count messages, rounds and tools, and quote the first and last request.
 
-    Args:
-        entries: What is archived now, in order.
-        earlier: The summary of what was archived before; it is kept in front.
-        most_tokens: A longer text loses its middle.
+    The earlier summary is kept in front; a text of more than `most_tokens` loses its middle.
     """
     text = "\n\n".join(part for part in (without_heading(earlier), _statistics(entries)) if part)
     return f"{HEADING}\n\n{_shortened(Redactor().text(text), most_tokens)}"
@@ -171,7 +162,7 @@ def written(
 ) -> str:
     """Return the summary model's text in five parts of at most three lines.
 
-    What does not fit into one prompt is gone through part by part, each updating the summary.
+    Material that does not fit into one prompt updates the summary part by part.
 
     Raises:
         SummaryFailed: The model gave nothing usable.
@@ -183,7 +174,7 @@ def written(
 def _updated(
     entries: Sequence[Entry], earlier: str, request: CompressionRequest, summarise: Summarise
 ) -> str:
-    """Return the five parts, brought up to date with one prompt after the other."""
+    """Update the five parts with one prompt after the other."""
     text = without_heading(earlier)
     most_tokens = min(MAX_ANSWER_TOKENS, request.limits.max_summary_tokens)
     orders = estimate_tokens(_TASK + FENCE + _CLOSING)
@@ -195,7 +186,7 @@ def _updated(
 
 
 def without_heading(text: str) -> str:
-    """Return a summary's text without `HEADING`; any other text as it is."""
+    """Strip `HEADING` from a summary's text."""
     return text.removeprefix(HEADING).strip()
 
 
@@ -239,11 +230,7 @@ def _prompt(earlier: str, pieces: Sequence[Piece]) -> str:
 
 
 def _five_parts(answer: str) -> str:
-    """Return the five parts of an answer, each with its first three lines.
-
-    Raises:
-        SummaryFailed: One is missing.
-    """
+    """Return the five parts of an answer, each with its first three lines."""
     found: dict[str, list[str]] = {}
     for line in answer.splitlines():
         title = line.strip().strip("#*: ")
@@ -259,10 +246,10 @@ def _five_parts(answer: str) -> str:
 
 
 def _shortened(text: str, most_tokens: int) -> str:
-    """Return both ends of a text that is too long."""
+    """Cut the middle of a text that is too long."""
     most_tokens = max(most_tokens, _LEAST_TOKENS)
     while (tokens := estimate_tokens(text)) > most_tokens:
-        # A tenth less than in proportion, since tokens are not spread evenly over a text.
+        # A tenth less, since tokens are not spread evenly over a text.
         half = int(len(text) * most_tokens / tokens * 0.9) // 2 - len(_CUT)
         text = f"{text[:half]}{_CUT}{text[len(text) - half :]}" if half > 0 else _CUT.strip()
     return text

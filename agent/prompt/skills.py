@@ -1,8 +1,8 @@
-"""Skills: folders with a SKILL.md that tells how a kind of task is done.
+"""Skills: folders with a SKILL.md that explains how to do a kind of task.
 
-`SkillShelf` is one directory of them. Their names and descriptions stand in the system prompt; the
-tools `skill_view` and `skill_manage` read and write them through here. All of it blocks: call it
-in a thread.
+`SkillShelf` is one directory of them. Their names and descriptions are in the system prompt; the
+tools `skill_view` and `skill_manage` read and write them here. All of it blocks: call it in a
+thread.
 """
 
 import os
@@ -38,12 +38,7 @@ _FRONT_MATTER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One skill, without what the threat scan took out.
-
-    Attributes:
-        text: The instructions below the front matter.
-        findings: Of the scan of its SKILL.md.
-    """
+    """One skill after the threat scan; `text` are the instructions below the front matter."""
 
     name: str
     description: str
@@ -61,7 +56,7 @@ class BadSkill:
 
 @dataclass(frozen=True, slots=True)
 class SkillShelf:
-    """A directory of skills, which may not be there."""
+    """A directory of skills, which need not exist."""
 
     root: Path
 
@@ -71,13 +66,7 @@ class SkillShelf:
         return Workspace(Path(os.path.realpath(self.root)), makes=False)
 
     def names(self) -> list[str]:
-        """Return the names of all folders, in order; hidden ones are left out.
-
-        The list is empty where the directory is not there.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return the names of all folders, in order, without hidden ones."""
         try:
             with os.scandir(self.root) as found:
                 return sorted(each.name for each in found if _may_be_skill(each))
@@ -85,7 +74,7 @@ class SkillShelf:
             return []
 
     def stamp(self, name: str) -> tuple[int, int]:
-        """Return what changes with a skill's SKILL.md: its time and size; zeros where it is not."""
+        """Return time and size of a skill's SKILL.md; zeros if it does not exist."""
         try:
             found = os.lstat(self.root / name / FILE)
         except OSError:
@@ -93,18 +82,14 @@ class SkillShelf:
         return (found.st_mtime_ns, found.st_size)
 
     def load(self, name: str) -> Skill:
-        """Return a skill.
-
-        Raises:
-            ToolError: It is not there, or cannot be used; the text says why.
-        """
+        """Return a skill; raises `ToolError` if it does not exist or cannot be used."""
         return parse_skill(self.read(name, FILE), name)
 
     def read(self, name: str, file: str) -> str:
-        """Return a file of a skill's folder as it stands.
+        """Return a file of a skill's folder.
 
         Raises:
-            ToolError: It is not there, not a text, too large, or outside of the folder.
+            ToolError: It does not exist, is not a text, is too large, or outside of the folder.
         """
         check_name(name)
         try:
@@ -120,9 +105,9 @@ class SkillShelf:
             raise ToolError(f"{file} is not a text") from exc
 
     def files(self, name: str) -> list[str]:
-        """Return the other files of a skill's folder, at most 100, by their paths in it.
+        """Return the paths of the other files of a skill's folder, at most 100.
 
-        Links and what is hidden are left out.
+        Links and hidden files are left out.
         """
         check_name(name)
         with suppress(FileMissing), clear(name), self._workspace.directory((name,)) as folder:
@@ -138,14 +123,10 @@ class SkillShelf:
         return []
 
     def write(self, name: str, text: str, *, new: bool) -> Skill:
-        """Store a SKILL.md as a whole; returns the skill that it makes.
-
-        Args:
-            text: Front matter and instructions.
-            new: Whether the skill must not be there yet, or must.
+        """Store a SKILL.md, of a `new` skill or of an existing one; returns the skill.
 
         Raises:
-            ToolError: It cannot be used, or holds what the threat scan takes out.
+            ToolError: It cannot be used, or the threat scan finds an attack.
         """
         check_name(name)
         if len(text.encode()) > MAX_SKILL_BYTES:
@@ -155,16 +136,13 @@ class SkillShelf:
             # Later conversations read what the model writes: no attack must plant itself there.
             raise ToolError(f"the text was refused: {described(skill.findings)}")
         if new == self._is_there(name):
-            raise ToolError(f"there is {'a' if new else 'no'} skill {name!r}{_already(new)}")
+            told = f"a skill {name!r} already; edit it" if new else f"no skill {name!r}; create it"
+            raise ToolError(f"there is {told}")
         self._workspace.write(f"{name}/{FILE}", text.encode())
         return skill
 
     def remove(self, name: str) -> str:
-        """Take a skill off the shelf; returns the folder's new, hidden name, where it is kept.
-
-        Raises:
-            ToolError: There is no such skill.
-        """
+        """Take a skill off the shelf; its folder is kept under the returned, hidden name."""
         check_name(name)
         if not self._is_there(name):
             raise ToolError(f"there is no skill {name!r}")
@@ -181,21 +159,13 @@ class SkillShelf:
 
 
 def check_name(name: str) -> None:
-    """Check the name of a skill.
-
-    Raises:
-        ToolError: It is none.
-    """
+    """Raise `ToolError` if a text cannot be the name of a skill."""
     if not _NAME.fullmatch(name):
         raise ToolError(f"{name!r} is no name of a skill: small letters, digits and hyphens only")
 
 
 def parse_skill(text: str, name: str) -> Skill:
-    """Return the skill that a SKILL.md describes.
-
-    Raises:
-        ToolError: It has no front matter with this name and a description, or no instructions.
-    """
+    """Return the skill of a SKILL.md; raises `ToolError` if it cannot be used."""
     found = _FRONT_MATTER.match(text)
     if found is None:
         raise ToolError("it does not begin with front matter between lines of ---")
@@ -225,7 +195,7 @@ def _front_matter(text: str) -> dict[str, object]:
 
 
 def described(findings: Sequence[Threat]) -> str:
-    """Return what a scan found, in words."""
+    """Describe the findings of a scan."""
     return ", ".join(f"{each.kind} ({each.chars} characters)" for each in findings)
 
 
@@ -233,22 +203,17 @@ def _may_be_skill(entry: "os.DirEntry[str]") -> bool:
     return not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir())
 
 
-def _already(new: bool) -> str:  # noqa: FBT001 - one word of a sentence
-    return " already; edit it" if new else "; create it"
-
-
 def load_plain(text: str) -> Any:
-    """Return what a YAML document without aliases says.
+    """Load a YAML document without aliases: a few of them make a short text huge.
 
     Raises:
-        yaml.YAMLError: It is none, is nested too deep, or has aliases: a few of them make a short
-            text huge.
+        yaml.YAMLError: It is not YAML, is nested too deep, or has aliases.
     """
     try:
-        # S506: it is a safe loader, which takes even less.
+        # S506: it is a safe loader that takes even less.
         return yaml.load(text, Loader=_PlainLoader)  # noqa: S506
     except (ValueError, LookupError, AttributeError, RecursionError) as exc:
-        # What a value raises that is not of the type which its tag names.
+        # Raised by a value that is not of its tag's type.
         raise yaml.YAMLError(f"a value in it is none: {type(exc).__name__}") from exc
 
 

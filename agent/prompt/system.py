@@ -1,8 +1,8 @@
 """The system prompt: layers, written once per root segment, then stored and never rebuilt.
 
 Providers cache a request's beginning, so nothing here changes with time or turn: no clock, no
-counters. What a layer is made from decides how long it stays the same; the steadier ones stand
-first. The operator's words bind the model; what others wrote is fenced and stays data.
+counters. Steadier layers come first. The operator's words bind the model; texts of others are
+fenced and stay data.
 """
 
 import re
@@ -13,9 +13,8 @@ from typing import Literal, NamedTuple
 from agent.view.edits import one_line
 
 Stability = Literal["version", "tools", "settings", "files", "notes", "chat", "session"]
-"""What a layer changes with, at the next root. settings: what the operator configured; files:
-those of PARLEY_HOME and the workspace; notes: the memory; chat: the conversation and its platform;
-session: every root has its own."""
+"""What a layer changes with, at the next root. files: of PARLEY_HOME and the workspace; notes: the
+memory; chat: the conversation and its platform; session: every root has its own."""
 
 SEPARATOR = "\n\n"
 IDENTITY = (
@@ -50,14 +49,14 @@ INDEX_CHARS = 160
 
 @dataclass(frozen=True, slots=True)
 class SourcedText:
-    """A text that somebody else wrote, and where it comes from, in words for the model."""
+    """A text of others, and its source in words for the model."""
 
     source: str
     text: str
 
 
 class PinnedNote(NamedTuple):
-    """A note as prompts have it, and its day, ISO 8601."""
+    """A note in prompts, and its day, ISO 8601."""
 
     text: str
     day: str
@@ -65,21 +64,20 @@ class PinnedNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """What the system prompt of one conversation is written from.
+    """The facts of one conversation for its system prompt.
 
     Attributes:
-        model: Name of the model that answers; `provider` as in the settings.
+        provider: As in the settings.
         tools: Names of the tools that the model may call.
-        identity: SOUL.md, in place of `IDENTITY`; None where there is none.
-        profile: USER.md; None where it is not for this conversation.
-        external: Standing texts of memory providers.
+        identity: SOUL.md, in place of `IDENTITY`.
+        profile: USER.md; None if it is not for this conversation.
+        external: Texts of memory providers.
         context_file: The first of AGENTS.md, … that the workspace has.
-        notes: Notes of the conversation's scope, in order.
-        session: Id of the root segment; `started` the date on which it began, ISO 8601.
-        platform_hint: Where the chat is and how answers are shown there, put behind "You are in";
-            empty where that is not known.
+        notes: Of the conversation's scope, in order.
+        session: Id of the root segment, which began on the date `started`, ISO 8601.
+        platform_hint: The chat and its way of showing answers, behind "You are in".
         shared: Whether several people write in the chat.
-        environment: Where tools run, in a sentence; empty where none touches the machine.
+        environment: Where tools run, in a sentence; empty if none touches the machine.
     """
 
     model: str = ""
@@ -110,11 +108,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A prompt as it is stored.
-
-    Attributes:
-        layers: (name, characters) of each layer in it, in order; between two stands `SEPARATOR`.
-    """
+    """A stored prompt; its `layers` are (name, characters) in order, with `SEPARATOR` between."""
 
     text: str
     layers: tuple[tuple[str, int], ...]
@@ -133,10 +127,8 @@ class SystemPrompt:
         return any(name == NOTES_LAYER or name in FORMER_NOTES for name, _ in self.layers)
 
     def with_notes(self, notes: Sequence[PinnedNote]) -> "SystemPrompt":
-        """Return the prompt with these notes in place of those in it.
-
-        One without layers was written by a version before 0.5, and stays as it is.
-        """
+        """Return the prompt with these notes in place of its own."""
+        # Written by a version before 0.5.
         if not self.layers:
             return self
         parts = [part for part in self.parts() if part[0] != NOTES_LAYER]
@@ -145,12 +137,11 @@ class SystemPrompt:
         return _of_parts(parts)
 
     def split(self) -> tuple["SystemPrompt", str]:
-        """Return what other roots can share of it, and the text behind that: this root's own."""
+        """Return the part that other roots can share, and this root's own text behind it."""
         if not self.layers or self.layers[-1][0] != OWN_LAYER:
             return self, ""
         shared = len(self.text) - self.layers[-1][1]
-        # The separator goes with what is behind it: the shared part is then the same with and
-        # without.
+        # The separator goes with the own text: the shared part is then always the same.
         shared -= len(SEPARATOR) if self.layers[:-1] else 0
         return SystemPrompt(self.text[:shared], self.layers[:-1]), self.text[shared:]
 
@@ -170,7 +161,7 @@ def write_prompt(facts: PromptFacts) -> SystemPrompt:
 def write_child_prompt(facts: PromptFacts) -> SystemPrompt:
     """Return the system prompt of a delegated child, which knows nothing about the people.
 
-    The task is its user message. The operator's instructions hold for it too.
+    The task is its user message. The operator's instructions apply to it too.
     """
     return _joined(CHILD_LAYERS, facts)
 
@@ -181,10 +172,8 @@ def _joined(layers: Sequence[Layer], facts: PromptFacts) -> SystemPrompt:
 
 def _of_parts(written: Sequence[tuple[str, str]]) -> SystemPrompt:
     parts = [(name, text) for name, text in written if text]
-    return SystemPrompt(
-        SEPARATOR.join(text for _, text in parts),
-        tuple((name, len(text)) for name, text in parts),
-    )
+    sizes = tuple((name, len(text)) for name, text in parts)
+    return SystemPrompt(SEPARATOR.join(text for _, text in parts), sizes)
 
 
 def _data(facts: PromptFacts) -> str:
@@ -208,28 +197,25 @@ _GUIDANCE: tuple[tuple[frozenset[str], str], ...] = (
 
 
 def _guidance(facts: PromptFacts) -> str:
-    """What holds for several tools; what one of them is for is in its description."""
+    """Rules for several tools; those for one are in its description."""
     return "\n".join(text for family, text in _GUIDANCE if family.intersection(facts.tools))
 
 
 def _profile(facts: PromptFacts) -> str:
-    """Return the operator's text about the person."""
-    if not facts.profile:
-        return ""
-    return fenced("About the person you talk to:", "USER.md", facts.profile)
+    intro = "About the person you talk to:"
+    return fenced(intro, "USER.md", facts.profile) if facts.profile else ""
 
 
 def _external(facts: PromptFacts) -> str:
-    return SEPARATOR.join(
-        fenced(f"From {told.source}:", told.source, told.text) for told in facts.external
-    )
+    told = (fenced(f"From {each.source}:", each.source, each.text) for each in facts.external)
+    return SEPARATOR.join(told)
 
 
 def _skills(facts: PromptFacts) -> str:
-    """The index: names and descriptions, which are read with skill_view where they fit."""
+    """The index: names and descriptions."""
     if not facts.skills or "skill_view" not in facts.tools:
         return ""
-    # The index stands in every request; skill_view without a name has the rest.
+    # The index is in every request; skill_view without a name has the rest.
     shown = facts.skills[:INDEX_SKILLS]
     lines = [f"- {name}: {one_line(description, INDEX_CHARS)}" for name, description in shown]
     if left := len(facts.skills) - len(shown):
@@ -277,7 +263,7 @@ _BY_FAMILY: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def _enforcement(facts: PromptFacts) -> str:
-    """What a family of models has to be told before it uses its tools. Source: Hermes."""
+    """What a family of models needs to hear before it uses its tools. Source: Hermes."""
     if not facts.tools:
         return ""
     # The first family that fits: a claude model gets nothing, not the text for unknown ones.
@@ -297,7 +283,6 @@ def _session(facts: PromptFacts) -> str:
 
 
 def _platform(facts: PromptFacts) -> str:
-    """How the platform shows answers, and who writes here."""
     lines = []
     if facts.platform_hint:
         lines.append(f"You are in {facts.platform_hint}.")
@@ -315,14 +300,14 @@ NOTES = (
 
 
 def notes_text(notes: Sequence[PinnedNote]) -> str:
-    """Return the layer of the notes, or ""."""
+    """Return the layer of the notes, which may be empty."""
     if not notes:
         return ""
     lines = "\n".join(f"- {' '.join(_open(each.text).split())} ({each.day})" for each in notes)
     return f"{NOTES}\n<parley-notes>\n{lines}\n</parley-notes>"
 
 
-# What changes least stands first: a layer that changes loses the cache of all behind it.
+# The steadiest come first: a layer that changes loses the cache of all behind it.
 LAYERS: tuple[Layer, ...] = (
     Layer("identity", "files", lambda facts: facts.identity or IDENTITY),
     Layer("data", "version", _data),
@@ -338,14 +323,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(NOTES_LAYER, "notes", lambda facts: notes_text(facts.notes)),
     Layer(OWN_LAYER, "session", _session),
 )
-_OF_CHILD = frozenset({
-    "data",
-    "guidance",
-    "enforcement",
-    "instructions",
-    "environment",
-    OWN_LAYER,
-})
+_OF_CHILD = {"data", "guidance", "enforcement", "instructions", "environment", OWN_LAYER}
 CHILD_LAYERS: tuple[Layer, ...] = (
     Layer("identity", "version", lambda _: CHILD_IDENTITY),
     *(layer for layer in LAYERS if layer.name in _OF_CHILD),
@@ -358,11 +336,7 @@ def fenced(intro: str, source: str, text: str) -> str:
 
 
 def memory_context(blocks: Sequence[SourcedText]) -> str:
-    """Return the context that goes with one question and is no part of it; "" if there is none.
-
-    Args:
-        blocks: The operator's words first, then what was recalled.
-    """
+    """Return the context of one question, the operator's words first; "" if there is none."""
     texts = [f"{block.source}:\n{_open(block.text.strip())}" for block in blocks if block.text]
     if not texts:
         return ""
@@ -374,6 +348,5 @@ _TAGS = re.compile(r"<(/?)\s*(parley-data|memory-context|parley-notes)", re.IGNO
 
 
 def _open(text: str) -> str:
-    """Return a text without the tags that fence it in."""
-    # With its closing tag in it, a text of others could go on as the operator's.
+    """Strip the tags of fences: behind a closing tag a text could continue as the operator's."""
     return _TAGS.sub(r"(\1\2", text.strip())

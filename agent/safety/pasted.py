@@ -1,7 +1,6 @@
 """Finds the parts of a message that its sender pasted, in any language.
 
-Others wrote pasted text: it taints the turn, names no address, and nothing of it is remembered
-without a yes.
+Others wrote pasted text: it taints the turn, names no address, and is remembered only with a yes.
 """
 
 import re
@@ -23,12 +22,7 @@ _ASKS = ("?", "\uff1f", "\u061f", "\u037e", "\u1367", ":", "\uff1a")
 
 
 class _Paragraph(NamedTuple):
-    """Lines in a row.
-
-    Attributes:
-        places: Places of its lines in the message.
-        headed: Whether it begins with mail headers, or a line of dashes.
-    """
+    """Places of lines in a row; `headed` if they begin with mail headers or a line of dashes."""
 
     places: range
     headed: bool = False
@@ -66,9 +60,7 @@ def _marked(text: str, *, alone: bool) -> Iterator[tuple[str, bool]]:
 def own_words(text: str, *, alone: bool = True) -> str:
     """Return a message without its pasted parts.
 
-    Args:
-        alone: Whether the turn answers only this message; next to other messages, a block is
-            pasted even if it is one paragraph.
+    Unless the turn answers this message `alone`, a block of one paragraph is pasted too.
     """
     return "".join(line for line, is_pasted in _marked(text, alone=alone) if not is_pasted)
 

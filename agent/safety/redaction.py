@@ -1,8 +1,8 @@
-"""Keeps secrets and control characters out of what people and models read.
+"""Keeps secrets and control characters out of texts that people and models read.
 
-Logs, errors, `config show`, what goes to the summary model and comes back from it; results of tools
-and answers, which are kept free of the settings' secrets alone. Those are known in base64, hex,
-URLs and JSON as well, but not in whatever else a text may be turned into (packed, backwards).
+Results of tools and answers are kept free of the settings' secrets alone; logs, errors, `config
+show` and the summary model's texts of anything shaped like a credential too. Secrets are found in
+base64, hex, URLs and JSON as well, but not packed or backwards.
 """
 
 import json
@@ -25,9 +25,8 @@ class _Shape(NamedTuple):
     """One kind of credential.
 
     Attributes:
-        clue: Found in every text that holds one, and in its JSON. It begins with the rarest
-            character, not with the first: a pattern without a literal beginning takes fifty times
-            as long.
+        clue: Found in every text with one, and in its JSON. It begins with the rarest character,
+            not with the first: a pattern without a literal beginning takes fifty times as long.
     """
 
     clue: re.Pattern[str]
@@ -39,7 +38,7 @@ def _shape(secret: str, clue: str | None = None, masked: str = MASK) -> _Shape:
     return _Shape(re.compile(clue or secret), re.compile(secret), masked)
 
 
-# Every pattern is linear: what follows a beginning is either bounded or cannot hold another one.
+# Every pattern is linear: the rest behind a beginning is bounded or cannot contain another one.
 _SHAPES = (
     # Telegram bot token, in URLs after "bot" too; user and password of a URL.
     _shape(
@@ -58,10 +57,7 @@ _SHAPES = (
     _shape(r"(B(?:earer|EARER) )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
     _shape(r"(bearer )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
     # AWS access key.
-    _shape(
-        r"AKIA(?<![A-Za-z0-9]AKIA)[A-Z0-9]{16}(?![A-Za-z0-9])",
-        clue=r"K(?<=AK)IA[A-Z0-9]{16}",
-    ),
+    _shape(r"AKIA(?<![A-Za-z0-9]AKIA)[A-Z0-9]{16}(?![A-Za-z0-9])", clue=r"K(?<=AK)IA[A-Z0-9]{16}"),
     # GitHub.
     _shape(
         r"g(?:h[pousr]_[A-Za-z0-9]{36,}|ithub_pat_[A-Za-z0-9_]{22,})",
@@ -72,7 +68,7 @@ _SHAPES = (
         r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
         clue=r"J(?<=eyJ)[A-Za-z0-9_-]{8}",
     ),
-    # Private key: its body, line breaks as they are or spelled out, headers before it.
+    # Private key: its body, with real or escaped line breaks, headers before it.
     _shape(
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])*+"
         r"(?:[A-Za-z-]{1,20}: [^\n\\]{0,100}(?:\s|\\[nr])++){0,4}+"
@@ -87,11 +83,11 @@ _ASSIGNMENT = re.compile(
     r"\s?(?:=>|[=:])\s?[\"'`*]{0,3})(?![/~.]|https?:)"
     rf"(?=(?:(?!\d){_VALUE})*\d)(?=(?:(?![A-Za-z]){_VALUE})*[A-Za-z]){_VALUE}{{8,}}"
 )
-# Stands, letter case apart, wherever the pattern above matches; found in a tenth of the time.
+# Matches, letter case apart, wherever the pattern above does, in a tenth of the time.
 _ASSIGNED_NAME = re.compile(r"(?:passwd|password|passphrase|secret|key|token)[\"'`*]{0,3}\s?[=:]")
 _URL_SAFE = str.maketrans("+/", "-_")
-# Behind a long line of base64 or hex, at its end or where JSON spells that. Each begins with one
-# character alone, which `re` skims for.
+# The end of a long line of base64 or hex, real or in JSON. Each begins with one character alone,
+# which `re` finds fast.
 _WRAPPED = (
     re.compile(r"\n(?<=[A-Za-z0-9+/_-]{59}.\n)"),
     re.compile(r"\\(?<=[A-Za-z0-9+/_-]{60}\\)[nr]"),
@@ -99,9 +95,9 @@ _WRAPPED = (
 _LINE_END = r"(?:\s|\\[nr])*+"
 _ENDS_LINE = re.compile(r"[\n\r]|\\[nr]")
 _BLANK = re.compile(r"\s+|\\(?:[nr]|\Z)")
-"""What may stand within an encoded secret, its beginning at the end of a text included."""
+"""May interrupt an encoded secret, and its beginning at the end of a text."""
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""What changes the direction of text: with it a line is shown in another order than it has."""
+"""Characters that change the direction of text, so that a line is shown in another order."""
 _CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}]")
 
 
@@ -113,13 +109,13 @@ class Redactor:
         self.learn(secrets)
 
     def learn(self, secrets: Iterable[str]) -> None:
-        """Mask these values as well, from now on: a key that was replaced stays a secret."""
+        """Mask these values as well: a key that was replaced stays a secret."""
         self._values |= {secret for secret in secrets if secret}
         telling = {each for each in self._values if is_telling(each)}
         coded = {form for each in telling for form in _coded(each)}
         forms = {form for each in telling for form in _quoted(each)} | coded
         known = forms | {form for secret in self._values for form in _spellings(secret)}
-        # Longest first: a secret that contains another one goes as a whole.
+        # Longest first: a secret that contains another one is masked as a whole.
         self._secrets = sorted(known, key=len, reverse=True)
         escaped = {_in_json(secret) for secret in self._secrets}
         self._escaped = tuple(escaped)
@@ -132,12 +128,12 @@ class Redactor:
         self._over_lines: re.Pattern[str] | None = None
 
     def suspects(self, json_text: str) -> bool:
-        """Tell quickly whether JSON text may hold a secret; False is certain."""
+        """Whether JSON text may contain a secret, found quickly; False is certain."""
         is_known = any(secret in json_text for secret in self._escaped)
         return is_known or any(shape.clue.search(json_text) for shape in _SHAPES)
 
     def text(self, text: str) -> str:
-        """Return the text with every secret masked."""
+        """Mask every secret in a text."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         for shape in _SHAPES:
@@ -146,10 +142,10 @@ class Redactor:
         return text
 
     def known(self, json_text: str) -> tuple[str, int]:
-        """Return JSON text without the configured secrets, and how many characters were masked.
+        """Mask the configured secrets in JSON text; returns the number of masked characters too.
 
-        Nothing else is touched: whoever decides by this text must not be shown less of it because
-        somebody made a part look like a credential.
+        Nothing else is masked: a person who decides by this text must see all other parts, even
+        those shaped like a credential.
         """
         hidden = 0
         for secret in self._in_json:
@@ -159,13 +155,12 @@ class Redactor:
         return json_text, hidden
 
     def configured(self, text: str, *, is_piece: bool = False) -> str:
-        """Return text without the configured secrets, but for those that are words (`is_telling`).
+        """Mask the configured secrets except words (`is_telling`), and nothing else.
 
-        For what people and models go on working with: nothing that only looks like a credential
-        is touched.
+        For texts that people and models work with.
 
         Args:
-            is_piece: Of a longer text: how long its lines are is not known.
+            is_piece: Of a longer text: the lengths of its lines are not known.
         """
         for secret in self._configured:
             text = text.replace(secret, MASK)
@@ -173,21 +168,21 @@ class Redactor:
         return wrapped.sub(MASK, text) if wrapped else text
 
     def holds_configured(self, text: str) -> bool:
-        """Tell whether `configured` would mask anything, in a text or in its JSON."""
+        """Whether `configured` would mask anything, in a text or in its JSON."""
         if any(secret in text for secret in self._configured):
             return True
         wrapped = self._wrapped_in(text)
         return wrapped is not None and wrapped.search(text) is not None
 
     def is_in(self, content: bytes) -> bool:
-        """Tell whether a file holds what `configured` masks; ASCII also as UTF-16 has it."""
+        """Whether `configured` would mask anything in a file, also in UTF-16."""
         plain = (content, content.replace(b"\0", b"")) if b"\0" in content else (content,)
         return any(self.holds_configured(each.decode(errors="replace")) for each in plain)
 
     def _wrapped_in(
         self, text: str, places: Iterable[re.Pattern[str]] = _WRAPPED
     ) -> re.Pattern[str] | None:
-        """Return what finds encoded secrets across the ends of lines; None where there are none."""
+        """Return the pattern of encoded secrets across lines, if the text has such lines."""
         if not self._coded or not any(place.search(text) for place in places):
             return None
         if self._over_lines is None:
@@ -196,18 +191,14 @@ class Redactor:
         return self._over_lines
 
     def settled_chars(self, text: str) -> int:
-        """Return how many characters of a growing text no longer depend on what follows.
+        """Count the characters of a growing text that do not depend on what follows.
 
         The rest may be the beginning of a configured secret, encoded in lines or in one.
         """
         return len(text) if self._beginnings is None else self._beginnings.settled_chars(text)
 
     def value(self, value: Any, mask: Callable[[str], str] | None = None) -> Any:
-        """Return a copy of JSON data with every string in it masked, keys of maps included.
-
-        Args:
-            mask: Masks one; None for `text`.
-        """
+        """Mask every string in JSON data, keys too, by `mask` or `text`; returns a copy."""
         mask = mask or self.text
         match value:
             case str():
@@ -221,9 +212,9 @@ class Redactor:
 
 
 def is_telling(secret: str) -> bool:
-    """Tell whether a value can be masked in any text without hiding ordinary words.
+    """Whether a value can be masked in any text without hiding ordinary words.
 
-    It has 8 characters or more, of four kinds or more, and up to 15 of them are not letters alone.
+    It has 8 characters or more, four different ones, and with fewer than 16 not letters alone.
     """
     if len(secret) < LEAST_CHARS or len(set(secret)) < LEAST_KINDS:
         return False
@@ -231,10 +222,10 @@ def is_telling(secret: str) -> bool:
 
 
 class _Beginnings(NamedTuple):
-    """Finds where secrets may begin at the end of a text; of both without blanks.
+    """Finds beginnings of secrets at the end of a text, both without blanks.
 
     Attributes:
-        pattern: Finds the first two characters of any, or the first one at the very end.
+        pattern: Of the first two characters of any, or the first one at the very end.
         forms: The secrets by their first character.
     """
 
@@ -244,12 +235,11 @@ class _Beginnings(NamedTuple):
 
     @classmethod
     def of(cls, secrets: Sequence[str]) -> "_Beginnings | None":
-        """Return the beginnings of these secrets; None for none."""
         forms: dict[str, list[str]] = {}
         joined = [form for each in secrets if len(form := _without_blanks(each)) > 1]
         for secret in joined:
             forms.setdefault(secret[0], []).append(secret)
-        # Alternatives that begin with a character each: `re` passes over all others at once.
+        # Alternatives that begin with a character each: `re` skips all others at once.
         seconds = {first: "".join({each[1] for each in those}) for first, those in forms.items()}
         found = "|".join(
             rf"{re.escape(first)}(?:{_BLANK.pattern})*+(?:[{re.escape(those)}]|\Z)"
@@ -258,7 +248,6 @@ class _Beginnings(NamedTuple):
         return cls(re.compile(found), forms, max(map(len, joined))) if joined else None
 
     def settled_chars(self, text: str) -> int:
-        """Do what `Redactor.settled_chars` says."""
         if not self.pattern.search(text):
             return len(text)
         joined = _without_blanks(text)
@@ -266,7 +255,7 @@ class _Beginnings(NamedTuple):
         return len(text) if settled == len(joined) else _place(text, settled)
 
     def _settled(self, text: str) -> int:
-        # One secret may end with what another one begins with.
+        # One secret may end with the beginning of another one.
         at, end = max(0, len(text) - 2 * self.longest), 0
         while found := self.pattern.search(text, at):
             start = found.start()
@@ -283,7 +272,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _place(text: str, count: int) -> int:
-    """Return where the character stands that has so many before it, blanks left out."""
+    """Find the character behind so many others, blanks not counted."""
     at = 0
     for blank in _BLANK.finditer(text):
         if at + count < blank.start():
@@ -298,13 +287,13 @@ def _in_json(text: str) -> str:
 
 
 def _spellings(secret: str) -> set[str]:
-    """Return a secret as it stands in text, and as it stands in the repr of text."""
+    """Return the forms of a secret in text, and in the repr of text."""
     doubled = secret.replace("\\", "\\\\")
     return {secret, doubled, repr(secret)[1:-1], doubled.replace("'", "\\'")}
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield a secret as it stands in a URL, and in JSON that is ASCII or may stand in a page."""
+    """Yield the forms of a secret in URLs, and in JSON that is ASCII or for a page."""
     for form in (quote(secret, safe=""), quote(secret, safe="/!'()*"), quote_plus(secret)):
         yield form
         yield re.sub("%..", lambda found: found[0].lower(), form)
@@ -315,8 +304,8 @@ def _quoted(secret: str) -> Iterator[str]:
 def _coded(secret: str) -> Iterator[str]:
     """Yield a secret in hex and in base64, by itself or within a longer text.
 
-    Three bytes become four characters of base64, so there is a form for each of three places. What
-    stands beside the secret changes the characters at its ends: they are none of its form.
+    Three bytes become four characters of base64, so there is a form for each of three places. The
+    characters at its ends depend on the neighbours and are left out.
     """
     content = secret.encode()
     yield content.hex()
@@ -329,7 +318,7 @@ def _coded(secret: str) -> Iterator[str]:
 
 
 def masked_assignments(text: str) -> str:
-    """Return prose with the values masked that are given to a password, key or token by name.
+    """Mask the values in prose that are assigned to a password, key or token by name.
 
     Only values of 8 characters or more with letters and digits: others are words, numbers, code.
     """
@@ -339,10 +328,7 @@ def masked_assignments(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters spelled out, all but newline and tab.
-
-    A terminal would obey them, and parts of a log line are written by strangers.
-    """
+    """Escape control characters except newline and tab, which a terminal would obey."""
     return _CONTROL.sub(_spelled_out, text)
 
 

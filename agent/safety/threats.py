@@ -1,17 +1,16 @@
-"""The threat scan: takes out of a text what tries to instruct the model, hide, or carry data off.
+"""The threat scan: removes spans of a text that instruct the model, hide, or carry data off.
 
-For texts that others wrote and that enter the prompt: notes, context files, skills. It works on
-spans: each becomes a mark that says what stood there, and the rest of the text stays. It is one
-of several hedges (what it lets through is still framed as data), so it would rather miss a clever
-attack than cut a harmless page to pieces.
+For texts that others wrote and that enter the prompt: notes, context files, skills. A mark that
+names the kind replaces each span. It is one of several hedges (the rest is still framed as data),
+so it would rather miss a clever attack than cut a harmless page to pieces.
 
-Some characters are seen by nobody. Joiners belong into emoji sequences and into the writing of
-Persian, Hindi and others, direction marks into lines with Hebrew or Arabic in them. What stands
-elsewhere, or in runs, hides something.
+Some characters are invisible. Joiners belong into emoji sequences and into the writing of Persian,
+Hindi and others, direction marks into lines with Hebrew or Arabic. Elsewhere, or in runs, they hide
+something.
 
-The patterns stand at the end. They are written with spaces between their words; `_words` lets any
-short run of spaces, line ends and Markdown marks stand there. All gaps are bounded, and where many
-beginnings could share one, it ends at the next beginning: no text takes long, whoever wrote it.
+The patterns at the end are written with spaces between their words; `_words` accepts any short run
+of spaces, line ends and Markdown marks there. All gaps are bounded, and one that many beginnings
+could share ends at the next beginning: no text takes long.
 """
 
 import base64
@@ -26,17 +25,13 @@ from itertools import product
 from typing import Literal
 
 Kind = Literal[
-    "injection pattern",
-    "hidden text",
-    "invisible characters",
-    "exfiltration",
-    "encoded data",
+    "injection pattern", "hidden text", "invisible characters", "exfiltration", "encoded data"
 ]
 
 LONG_BLOB_CHARS = 400
-"""From here on encoded data is of no use to a model; keys and digests are shorter."""
+"""Longer encoded data is of no use to a model; keys and digests are shorter."""
 MAX_BLOB_CHARS = 20_000
-"""How much of one blob is decoded."""
+"""Of one blob that is decoded."""
 
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/]{24,}={0,2}(?![A-Za-z0-9+/])")
 _HEX = re.compile(r"[0-9a-fA-F]+")
@@ -51,7 +46,7 @@ _LOOKALIKES = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """One span that was taken out: where it stood in the text, and how long it was."""
+    """One removed span, its place in the text and its length."""
 
     kind: Kind
     start: int
@@ -60,24 +55,19 @@ class Threat:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A text without what was found in it.
-
-    Attributes:
-        text: With a mark in place of each finding; the very text that came in where there is none.
-        findings: In order of their places, which do not overlap.
-    """
+    """A text with a mark in place of each finding; findings are in order and do not overlap."""
 
     text: str
     findings: tuple[Threat, ...] = ()
 
     @property
     def counts(self) -> Mapping[Kind, int]:
-        """How many findings there are of each kind."""
+        """The number of findings of each kind."""
         return Counter(finding.kind for finding in self.findings)
 
 
 def scan(text: str) -> Scan:
-    """Return the text with every suspicious span replaced by a mark."""
+    """Replace every suspicious span of a text by a mark."""
     findings = tuple(_merged(list(_found(text))))
     if not findings:
         return Scan(text)
@@ -90,14 +80,14 @@ def scan(text: str) -> Scan:
 
 
 def mark(finding: Threat) -> str:
-    """Return what stands in place of a finding."""
+    """Return the text in place of a finding."""
     unit = "character" if finding.chars == 1 else "characters"
     return f"[removed: {finding.kind}, {finding.chars} {unit}]"
 
 
 def _found(text: str) -> Iterator[Threat]:
     """Yield all findings, those of the kind that explains most first; they may overlap."""
-    # Most texts have none: their characters need not be looked at one by one.
+    # Most texts have none: their characters need not be checked one by one.
     unseen = [] if text.isascii() and text.isprintable() else unseen_spans(text)
     plain, places = _plain(text, unseen)
     for kind, start, end in _in_words(plain):
@@ -109,7 +99,7 @@ def _found(text: str) -> Iterator[Threat]:
 
 def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
     for start, end in _comments(plain):
-        # Pages are full of harmless comments; only one that talks to a model is taken out.
+        # Pages are full of harmless comments; only one that talks to a model is removed.
         if SUSPICIOUS.search(plain, start, end):
             yield "hidden text", start, end
     yield from (("hidden text", start, end) for start, end in _hidden(plain))
@@ -125,9 +115,9 @@ def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
 
 
 def _comments(plain: str) -> Iterator[tuple[int, int]]:
-    """Yield where comments stand; one that is not closed hides its paragraph."""
+    """Yield the spans of comments; one that is not closed hides its paragraph."""
     yield from (match.span() for match in LINK_COMMENT.finditer(plain))
-    # All ends are found once: looked for from each beginning, they would take quadratic time.
+    # All ends are found once: a search from each beginning would take quadratic time.
     closings = [match.start() for match in re.finditer("-->", plain)]
     blanks = [match.start() for match in BLANK_LINE.finditer(plain)]
     done = 0
@@ -144,7 +134,7 @@ def _comments(plain: str) -> Iterator[tuple[int, int]]:
 
 
 def _hidden(plain: str) -> Iterator[tuple[int, int]]:
-    """Yield where elements stand that are not shown; of long ones their opening alone."""
+    """Yield the spans of elements that are not shown; of long ones their opening alone."""
     closings: dict[str, list[int]] = {}
     ends: dict[int, int] = {}
     for match in CLOSING.finditer(plain):
@@ -153,20 +143,20 @@ def _hidden(plain: str) -> Iterator[tuple[int, int]]:
     for match in HIDING.finditer(plain):
         places = closings.get(match.group(1).casefold(), [])
         closing = _first(places, match.end(), match.end() + HIDDEN_CHARS + 1)
-        # A closing tag far away may be another element's: what is shown between must not go.
+        # A closing tag far away may be another element's: text shown between must stay.
         is_near = closing - match.end() <= HIDDEN_CHARS
         yield match.start(), ends[closing] if is_near else match.end()
 
 
 def _first(places: list[int], at: int, otherwise: int) -> int:
-    """Return the first of these sorted places that does not lie before `at`."""
+    """Return the first of these sorted places that is not before `at`."""
     n = bisect_left(places, at)
     return places[n] if n < len(places) else otherwise
 
 
 def _is_suspicious(blob: str) -> bool:
-    """Whether base64 is long, or tells the model something once it is decoded."""
-    # Digests and commit ids are long as well, and no base64.
+    """Whether base64 is long, or speaks to the model once it is decoded."""
+    # Digests and commit ids are long, too.
     if _HEX.fullmatch(blob):
         return False
     if len(blob) >= LONG_BLOB_CHARS:
@@ -182,7 +172,7 @@ def _is_suspicious(blob: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the characters of a text without its invisible ones stood: starts of its runs."""
+    """Starts of the visible runs of a text: without the invisible characters, and with them."""
 
     plain: tuple[int, ...]
     original_of: tuple[int, ...]
@@ -193,7 +183,7 @@ class _Places:
 
 
 def _plain(text: str, unseen: list[tuple[int, int]]) -> tuple[str, _Places]:
-    """Return the text as patterns read it: nothing invisible in it, letters in their plain form."""
+    """Return the text for patterns: without invisible characters, letters in their plain form."""
     starts, originals, pieces = [], [], []
     done = length = 0
     for start, end in [*unseen, (len(text), len(text))]:
@@ -212,13 +202,13 @@ def _folded(character: str) -> str:
     if character.isascii():
         return character
     plain = unicodedata.normalize("NFKC", character)
-    # A ligature becomes several letters; then places in both texts would not be the same any more.
+    # A ligature becomes several letters, which would move all places.
     return plain if len(plain) == 1 else character
 
 
 def _merged(findings: list[Threat]) -> Iterator[Threat]:
-    """Yield the findings in order; those that overlap as one, of the kind that was found first."""
-    # By identity: two findings may be equal, and each has its own place in the order.
+    """Yield the findings in order; overlapping ones as one, of the kind that was found first."""
+    # By identity: two findings may be equal.
     rank = {id(finding): n for n, finding in enumerate(findings)}
     findings.sort(key=lambda finding: finding.start)
     current: Threat | None = None
@@ -260,12 +250,12 @@ _ideograph = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]").mat
 
 
 def unseen_spans(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of each run of characters that nobody sees, in order."""
+    """Return (start, end) of each run of invisible characters, in order."""
     return [match.span() for match in _RUN.finditer(text)]
 
 
 def revealed(text: str) -> str:
-    """Return a text with the unseen characters spelled out that no script and no emoji needs."""
+    """Spell out the invisible characters of a text that no script and no emoji needs."""
     pieces, done = [], 0
     for start, end in out_of_place(text, unseen_spans(text)):
         pieces += [text[done:start], text[start:end].encode("unicode_escape").decode()]
@@ -274,8 +264,8 @@ def revealed(text: str) -> str:
 
 
 def out_of_place(text: str, unseen: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield those of a text's unseen runs that no script and no emoji needs."""
-    # Flags of England, Scotland and Wales are a black flag with invisible letters behind it.
+    """Yield the invisible runs of a text that no script and no emoji needs."""
+    # Flags of England, Scotland and Wales are a black flag and invisible letters.
     flags = [match.span() for match in _FLAG.finditer(text)]
     for start, end in unseen:
         if any(low <= start and end <= high for low, high in flags):
@@ -301,7 +291,7 @@ def _is_in_place(text: str, start: int, end: int) -> bool:
 
 
 def _belongs(one: str, before: str, after: str) -> bool:
-    """Whether a character that nobody sees has its place between these two."""
+    """Whether an invisible character belongs between these two."""
     joins = _joining(before)
     if one == "\u200d":
         joins = joins or (_picture(before) and _picture(after))
@@ -317,7 +307,7 @@ def _belongs(one: str, before: str, after: str) -> bool:
 
 
 def _line_around(text: str, place: int) -> str:
-    """Return the line that a place is in, 200 characters of it at most on either side."""
+    """Return the line around a place, at most 200 characters of it on either side."""
     first = text.rfind("\n", max(0, place - 200), place) + 1 or max(0, place - 200)
     last = text.find("\n", place, place + 200)
     return text[first : last if last >= 0 else place + 200]
@@ -325,7 +315,7 @@ def _line_around(text: str, place: int) -> str:
 
 _GAP = r"[^\w.!?]{1,8}"
 _REST_OF_SENTENCE = r"[^\n.!?<>\u3002\uff01\uff1f]{0,200}"
-"""What an injection asks for stands behind its opening words."""
+"""Behind its opening words an injection says what it wants."""
 
 
 def _words(pattern: str) -> str:
@@ -376,10 +366,7 @@ _SPEECH = (
     ),
     rf"\b{_NOT} mention (?:this|it|that) to {_PERSON}\b",
     rf"\bwithout (?:telling|informing|alerting|asking) {_PERSON}\b",
-    (
-        rf"\b(?:hide|conceal|keep) (?:this|it|that) (?:secret |hidden )?from {_PERSON}"
-        r"\b"
-    ),
+    rf"\b(?:hide|conceal|keep) (?:this|it|that) (?:secret |hidden )?from {_PERSON}\b",
     (
         r"\b(?:act|behave|respond) as (?:if|though) you (?:had|have) no"
         r" (?:restrictions|limits|rules|guidelines|filters?)\b"
@@ -393,7 +380,7 @@ _SPEECH = (
         r"\byour (?:new|real|true|actual|only) (?:task|goal|purpose|instructions?|role|objective"
         r"|directive|mission) (?:is|are)\b"
     ),
-    # The same in other tongues.
+    # The same in other languages.
     r"(?:忽略|无视|忽視|無視|忘记|忘記)[^\n。]{0,12}(?:指令|指示|提示|规则|規則|说明|說明|命令)",
     r"(?:以前|前|上記|これまで)の[^\n。]{0,8}(?:指示|命令|指令|ルール)[^\n。]{0,6}(?:無視|忘れ)",
     (
@@ -448,10 +435,7 @@ _CARRIED = (
         rf"{_CLIENT}(?:(?!{_CLIENT})[^\n]){{0,300}}?(?:{PRIVATE_FILES}|\$\((?:cat|env|printenv)\b|`(?:cat|env|printenv)\b)"
         r"[^\n]{0,200}"
     ),
-    (
-        rf"{_READER}(?:(?!{_READER})[^\n|;&]){{0,100}}?{PRIVATE_FILES}"
-        r"[^\n]{0,200}"
-    ),
+    rf"{_READER}(?:(?!{_READER})[^\n|;&]){{0,100}}?{PRIVATE_FILES}[^\n]{{0,200}}",
     rf"\b(?:printenv|env|set)\s*\|\s*{_CLIENT}[^\n]{{0,200}}",
     r">{1,2}\s*\S{0,100}\.ssh/authorized_keys\b",
     rf"https?://{_CATCHERS}\S{{0,300}}",
@@ -482,10 +466,10 @@ HIDING = re.compile(rf"<(\w{{1,20}})\b[^<>]{{0,300}}?{_HIDING_STYLE}[^<>]{{0,300
 """An element that a page does not show, up to its `CLOSING`."""
 CLOSING = re.compile(r"</(\w{1,20})\s{0,20}>")
 HIDDEN_CHARS = 5_000
-"""Longest element that is taken out with what stands in it."""
+"""Longest element that is removed with its contents."""
 COMMENT_CHARS = 10_000
 OPEN_COMMENT_CHARS = 2_000
-"""As much hides a comment that is not closed, up to `BLANK_LINE`."""
+"""Most that a comment hides that is not closed, up to `BLANK_LINE`."""
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 LINK_COMMENT = re.compile(r"^\[(?://|comment)\]:[^\n]{0,1000}$", re.MULTILINE)
 SUSPICIOUS = re.compile(

@@ -1,10 +1,8 @@
 """The agent's turn: call the model, run its tools, until there is an answer.
 
 Read `run_turn` first. The transcript is the turn's memory: every step is recorded before the next
-begins, so a turn that was interrupted goes on where its records end.
-
-A request (`LoopRequest`) is made for the model that is asked, watched and paid for. Each attempt of
-recovery builds it anew, since a fallback takes another window, other marks and has another price.
+begins, so an interrupted turn goes on from its records. Each attempt of recovery builds its request
+(`LoopRequest`) again: a fallback has another window, other marks and another price.
 """
 
 import time
@@ -56,16 +54,16 @@ from agent.view.view import Entry, View
 log = structlog.get_logger()
 
 MAX_CONTINUATIONS = 3
-"""How often an answer that hit the output limit is continued."""
+"""Of an answer that hit the output limit."""
 MAX_EMPTY_RETRIES = 1
-"""How often a model that said nothing is asked again in one turn."""
+"""Further calls of a turn whose model answers without a text."""
 LARGE_TOKENS = 3_000
-"""A request whose messages have fewer is not suspected to be too long."""
+"""A request with fewer in its messages is not suspected to be too long."""
 COUNT_MARGIN = 1.15
 """A provider may count so many times the tokens that Parley counts."""
 LEAST_OUTPUT_TOKENS = 256
 SHOWN_CHARS = 4
-"""Of what may be the beginning of a secret so much is shown where nothing follows it."""
+"""Shown of a possible beginning of a secret if nothing follows it."""
 
 WRAP_UP = (
     "You have reached the limit of this turn. Without calling any tool, say what was"
@@ -80,11 +78,7 @@ OUTCOME_UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """What a request led to.
-
-    Attributes:
-        call: As it is to be booked with the message.
-    """
+    """A completion, its model, and the call to book with the message."""
 
     completion: Completion
     model: ChatModel
@@ -94,12 +88,12 @@ class ModelAnswer:
 async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
     """Answer the newest user message of the view.
 
-    Intermediate steps are recorded through the journal; the final message is left to the caller,
-    who commits it together with its delivery.
+    Intermediate steps are recorded through the journal; the caller commits the final message
+    together with its delivery.
 
     Raises:
-        ModelError: No model answered; what was recorded stays.
-        SpendLimitReached: A budget does not allow the next call; the same holds.
+        ModelError: No model answered; records stay.
+        SpendLimitReached: A budget does not allow the next call; records stay.
         TurnSuspended: A person must answer first; the turn goes on when it is run again.
         LeaseLost, TurnCancelled: From the journal.
     """
@@ -109,14 +103,15 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
         completion = answer.completion
         calls = completion.message.get("tool_calls")
         if calls:
-            # Recorded before they run: what an attempt leaves open, the next one finds.
+            # Recorded before they run: the next attempt finds those left open.
             await record(state, ports, answer)
             state.add(await run_tools(calls, agent, ports))
         elif completion.stop_reason == "length" and may_continue(state, completion):
-            await continue_answer(state, ports, answer)
+            await record(state, ports, answer)
+            await request_rest(state, ports)
         elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
             state.empty_retries += 1
-            # No message is recorded for it, but the provider bills it.
+            # It leaves no message, but the provider bills it.
             await ports.journal.book([answer.call])
         else:
             return finish(state, agent, answer)
@@ -124,7 +119,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
 
 
 def limit_reached(state: TurnState, settings: AgentSettings) -> Limit | None:
-    """Return which limit of a turn is used up: the calls, or the budget of tokens and time."""
+    """Return the limit of the turn that is used up: calls, tokens or time."""
     if state.iterations >= settings.max_iterations:
         return "max_iterations"
     if settings.max_turn_tokens is not None and state.used_tokens >= settings.max_turn_tokens:
@@ -132,12 +127,12 @@ def limit_reached(state: TurnState, settings: AgentSettings) -> Limit | None:
     used_s = time.monotonic() - state.started
     if settings.max_turn_s is not None and used_s >= settings.max_turn_s:
         return "budget_exhausted"
-    # The summary was asked for by an attempt that ended before it was there.
+    # An earlier attempt has asked for the final summary.
     return "budget_exhausted" if state.own[-1] == _WRAP_UP else None
 
 
 async def resume(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
-    """Complete what an earlier attempt left half done; nothing for a fresh turn."""
+    """Complete the last step of an earlier attempt, if there was one."""
     await finish_open_group(state, agent, ports)
     if state.own[-1]["role"] == "assistant":
         # A part of an answer was recorded, the request for the rest of it was not.
@@ -160,20 +155,14 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
     if again:
         state.add(await run_tools(again, agent, ports))
     if calls:
-        # Rendered anew: results of several attempts are shown in the order of their calls.
+        # Rendered again: results of several attempts are shown in the order of their calls.
         state.view.adopt(state.view.plan)
 
 
 async def run_tools(calls: Sequence[ToolCall], agent: Agent, ports: TurnPorts) -> list[Entry]:
     """Run calls of the newest message; returns their results in order."""
-    return await run_calls(
-        calls,
-        agent.tools,
-        await ports.tools(),
-        ports.journal,
-        agent.calls.output,
-        agent.calls.approval,
-    )
+    rules, context = agent.calls, await ports.tools()
+    return await run_calls(calls, agent.tools, context, ports.journal, rules.output, rules.approval)
 
 
 async def call_model(
@@ -190,18 +179,11 @@ async def call_model(
 
 
 async def record(state: TurnState, ports: TurnPorts, answer: ModelAnswer) -> None:
-    """Record an intermediate assistant message, and have the preview begin anew."""
+    """Record an intermediate assistant message, and restart the preview."""
     message = answer.completion.message
     seq = await ports.journal.record_message(message, answer.call)
     state.add([Entry(seq, message)])
-    # What is shown so far is no answer: the next text begins anew.
     ports.sink.restart()
-
-
-async def continue_answer(state: TurnState, ports: TurnPorts, answer: ModelAnswer) -> None:
-    """Record the part that was cut by the output limit, and ask for the rest."""
-    await record(state, ports, answer)
-    await request_rest(state, ports)
 
 
 async def request_rest(state: TurnState, ports: TurnPorts) -> None:
@@ -211,13 +193,13 @@ async def request_rest(state: TurnState, ports: TurnPorts) -> None:
 
 
 async def ask(state: TurnState, ports: TurnPorts, request: ChatMessage) -> None:
-    """Record a request that Parley itself makes."""
+    """Record a request of Parley itself."""
     seq = await ports.journal.record_message(request)
     state.add([Entry(seq, request)])
 
 
 async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts, limit: Limit) -> TurnResult:
-    """Use the last call, without tools, for a summary of what was done and what is left."""
+    """Use the last call, without tools, for a summary of the work and the rest."""
     if state.own[-1] != _WRAP_UP:
         await ask(state, ports, _WRAP_UP)
     answer = await call_model(state, agent, ports, allow_tools=False)
@@ -229,11 +211,11 @@ def finish(
 ) -> TurnResult:
     """Return the result of a turn that ends with this answer."""
     completion = answer.completion
-    # Once more: the parts of a continued answer may make up a secret together.
+    # Once more: parts of a continued answer may form a secret together.
     text = agent.calls.redactor.configured(state.partial_text() + text_of(completion.message))
     return TurnResult(
         outcome=_outcome(completion, text, reached),
-        message=without_calls(completion.message) if text_of(completion.message).strip() else None,
+        message=_without_calls(completion.message) if text_of(completion.message).strip() else None,
         text=text,
         call=answer.call,
     )
@@ -251,11 +233,9 @@ def is_empty(state: TurnState, completion: Completion) -> bool:
     return completion.stop_reason == "stop" and not said.strip()
 
 
-def without_calls(message: ChatMessage) -> ChatMessage:
-    """Return a message that ends a turn: a call in it would never get a result."""
-    if "tool_calls" not in message:
-        return message
-    return assistant_message(text_of(message))
+def _without_calls(message: ChatMessage) -> ChatMessage:
+    """Drop the calls of a turn's last message: they would never get a result."""
+    return assistant_message(text_of(message)) if "tool_calls" in message else message
 
 
 def _outcome(completion: Completion, text: str, reached: Outcome) -> Outcome:
@@ -275,11 +255,10 @@ def marked(
     *,
     moved: bool = False,
 ) -> list[ChatMessage]:
-    """Return the messages with breakpoints for the model's prompt cache, where it takes any.
+    """Mark breakpoints for the model's prompt cache, if it takes any.
 
-    `settled` are the places up to which older messages were rewritten; see `agent.view.view.View`.
-    A view that was `moved` is marked where the compaction left it as it was: the end of the request
-    before is no longer in it.
+    For `settled` see `agent.view.view.View`. A view that was `moved` is marked where the compaction
+    left it unchanged: the end of the request before is no longer in it.
     """
     if model.cache_layout is None:
         return list(messages)
@@ -313,10 +292,10 @@ class LoopRequest:
         return await complete_with_recovery(self, models, rests, policy)
 
     async def make(self, model: ChatModel) -> ModelAnswer:
-        """Make the request as it is now; up to three times more without new ones of its pictures.
+        """Make the request; if it is malformed, up to three times more without new pictures.
 
-        A provider that cannot read one of them calls the request malformed, and would do so ever
-        after. Where it refuses the request without any of them as well, they are not the reason.
+        A provider that cannot read a picture calls every request with it malformed. If it refuses
+        the request without any of them as well, they are not the reason.
         """
         try:
             return await self._make(model)
@@ -335,19 +314,19 @@ class LoopRequest:
 
     async def _make(self, model: ChatModel, left_out: Collection[int] = ()) -> ModelAnswer:
         ports = self.ports
-        # A fallback, or a chosen model, may be counted by another tokenizer.
+        # A fallback, or a chosen model, may have another tokenizer.
         await load_beside(model.name)
         await ports.planner.fit(self.view, model)
-        # What a failed attempt has shown must not stand before the next one's text.
+        # The text of a failed attempt must not precede the next one's.
         ports.sink.restart()
         inside = pictures_in(self.view.messages)
         shown = await self._shown(inside, model, left_out)
         images = self.agent.images
         if images.have_changed(shown, model, ports.conversation, inside):
-            # Signed thinking behind them would be refused, and the new pictures be blamed for it.
+            # Signed thinking behind them would be refused, and new pictures blamed for it.
             await self.repair()
         messages = sanitise(self.view.messages)
-        # The places of the view are not those of a list that had to be fixed.
+        # A list that had to be fixed has other places than the view.
         is_whole = messages is self.view.messages
         sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
         tokens = (await ports.planner.measured(self.view)).tokens
@@ -358,23 +337,23 @@ class LoopRequest:
             completion = await self._complete(model, request, expected)
         images.note_taken(shown, model, ports.conversation, inside)
         call = call_of(model, request, completion)
-        # Booked all the same if the turn is cancelled before the message is recorded.
+        # Booked too if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
             call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
         return ModelAnswer(completion, model, call)
 
     async def shrink(self, model: ChatModel, *, suspected: bool = False) -> bool:
-        """Compact the view; where nothing can be left out of it, ask for a shorter answer once."""
+        """Compact the view; if nothing can be left out of it, ask for a shorter answer once."""
         smaller = await self.ports.planner.shrink(self.view, model)
         return smaller or (not suspected and await self._can_ask_for_less(model))
 
     async def repair(self) -> bool:
-        """Leave out what the model thought."""
+        """Leave out the model's thoughts."""
         return await self.ports.planner.repair(self.view)
 
     async def on_trouble(self, failure: ModelError) -> None:
-        """Tell the user if it takes long."""
+        """Notify the user if it takes long."""
         await self.ports.on_trouble(failure)
 
     async def _is_large(self) -> bool:
@@ -425,7 +404,7 @@ class LoopRequest:
         return is_first and LEAST_OUTPUT_TOKENS < room < self.agent.max_output_tokens
 
     def _expected(self, model: ChatModel, tokens: int) -> ModelCall:
-        """Return what the call will cost at least: booked where it ends without an answer."""
+        """Return the call at its least cost, to be booked if it ends without an answer."""
         watch = self.ports.planner.watch
         warm_tokens = watch.most_warm_tokens(model, tokens)
         return lost_call(model, forecast(model, tokens, warm_tokens, self.agent.caching.cache_ttl))
@@ -434,7 +413,7 @@ class LoopRequest:
         self, model: ChatModel, request: ModelRequest, expected: ModelCall
     ) -> Completion:
         journal = self.ports.journal
-        # Stays where the turn is cancelled meanwhile: the provider bills what it read.
+        # Stays if the turn is cancelled meanwhile: the provider bills the input.
         journal.begin_call(expected)
         redactor = self.agent.calls.redactor
         sink = MaskedSink(self.ports.sink, redactor, partial_text(self.view.messages[-2:]))
@@ -444,7 +423,7 @@ class LoopRequest:
             lost = failed_call(model, exc, expected.usage)
             journal.begin_call(lost)
             await journal.book([lost] if lost else [])
-            # Providers repeat what they were sent; this goes into the log and the turn's row.
+            # Providers repeat their input; this goes into the log and the turn's row.
             exc.args = (redactor.text(str(exc)),)
             raise
         finally:
@@ -457,10 +436,10 @@ class LoopRequest:
     def _noted(
         self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None
     ) -> ModelCall:
-        """Have meter and watch learn from a report; returns the call with what they know."""
+        """Have meter and watch learn from a report; returns the call with their values."""
         planner = self.ports.planner
         planner.note(usage, self.view)
-        # A request that forbids calls has another setting before its messages: it stands apart.
+        # A request that forbids calls has another setting before its messages.
         if self.allow_tools:
             prefix = planner.watch.note(sent, usage, miss_reason)
         else:
@@ -469,13 +448,10 @@ class LoopRequest:
 
 
 def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
-    """Return a model's message without configured secrets; itself where it holds none.
+    """Mask configured secrets in a model's message; the message itself comes back without any.
 
-    Only configured values are masked, not what is shaped like a credential: an answer may be about
-    such things.
-
-    Fields for the provider alone are signed or opaque, so they cannot be changed: they go as a
-    whole where a secret stands in them.
+    Values shaped like credentials stay: an answer may be about them. Fields for the provider alone
+    are signed or opaque and cannot be changed: with a secret in them they go as a whole.
     """
     masked = redactor.value(message, redactor.configured)
     if masked == message:
@@ -488,12 +464,8 @@ def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
 class MaskedSink:
     """`agent.models.base.TextSink`: shows a growing answer without configured secrets.
 
-    A secret may come in several pieces: what may be the beginning of one is held back until the
-    next piece tells.
-
-    Args:
-        before: What was said in the call that this one goes on with: it is not shown here, but a
-            secret may have begun there.
+    A secret may come in several pieces: a possible beginning is held back until the next piece. It
+    may be in the text `before`, of the call that this one continues, which is not shown again.
     """
 
     def __init__(self, sink: TextSink, redactor: Redactor, before: str = "") -> None:
@@ -516,7 +488,7 @@ class MaskedSink:
         self._sink.restart()
 
     def close(self) -> None:
-        """Show the rest: nothing follows it any more."""
+        """Show the rest: nothing follows it."""
         held, self._held = self._held, ""
         masked = self._redactor.configured(held, is_piece=True)
         if len("".join(held.split())) <= SHOWN_CHARS or masked != held:
@@ -525,7 +497,7 @@ class MaskedSink:
             self._sink.push(MASK)
 
     def _show(self, text: str) -> None:
-        """Push what is not known yet of a text, masked."""
+        """Push the new part of a text, masked."""
         masked = self._redactor.configured(text, is_piece=True)
         new = masked[self._known :] if masked == text else masked
         self._known = max(0, self._known - len(text))

@@ -1,9 +1,8 @@
 """Pictures on their way to a model: a stored message has a handle, a request has the bytes.
 
-agent/turn/loop.py puts the bytes in just before a call. So transcripts, token counts and
-the watch over the prefix all work on the handle. What cannot be shown becomes a label; the text
-beside it names the picture. A picture that a provider refuses becomes one as well: it stands in
-every later request, and none of them would be answered.
+agent/turn/loop.py puts the bytes in just before a call, so transcripts, token counts and the watch
+over the prefix work on the handle. A picture that cannot be shown becomes a label; the text next to
+it names it. So does a picture that a provider refuses: every later request would be refused too.
 """
 
 import time
@@ -15,23 +14,23 @@ from agent.messages import ChatMessage, handle_in, pictures_in
 from agent.models.base import ChatModel
 
 ImageLoader = Callable[[str, int], Awaitable[str | None]]
-"""Returns the data URL of a picture of this conversation; None if it has no such picture."""
+"""Returns the data URL of a picture of this conversation, or None if it has no such picture."""
 
 MAX_IMAGES = 20
 """Source: Anthropic's vision guide: beyond 20 a request's pictures must be smaller."""
 LEAP = 10
-"""How many of them leave at a time: each time the prefix moves, and its cache is lost."""
+"""So many leave at a time, since each time the prefix moves and its cache is lost."""
 MAX_REQUEST_CHARS = 20_000_000
-"""Most that the pictures of a request take. Source: Anthropic's API takes 32 MB altogether."""
+"""Of all pictures of a request. Source: Anthropic's API takes 32 MB altogether."""
 REMEMBERED = 4096
-"""Of so many pictures at most is known that a model takes them."""
+"""Most pictures that are known to be taken by a model."""
 REFUSED_FOR_S = 600.0
-"""How long a refused picture is left out; then it is tried again, since it may be innocent."""
+"""A refused picture is left out so long; then it is tried again, since it may be innocent."""
 UNSEEN = {"type": "text", "text": "[image: it cannot be looked at here]"}
 
 
 def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> list[ChatMessage]:
-    """Return the messages with bytes in place of handles, labels for what is not shown.
+    """Put bytes in place of handles, and labels in place of pictures that are not shown.
 
     Messages without pictures come back as the same objects; none is changed.
     """
@@ -39,16 +38,12 @@ def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> 
 
 
 class Images:
-    """Knows what can be shown to whom; shared by all turns.
-
-    Attributes:
-        load: Where pictures come from; None for nowhere: labels take their place.
-    """
+    """Knows which pictures each model takes; shared by all turns. Without `load` all are labels."""
 
     def __init__(
         self, load: ImageLoader | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin with nothing known about any picture."""
+        """Start without knowledge of any picture."""
         self.load = load
         self._now = now
         self._taken: set[tuple[str, int]] = set()
@@ -62,19 +57,15 @@ class Images:
         conversation: str,
         left_out: Collection[int] = (),
     ) -> dict[int, str]:
-        """Return the data URLs of the pictures that a request is to show, oldest first, by id.
+        """Return the data URLs of the pictures that a request shows, oldest first, by id.
 
-        These are the newest ones, as many as a request may have. Which these are changes in leaps,
-        so that a request mostly begins as the one before.
-
-        Args:
-            inside: The pictures of the view, as `pictures_in` finds them.
-            model: Who is asked; gets no picture where it cannot see, or has refused it lately.
+        They are the newest ones of those `inside` the view, as many as a request may have, without
+        those that the model has refused lately. They leave in leaps, so that a request mostly
+        begins like the one before.
         """
         # A model that cannot see refuses the whole request, not the picture alone.
         if not model.facts.vision:
             return {}
-        # In leaps: each picture that leaves moves the prefix, and the cache behind it is lost.
         gone = -(-max(0, len(inside) - MAX_IMAGES) // LEAP) * LEAP
         now = self._now()
         refused = {
@@ -84,13 +75,10 @@ class Images:
         return await self._loaded([it for it in inside[gone:] if it not in hidden], conversation)
 
     def suspects(self, shown: Iterable[int], model: ChatModel) -> list[list[int]]:
-        """Return what to leave out of a refused request, one attempt after the other.
+        """Return the pictures to leave out of a refused request, one list for each attempt.
 
-        It is what the model has never taken before: the newer half, then the older one, then all.
-        Of two pictures the good one is shown in the end; of more, those that stood with it may be
-        out for a while.
+        They are those that the model has never taken: the newer half, then the older one, then all.
         """
-        # What this model has taken before cannot be why it refuses now.
         new = [each for each in shown if (model.label, each) not in self._taken]
         middle = len(new) // 2
         halves = [new[middle:], new[:middle]] if middle else []
@@ -105,7 +93,7 @@ class Images:
     ) -> bool:
         """Whether old pictures of a view have left, or are back, since the model's newest answer.
 
-        What it thought is bound to them, as to all that stands before it.
+        Its thoughts are bound to them, as to all that precedes them.
         """
         before = self._newest.get((model.label, conversation))
         if before is None:
@@ -120,14 +108,7 @@ class Images:
         conversation: str,
         inside: Sequence[int],
     ) -> None:
-        """Take note that a request with these pictures was answered: they are beyond suspicion.
-
-        Args:
-            shown: Of those in its view.
-            model: Who has answered.
-            conversation: As the others, what `have_changed` is asked with next.
-            inside: The pictures of the view.
-        """
+        """Note that the model has answered a request that showed these pictures of the view."""
         if max(len(self._taken), len(self._newest)) >= REMEMBERED:
             self._taken.clear()
             self._newest.clear()
@@ -136,7 +117,7 @@ class Images:
             self._newest[model.label, conversation] = frozenset(shown), frozenset(inside)
 
     def note_refused(self, left_out: Iterable[int], model: ChatModel) -> None:
-        """Take note that a request was answered only without these pictures."""
+        """Note that a request was answered only without these pictures."""
         now = self._now()
         lately = {key: until for key, until in self._refused.items() if until > now}
         self._refused = lately | {(model.label, each): now + REFUSED_FOR_S for each in left_out}

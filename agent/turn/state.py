@@ -1,4 +1,4 @@
-"""What the loop is given and what it changes: the agent, a turn's ports, its state, its result."""
+"""The loop's parts: the agent, a turn's ports, its state, its result."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,37 +22,31 @@ from agent.turn.pictures import Images
 from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]
-"""Which limit of a turn is used up: its calls, or its tokens or time."""
+"""The limit of a turn that is used up: its calls, or its tokens or time."""
 Outcome = (
     Literal["final_text", "partial", "empty", "output_exhausted", "refused", "endless"] | Limit
 )
-"""How a turn ended: with an answer, one that the output limit cut, one without text, thinking that
-used the output limit up, a refusal of the model, an answer without an end, or a summary of what was
-done when a limit was reached."""
+"""The end of a turn: an answer, one cut by the output limit, one without text, thinking that used
+the output limit up, a refusal of the model, an endless answer, or a summary at a limit."""
 CONTINUE = "Continue exactly where you stopped; do not repeat anything."
 
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """How tool calls are run: how long their results may be, for which of them people are asked."""
+    """Rules of tool calls: the length of their results, and the approvals that they need."""
 
     output: OutputSettings
     approval: ApprovalRules = field(default_factory=ApprovalRules)
 
     @property
     def redactor(self) -> Redactor:
-        """What keeps the secrets of the settings out of results and answers."""
+        """Keeps the secrets of the settings out of results and answers."""
         return self.approval.redactor
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """What answers: models in order of preference, tools, limits. Shared by all turns.
-
-    Attributes:
-        models: The main model first; one for each key where it has several.
-        images: Puts pictures into requests.
-    """
+    """Models in order of preference (one for each key), tools, limits. Shared by all turns."""
 
     models: Sequence[ChatModel]
     tools: ToolRegistry
@@ -64,10 +58,9 @@ class Agent:
     images: Images = field(default_factory=Images)
 
     def preferring(self, choice: str | None) -> "Agent":
-        """Return the agent with the models of a choice first, the others as fallbacks.
+        """Put the models of a choice (agent/models/factory.py) first, the others as fallbacks.
 
-        The agent itself where nothing was chosen, or there is no such choice
-        (agent/models/factory.py).
+        Without a valid choice the agent itself comes back.
         """
         chosen = choices(self.models).get(choice) if choice else None
         if not chosen:
@@ -78,15 +71,13 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class TurnPorts:
-    """What connects a turn to its surroundings.
+    """The gateway's side of one turn.
 
     Attributes:
         sink: Shows the growing answer.
-        tools: Returns what the turn's tools may use; asked where one is called, since most turns
-            call none.
-        spending: The budgets that the calls count for.
-        on_trouble: Is told of a failure before a wait for the next attempt; None: an answer comes,
-            but hardly anything of it.
+        tools: Returns the context of the turn's tools; called with the first tool call.
+        on_trouble: Gets a failure before a wait for the next attempt; None for an answer that
+            trickles.
     """
 
     journal: TurnJournal
@@ -103,12 +94,11 @@ class TurnState:
     """Everything that changes during a turn.
 
     Attributes:
-        view: What the model sees; grows at its end, and shrinks when it is compacted.
         own: This turn's messages, its user message first, whether they are in view or not.
         unknown_calls: Side-effect calls that an earlier attempt started and never finished.
-        model: What answered last; asked first, since it has the prompt in its cache.
-        used_tokens: What the turn's calls read and wrote, those of earlier attempts included.
-        started: When this attempt began, on the monotonic clock.
+        model: That answered last; asked first, since it has the prompt in its cache.
+        used_tokens: Input and output of the turn's calls, of earlier attempts too.
+        started: Of this attempt, on the monotonic clock.
     """
 
     view: View
@@ -127,23 +117,23 @@ class TurnState:
         self.continuations = sum(_is_continuation(message) for message in self.own)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Take note of messages that were recorded, in the order in which they are shown."""
+        """Add recorded messages, in the order of being shown."""
         self.view.extend(entries)
         self.own += [entry.message for entry in entries]
 
     def partial_text(self) -> str:
-        """Return what was recorded so far of an answer that is continued."""
+        """Return the recorded parts of an answer that is continued."""
         return partial_text(self.own)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended.
+    """The end of a turn.
 
     Attributes:
-        message: The last assistant message, not yet recorded; None if there was no text.
-        text: What the person gets to read, earlier parts of a continued answer included.
-        call: The last one; booked and remembered with the answer.
+        message: The last assistant message, not yet recorded; None without a text.
+        text: For the person, earlier parts of a continued answer included.
+        call: The last one; booked with the answer.
     """
 
     outcome: Outcome

@@ -1,9 +1,9 @@
 """Edits: how one message is shown shortened. Used by agent/view/view.py when a plan is rendered.
 
-Every function is pure: the same message gives the same bytes for ever, what comes in is never
-changed, and what comes back shares all that is unchanged. Where an edit has nothing to do, or would
-make the message longer, the very object comes back. Changing a text here moves the prompt cache of
-every compacted conversation.
+Every function is pure: the same message always gives the same bytes, nothing given is changed, and
+results share all unchanged parts. An edit that has nothing to do, or would make the message longer,
+returns the very object. Changing a text here moves the prompt cache of every compacted
+conversation.
 
 Call arguments are shortened as JSON text and not as values: keys and numbers keep their spelling.
 """
@@ -30,13 +30,13 @@ _VALUE_CHARS = 60
 _ARGUMENTS_CHARS = 160
 _LINE_CHARS = 100
 _PRUNED_CHARS = 512
-"""No line that stands for a result is longer."""
+"""Longest line for a result."""
 _OUTCOME_WINDOW_CHARS = 1_000
-"""How much of either end of a result is looked at to tell how it ended."""
+"""Length of either end of a result that is searched for its outcome."""
 
 MOST_LINES = 40
 EDGE_CHARS = 400
-"""How much of either end is shown."""
+"""Length of either end that is shown."""
 LEAST_FOUND = 3
 """Fewer lines say nothing about the kind of a text."""
 JSON_CHARS = 4_000_000
@@ -49,12 +49,12 @@ _KINDS = {
     ).match,
     "Markdown": re.compile(r"^#{1,6} +\S").match,
 }
-"""What the lines look like that tell how a text is built."""
+"""The lines that show the structure of a text."""
 
 TRUNCATED = "...[truncated]"
 """Source: Hermes."""
 LONG_CHARS = 500
-"""Arguments up to this length stay as they are. Source: Hermes."""
+"""Arguments up to this length stay whole. Source: Hermes."""
 _MOST_LEAVES = 20
 """Shortened arguments end after about as many full leaves (strings inside of them)."""
 _LEAST_LEAF_CHARS = 8
@@ -71,10 +71,10 @@ _PRUNED = re.compile(r"\[.+ → [\d,]+ chars, [\d,]+ lines?(?:, images: \d+)?; .
 def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
     """Return a tool result as one line: tool, arguments, size, outcome and its telling line.
 
-    What is such a line already comes back itself: a list that was compacted before keeps its bytes.
+    Such a line itself comes back: a list that was compacted before keeps its bytes.
 
     Args:
-        call: What it answers; None where that is unknown.
+        call: Of the result; None if unknown.
     """
     text = _text(message)
     images = images_in(message)
@@ -88,21 +88,17 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
 
 
 def duplicate(message: ChatMessage) -> ChatMessage:
-    """Return a tool result as one line that says that a later result is identical."""
+    """Return a tool result as a line that refers to a later identical one."""
     if images_in(message) or len(DUPLICATE) < len(_text(message)):
         return _with_content(message, DUPLICATE)
     return message
 
 
 def with_short_arguments(message: ChatMessage, leaf_chars: int) -> ChatMessage:
-    """Return the message with the strings inside of long call arguments cut; they stay valid JSON.
+    """Cut the strings inside of long call arguments to `leaf_chars`; they stay valid JSON.
 
-    Keys, numbers and short strings stay as they are written; what is no JSON becomes an object
-    that holds its beginning. Very many values end in a mark that says so.
-
-    Args:
-        message: Any message; without long arguments it comes back itself.
-        leaf_chars: Characters that are left of a string.
+    Keys, numbers and short strings keep their spelling; a text that is not JSON becomes an object
+    with its beginning. Very many values end in a mark.
     """
     shorter = [shortened(text, leaf_chars) for text in _arguments(message)]
     return _with_arguments(message, shorter)
@@ -117,9 +113,9 @@ def without_images(message: ChatMessage) -> ChatMessage:
 
 
 def without_thinking(message: ChatMessage) -> ChatMessage:
-    """Return the message without what the model thought, in readable and in signed form.
+    """Return the message without the model's thoughts, readable and signed.
 
-    What a server wants back with its tool calls stays: it is bound to them alone.
+    Fields that a server wants back with its tool calls stay: they are bound to them alone.
     """
     if "reasoning" not in message and "opaque" not in message:
         return message
@@ -132,15 +128,10 @@ def without_thinking(message: ChatMessage) -> ChatMessage:
 
 
 def clipped(message: ChatMessage, limit_chars: int, seq: int) -> ChatMessage:
-    """Return the message with its text and call arguments within a limit altogether.
+    """Cut text and call arguments to a limit in sum, at least 100.
 
-    The text keeps head and tail around a pointer to the stored original; of several text parts
+    The text keeps head and tail around a pointer to the original at `seq`; of several text parts
     one is left. Arguments stay valid JSON.
-
-    Args:
-        message: As it is stored.
-        limit_chars: At least 100.
-        seq: Where the original stands in the transcript.
     """
     text, arguments = _text(message), _arguments(message)
     sizes = [len(text), *map(len, arguments)]
@@ -155,12 +146,7 @@ def clipped(message: ChatMessage, limit_chars: int, seq: int) -> ChatMessage:
 
 
 def outlined(message: ChatMessage, seq: int) -> ChatMessage:
-    """Return the message with an outline in place of its text, where that is a long one.
-
-    Args:
-        message: As it is stored, or with what earlier edits have left of it.
-        seq: Where the original stands in the transcript.
-    """
+    """Replace a long text by an outline that names the original at `seq`."""
     text = _text(message)
     if len(text) < LEAST_OUTLINED_CHARS:
         return message
@@ -194,7 +180,7 @@ def _with_content(message: ChatMessage, content: str | list[Any]) -> ChatMessage
 
 
 def _with_text(message: ChatMessage, text: str) -> ChatMessage:
-    """Return the message with this text where its first one stood, and no other."""
+    """Put this text in the place of the first one, and drop the others."""
     if isinstance(message.get("content"), str):
         return _with_content(message, text)
     parts = [part for part in _parts(message) if not _is_text(part)]
@@ -204,7 +190,7 @@ def _with_text(message: ChatMessage, text: str) -> ChatMessage:
 
 
 def _with_arguments(message: ChatMessage, arguments: Sequence[str]) -> ChatMessage:
-    """Return the message with these arguments in its calls; itself where none differs."""
+    """Put these arguments into the calls; the message itself comes back if none differs."""
     if list(arguments) == _arguments(message):
         return message
     calls = list(message["tool_calls"])
@@ -219,7 +205,7 @@ def _with_arguments(message: ChatMessage, arguments: Sequence[str]) -> ChatMessa
 def _result_lines(
     message: ChatMessage, call: ToolCall | None, text: str, images: int
 ) -> Iterator[str]:
-    """Yield what may stand for a result, the most telling first."""
+    """Yield lines that may replace a result, the most telling first."""
     name = call["function"]["name"] if call else message.get("name")
     if name:
         name = one_line(name, _NAME_CHARS)
@@ -236,7 +222,7 @@ def _result_lines(
 
 def one_line(text: str, chars: int) -> str:
     """Return the beginning of a text without line breaks."""
-    # Far more than is shown suffices; the text may be megabytes.
+    # The text may be megabytes.
     line = " ".join(text[: 8 * chars].split())
     return line if len(line) <= chars else line[: chars - 1] + "…"
 
@@ -283,7 +269,7 @@ _TELLING = re.compile(r"^.*(?:error|exception|fatal|fail|denied|not found).*$", 
 
 
 def _outcome(text: str) -> tuple[str, str]:
-    """Return how a result ended, guessed from its ends, and the line that tells most about it."""
+    """Guess the outcome of a result from its ends; returns it with the most telling line."""
     head, tail = text[:_OUTCOME_WINDOW_CHARS], text[-_OUTCOME_WINDOW_CHARS:]
     first = one_line(head.lstrip().partition("\n")[0], _LINE_CHARS)
     first = f"first line: {first}" if first else "no text"
@@ -305,7 +291,7 @@ def _outcome(text: str) -> tuple[str, str]:
 
 
 def _shares(sizes: Sequence[int], limit: int) -> list[int]:
-    """Return how much of a limit each gets: the small ones all they need, the others alike."""
+    """Divide a limit: small sizes are granted, the others share the rest equally."""
     shares = [0] * len(sizes)
     for done, place in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[place] = min(sizes[place], limit // (len(sizes) - done))
@@ -331,9 +317,9 @@ def _head_and_tail(text: str, chars: int, seq: int) -> str:
 
 
 def shortened(arguments: str, leaf_chars: int) -> str:
-    """Return long arguments with each string cut to `leaf_chars`, and a mark; never longer.
+    """Cut each string of long arguments to `leaf_chars` and a mark; never longer.
 
-    What is no JSON becomes an object that holds its beginning.
+    A text that is not JSON becomes an object with its beginning.
     """
     if len(arguments) <= LONG_CHARS:
         return arguments
@@ -347,13 +333,13 @@ def shortened(arguments: str, leaf_chars: int) -> str:
 
 
 def fitted(arguments: str, chars: int) -> str:
-    """Return call arguments in at most so many characters, never fewer than `{}` takes."""
+    """Return call arguments in at most so many characters, or as `{}`."""
     if len(arguments) <= chars:
         return arguments
     if _is_json(arguments):
         leaf_chars = chars // 2
         while leaf_chars >= _LEAST_LEAF_CHARS:
-            # What ends early is longer than `chars`, and not taken.
+            # A result that ends early is longer than `chars`, and not taken.
             short = _cut_leaves(arguments, leaf_chars, chars)
             if len(short) <= chars:
                 return short
@@ -376,7 +362,7 @@ def _is_json(text: str) -> bool:
 
 
 def _cut_leaves(text: str, leaf_chars: int, most_chars: int) -> str:
-    """Return valid JSON text with its long strings cut, and without white space between values.
+    """Cut the long strings of JSON text; it stays valid, without white space between values.
 
     Behind `most_chars` it ends at the next comma with a mark.
     """
@@ -402,7 +388,7 @@ def _cut_leaves(text: str, leaf_chars: int, most_chars: int) -> str:
 
 
 def _cut_leaf(piece: str, leaf_chars: int) -> str:
-    # Most need no parsing: a text is never longer than its JSON.
+    # A text is never longer than its JSON, so most need no parsing.
     if len(piece) <= leaf_chars + len(TRUNCATED):
         return piece
     value: str = orjson.loads(piece)
@@ -412,11 +398,9 @@ def _cut_leaf(piece: str, leaf_chars: int) -> str:
 
 
 def _truncated_object(text: str, chars: int) -> str:
-    """Return an object that holds the beginning of a text, shorter than the text.
+    """Return an object with the beginning of a text, at most so many characters of it.
 
-    Args:
-        text: Longer than the object is without any of it.
-        chars: Most characters of the beginning.
+    The object is shorter than the text, which must be longer than an object without a beginning.
     """
     head = storable(text[:chars])
     while True:
@@ -428,24 +412,17 @@ def _truncated_object(text: str, chars: int) -> str:
 
 
 def outline(text: str) -> str:
-    """Return an outline: what kind of text it is, how it is built, how it begins and ends.
-
-    It has at most some 5,000 characters.
-    """
+    """Outline a text in at most some 5,000 characters: kind, structure, beginning and end."""
     lines = text.splitlines() or [""]
     kind, found = _typed(text, lines)
     shown = [f"- {one_line(line, _LINE_CHARS)}" for line in islice(found, MOST_LINES)]
-    parts = [
-        f"{kind}, {len(text):,} characters, {len(lines):,} lines",
-        *shown,
-        f"It begins: {text[:EDGE_CHARS].strip()}",
-        f"It ends: {text[-EDGE_CHARS:].strip()}",
-    ]
-    return "\n".join(parts)
+    size = f"{kind}, {len(text):,} characters, {len(lines):,} lines"
+    begins, ends = text[:EDGE_CHARS].strip(), text[-EDGE_CHARS:].strip()
+    return "\n".join([size, *shown, f"It begins: {begins}", f"It ends: {ends}"])
 
 
 def _typed(text: str, lines: Sequence[str]) -> tuple[str, Iterator[str]]:
-    """Return the name of the first kind that fits, and the lines of its outline."""
+    """Return the first kind that fits, and the lines of its outline."""
     if (structure := _json(text)) is not None:
         return "JSON", structure
     for kind, pattern in _KINDS.items():
@@ -469,7 +446,7 @@ def _json(text: str) -> Iterator[str] | None:
 
 
 def _members(path: str, value: object, depth: int = 0) -> Iterator[str]:
-    """Yield a line for each value down to the second level; of a list the first item tells."""
+    """Yield a line for each value down to the second level, of a list for its first item."""
     if isinstance(value, dict):
         yield f"{path or 'object'}: {len(value)} keys"
         # No more than can be shown: an object may have a million keys.

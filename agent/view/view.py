@@ -1,7 +1,7 @@
 """Views: what the model sees of a transcript (invariant 4). Rendering a plan is pure.
 
-A plan is a small value that names messages by their `seq`; it never holds their texts, except for
-the summaries that stand in place of what it leaves out.
+A plan is a small value that names messages by their `seq`; its only texts are the summaries that
+replace messages.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,12 +35,12 @@ RECALL_WAYS = {
     "read_conversation": "read_conversation(from_seq=N) returns messages from number N on",
     "lcm_expand": "lcm_expand(node=N) returns the messages that a node stands for",
 }
-"""How more can be recalled: tools by name, in the order in which they are told."""
+"""Tools that recall more, in the order of the text."""
 RECALL_BEGIN = (
     "What is not in it can be recalled, so look it up before you guess, with those of these tools"
     " that you have"
 )
-"""What stands before them; "that you have", since a plan outlives the engine that offered some."""
+"""Goes before them; "that you have", since a plan outlives the engine that offered some."""
 
 E = TypeVar("E", bound=tuple[int, ChatMessage])
 EditKind = Literal["prune", "duplicate", "outline", "arguments", "images", "clip"]
@@ -49,7 +49,7 @@ _seq = itemgetter(0)
 
 
 class Entry(NamedTuple):
-    """A message of the transcript as it is stored, and its position there."""
+    """A stored message of the transcript, and its position there."""
 
     seq: int
     message: ChatMessage
@@ -57,14 +57,13 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What stands in the view for the messages `first_seq` to `last_seq` of the transcript.
+    """The text in the view for the messages `first_seq` to `last_seq` of the transcript.
 
     Attributes:
         role: Chosen when the plan was made, so that no two neighbours have the same role.
-        source: Who wrote it: the summary model, or the extractor without any model; pointer:
-            nobody, it only stands for the messages.
-        model: Name of the summary model, where the summary was written ahead; else empty.
-        node: Number of the node that it is (agent/context_engine.py); 0 for none.
+        source: Written by the summary model, or by the extractor; a pointer only names the range.
+        model: Name of the summary model, if the summary was written ahead.
+        node: Number of its node (agent/context_engine.py); 0 for none.
         level: Of that node; 0 for a leaf.
     """
 
@@ -87,7 +86,7 @@ class Edit:
             identical; outline: a very long text becomes an outline of it; arguments: long values in
             its calls are cut; images: images become labels; clip: texts over `limit` characters
             keep their head and tail.
-        limit: Characters; 0 where the kind needs none.
+        limit: Characters; 0 if the kind needs none.
     """
 
     seq: int
@@ -99,21 +98,21 @@ class Edit:
 class ViewPlan:
     """Which messages of the transcript are shown and how, by their `seq`.
 
-    Shown are: the head (`first_seq` to `head_upto`), the summaries, what is pinned, and the tail
-    (`tail_from` on). A plan without a tail start shows everything from `first_seq` on.
+    Shown are the head (`first_seq` to `head_upto`), the summaries, pinned messages, and the tail
+    (`tail_from` on). A plan without a tail start shows all messages from `first_seq` on.
 
     Attributes:
-        first_seq: Everything before it is out of view (`/new` starts behind the newest message).
-        hidden: Ranges of seqs, both ends included, that are left out (what `/retry` asks again).
+        first_seq: Earlier messages are out of view (`/new` starts behind the newest message).
+        hidden: Ranges of seqs, both ends included, that are left out (the question of `/retry`).
         head_upto: Newest message of the head; 0 for no head.
         summaries: Shown after the head, in order.
-        pinned: Messages between head and tail that are shown all the same, in order.
+        pinned: Messages shown between head and tail, in order.
         tail_from: First message of the tail; 0 while nothing has been compacted.
         edits: In order of seq; at most one of each kind for a message.
-        thinking_from: Messages before it are shown without what the model thought: signed thinking
-            is bound to the exact conversation before it.
-        recall: What stands behind the reference in the summaries' message: how more can be
-            recalled (`recall_text`). Empty in plans of versions before 3.
+        thinking_from: Messages before it are shown without thoughts: signed thinking is bound to
+            the exact conversation before it.
+        recall: `recall_text` behind the reference in the summaries' message; empty before version
+            3.
     """
 
     first_seq: int = 1
@@ -133,12 +132,12 @@ class ViewPlan:
 
     @property
     def rewritten_upto(self) -> int:
-        """Newest message that is shown shortened for being old; 0 for none."""
+        """Newest old message that is shown shortened; 0 for none."""
         return max((edit.seq for edit in self.edits if edit.kind != "clip"), default=0)
 
     @property
     def newest_named(self) -> int:
-        """Newest message that the plan says something about but that the tail shows it."""
+        """Newest message that the plan does more with than show it in the tail."""
         edited = max((edit.seq for edit in self.edits), default=0)
         hidden = max((high for _, high in self.hidden), default=0)
         return max(edited, hidden, self.head_upto, self.thinking_from - 1)
@@ -150,10 +149,7 @@ class ViewPlan:
         return seq >= self.tail_from or seq <= self.head_upto or seq in self.pinned
 
     def select(self, entries: Sequence[E]) -> list[E]:
-        """Return those of the entries, in order of seq, that are in the view; see `shows`.
-
-        Costs as much as what is shown, not as what there is.
-        """
+        """Return the entries (in order of seq) that are in the view, in time of their number."""
         first = bisect_left(entries, self.first_seq, key=_seq)
         head_end = bisect_right(entries, self.head_upto, lo=first, key=_seq)
         tail_start = bisect_left(entries, self.tail_from, lo=head_end, key=_seq)
@@ -163,15 +159,14 @@ class ViewPlan:
         return [entry for entry in shown if self.shows(entry[0])] if self.hidden else shown
 
     def hiding(self, low: int, high: int) -> "ViewPlan":
-        """Return this plan with one more hidden range.
+        """Return this plan with one more hidden range, without summaries of hidden messages alone.
 
-        A summary of nothing but hidden messages goes too; with the last one, all that was cut.
+        Without the last summary, the cut messages are shown again.
         """
         plan = replace(self, hidden=(*self.hidden, (low, high)))
         kept = tuple(
             each for each in self.summaries if not low <= each.first_seq <= each.last_seq <= high
         )
-        # Where no summary is left nothing stands for what was cut, so it is shown again.
         if kept or not self.summaries:
             return replace(plan, summaries=kept)
         return replace(plan, head_upto=0, summaries=(), pinned=(), tail_from=0, recall="")
@@ -180,7 +175,7 @@ class ViewPlan:
 def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[ChatMessage]:
     """Return the messages that the plan shows, in order; results follow their calls' order.
 
-    Messages that are shown as they are stored are the very objects that were handed in.
+    Unedited messages are the given objects.
 
     Args:
         entries: (seq, message) in order of seq; more than the plan shows is allowed.
@@ -188,13 +183,13 @@ def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[C
     shown = plan.select(list(entries))
     messages = rewrite(plan, shown)
     behind_head = bisect_right(shown, plan.head_upto, key=_seq)
-    # Each side by itself: the summaries stand between, and no group reaches across (invariant 6).
+    # Each side by itself: the summaries are between, and no group reaches across (invariant 6).
     head, rest = order_results(messages[:behind_head]), order_results(messages[behind_head:])
     return [*head, *summary_messages(plan), *rest]
 
 
 def shown_messages(system: str, plan: ViewPlan, entries: Sequence[Entry]) -> list[ChatMessage]:
-    """Return what a plan shows behind a system prompt, that one as the first message."""
+    """Return the system message and the messages that a plan shows."""
     first = ChatMessage(role="system", content=noted(system, plan))
     return [first, *render(plan, entries)]
 
@@ -202,10 +197,9 @@ def shown_messages(system: str, plan: ViewPlan, entries: Sequence[Entry]) -> lis
 def with_newer(
     plan: ViewPlan, messages: Sequence[ChatMessage], newer: Sequence[Entry]
 ) -> list[ChatMessage] | None:
-    """Return the messages of a view with newer ones of the transcript, all of which it shows.
+    """Append newer messages of the transcript to those of a view, which shows them all.
 
-    None where these change what stands before them, or are shown in another way than as they are
-    stored: then all of it has to be rendered.
+    None if they change earlier messages or are shown edited: then the view must be rendered.
     """
     if not newer:
         return [*messages]
@@ -216,7 +210,7 @@ def with_newer(
 
 
 def summary_messages(plan: ViewPlan) -> list[ChatMessage]:
-    """Return the messages that show a plan's summaries: one for neighbours of the same role."""
+    """Return the messages of a plan's summaries: one for neighbours of the same role."""
     messages: list[ChatMessage] = []
     for role, same in groupby(plan.summaries, key=attrgetter("role")):
         run = [*same]
@@ -225,16 +219,15 @@ def summary_messages(plan: ViewPlan) -> list[ChatMessage]:
         for each in run:
             heading = f"[node {each.node}: {each.first_seq} to {each.last_seq}]\n"
             blocks.append(f"{heading if each.node else ''}{each.text}")
-        # Synthetic: it is nobody's question, and no round begins with it.
+        # Synthetic: not a question, and no round begins with it.
         messages.append(ChatMessage(role=role, content="\n\n".join(blocks), synthetic=True))
     return messages
 
 
 def recall_text(tools: Iterable[str]) -> str:
-    """Return what a summary says about recalling more, with the tools that are really offered.
+    """Return a summary's text about recalling more with the offered tools, empty without any.
 
-    Empty where none of them recalls anything. The text is stored with the plan, so that a plan
-    shows the same bytes for as long as it is in force, whatever a newer version writes here.
+    It is stored with the plan, which so shows the same bytes under a newer version too.
     """
     offered = set(tools)
     ways = [way for name, way in RECALL_WAYS.items() if name in offered]
@@ -244,12 +237,12 @@ def recall_text(tools: Iterable[str]) -> str:
 
 
 def noted(system: str, plan: ViewPlan) -> str:
-    """Return the system prompt as this plan shows it: with the note once it is compacted."""
+    """Return the system prompt of this plan: with the note once it is compacted."""
     return system + NOTE if plan.compacted else system
 
 
 def rewrite(plan: ViewPlan, shown: Sequence[tuple[int, ChatMessage]]) -> list[ChatMessage]:
-    """Return the messages with the plan's edits applied; untouched ones are the same objects."""
+    """Apply the plan's edits; unedited messages are the same objects."""
     if not plan.edits and not plan.thinking_from:
         return [message for _, message in shown]
     by_seq: dict[int, list[Edit]] = {}
@@ -259,7 +252,7 @@ def rewrite(plan: ViewPlan, shown: Sequence[tuple[int, ChatMessage]]) -> list[Ch
     messages: list[ChatMessage] = []
     for seq, message in shown:
         if message["role"] == "assistant":
-            # Only the newest message's calls: ids may come again in later groups.
+            # Only the newest message's calls: ids may be repeated in later groups.
             calls = {call["id"]: call for call in message.get("tool_calls") or ()}
         kept = message if seq >= plan.thinking_from else rewriting.without_thinking(message)
         edits = by_seq.get(seq)
@@ -287,14 +280,13 @@ def _edited(entry: Entry, edits: Sequence[Edit], calls: Mapping[str, ToolCall]) 
 
 
 _ORDER: tuple[EditKind, ...] = ("duplicate", "prune", "outline", "arguments", "images", "clip")
-"""A clip comes last: the others tell the size of what was there before."""
+"""A clip comes last: the others name the original size."""
 
 
 def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Return the list with each group's results in the order of its calls.
+    """Sort each group's results, which are stored in the order of their ends, by its calls.
 
-    Results are stored in the order in which they finished; calls and results of one group stand
-    next to each other in the transcript.
+    Calls and results of one group are neighbours in the transcript.
     """
     ordered: list[ChatMessage] = []
     for is_result, run in groupby(messages, key=lambda message: message["role"] == "tool"):
@@ -312,9 +304,9 @@ class View:
     """The view of a running turn: its plan, the originals that it shows, and the messages.
 
     `messages` starts with the system message and only grows at its end until `adopt` brings
-    another plan. `settled` are the places in it up to which messages were rewritten for being old:
-    by this plan and, until the view grows, by the one that was shown before. The next compaction
-    rewrites what follows. `rendered` are `messages` if the caller has them already.
+    another plan. `settled` are the places in it up to which old messages were rewritten: by this
+    plan and, until the view grows, by the one before. The next compaction rewrites what follows.
+    `rendered` are `messages` if the caller has them already.
     """
 
     system: str
@@ -339,14 +331,14 @@ class View:
         return bool(self.entries) and self.entries[-1].seq < self.plan.thinking_from
 
     def adopt(self, plan: ViewPlan) -> None:
-        """Show another plan of the same transcript; originals out of view are let go."""
+        """Show another plan of the same transcript, and drop originals that are out of view."""
         self.plan = plan
         self.entries = plan.select(self.entries)
         self.messages = shown_messages(self.system, plan, self.entries)
         self._settle()
 
     def take(self, other: "View") -> None:
-        """Show what another view of the same transcript shows; it is given up."""
+        """Show the contents of another view of the same transcript, which is used up."""
         self.plan, self.entries, self.messages = other.plan, other.entries, other.messages
         self._settle()
 
@@ -361,11 +353,11 @@ class View:
         self.extend([entry])
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Add the newest messages of the transcript, in the order in which they are to be shown.
+        """Add the newest messages of the transcript in the order of being shown.
 
-        Results of a group are shown in the order of its calls, whatever the order of their seqs.
+        Results of a group are shown in the order of its calls, not of their seqs.
         """
-        # In order of seq, however they are shown: `select` looks them up by halving.
+        # In order of seq: `select` searches them by halving.
         self.entries += sorted(entries, key=lambda entry: entry.seq)
         self.messages += [entry.message for entry in entries]
         # The next request no longer continues what was shown under the former plan.
@@ -378,14 +370,14 @@ class View:
         self.settled = sorted({place for seq in ends if (place := self._place_of(seq))})
 
     def _place_of(self, seq: int) -> int:
-        """Return where the newest message up to `seq` stands, 0 for none of the transcript's."""
+        """Find the newest message up to `seq`; 0 for none of the transcript's."""
         shown = bisect_right(self.entries, seq, key=_seq)
         behind_head = seq > self.plan.head_upto
         return shown + len(summary_messages(self.plan)) if shown and behind_head else shown
 
 
 def dump_plan(plan: ViewPlan) -> str:
-    """Return the plan as versioned JSON text; what is as in an empty plan is left out."""
+    """Return the plan as versioned JSON text, without the values of an empty plan."""
     named = {each.name: getattr(plan, each.name) for each in fields(plan)}
     own = {name: value for name, value in named.items() if value != getattr(_EMPTY, name)}
     return orjson.dumps({"version": VERSION, **own}).decode()
@@ -402,13 +394,12 @@ def load_plan(text: str) -> ViewPlan:
     """
     data = orjson.loads(text)
     version = data.pop("version", None)
-    # Plans of released versions stand in databases, which are not rewritten.
+    # Databases have plans of released versions, which are not rewritten.
     if version not in {1, 2, VERSION}:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
     summaries = tuple(Summary(**item) for item in data.get("summaries", ()))
     head_upto = data.get("head_upto", 0)
-    # Such plans were written up to 0.6: what the summary stands for was in the view again, and no
-    # compaction could take it out.
+    # Up to 0.6 a head could reach into the summary's range, which no compaction could take out.
     return ViewPlan(**{
         **data,
         "hidden": tuple((low, high) for low, high in data.get("hidden", ())),

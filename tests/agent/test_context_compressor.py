@@ -10,7 +10,7 @@ import pytest
 
 from agent.context.extract import extract
 from agent.context.phases.boundaries import protected_tail
-from agent.context_compressor import EXTRACT_SHARE, ContextCompressor, prepare_summary, thorough
+from agent.context_compressor import EXTRACT_SHARE, ContextCompressor, thorough
 from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -370,7 +370,7 @@ def test_a_focus_reaches_the_model() -> None:
 
 def ahead(messages: Sequence[ChatMessage]) -> Summary:
     request = request_of(messages, summarise=Writer(GOOD), trigger="prepare")
-    summary = prepare_summary(request)
+    summary = ContextCompressor().prepare(request)
     assert summary is not None
     return summary
 
@@ -399,7 +399,7 @@ def test_a_summary_that_is_there_is_used_where_pruning_leaves_much_more(
     messages = [user_message("Go."), *talk(1), *tool_talk(16 if chars == 3_000 else 90, chars)[1:]]
     limits = Limits(WINDOW, protect_last_n=4)
     request = request_of(messages, summarise=Writer(GOOD), trigger="prepare", limits=limits)
-    prepared = prepare_summary(request)
+    prepared = ContextCompressor().prepare(request)
     assert prepared is not None
     found = compressed(request_of(messages, prepared=prepared, limits=limits))
     assert found.level == level
@@ -410,7 +410,7 @@ def test_a_summary_that_was_written_for_a_shorter_tail_decides_where_it_begins()
     messages = talk(60)
     shorter = replace(Limits(WINDOW), target_ratio=0.1)
     request = request_of(messages, summarise=Writer(GOOD), trigger="prepare", limits=shorter)
-    prepared = prepare_summary(request)
+    prepared = ContextCompressor().prepare(request)
     assert prepared is not None
     limits = replace(Limits(WINDOW), protect_last_n=4)
     found = compressed(request_of(messages, prepared=prepared, limits=limits))
@@ -447,13 +447,13 @@ def test_what_was_written_ahead_of_the_head_is_no_use() -> None:
 
 def test_there_is_nothing_to_prepare_without_a_middle() -> None:
     """No model is asked."""
-    assert prepare_summary(request_of(talk(2), summarise=Writer())) is None
+    assert ContextCompressor().prepare(request_of(talk(2), summarise=Writer())) is None
 
 
 def test_a_preparation_that_fails_says_so() -> None:
     """Unlike a compaction, it can wait."""
     with pytest.raises(SummaryFailed, match="down"):
-        prepare_summary(request_of(talk(60), summarise=Writer(SummaryFailed("down"))))
+        ContextCompressor().prepare(request_of(talk(60), summarise=Writer(SummaryFailed("down"))))
 
 
 # Where a summary is not enough

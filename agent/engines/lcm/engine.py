@@ -1,9 +1,8 @@
-"""The lossless context engine: nothing is lost, only out of view, and the model can look it up.
+"""The lossless context engine: messages only leave the view, and the model can look them up.
 
-The oldest messages behind the head become leaves, leaves become nodes, and the view holds the nodes
-of the frontier (read `compress`). Nothing happens below the threshold. The frontier says what may
-be cut, the scribe writes the texts (both in agent/engines/lcm/nodes.py), the model looks things up
-with tools (agent/engines/lcm/tools.py).
+The oldest messages behind the head become leaves, leaves become nodes, and the view shows the nodes
+of the frontier (read `compress`). The frontier says what may be cut, the scribe writes the texts
+(both in agent/engines/lcm/nodes.py), the model's tools are in agent/engines/lcm/tools.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,29 +49,29 @@ LARGE_TOKENS = 25_000
 LEAF_TOKENS = 20_000
 """Most tokens of the messages that one leaf is written from; the same source."""
 LEAF_SHARE = 0.2
-"""A leaf is written from so much of the threshold at most: several have to fit."""
+"""Share of the threshold that a leaf is written from at most: several have to fit."""
 TEXT_SHARE = 0.2
-"""How long the text of a node may be, as a share of its source."""
+"""Longest text of a leaf, as a share of its source."""
 LEAST_TEXT_TOKENS = 100
 FRONTIER_SHARE = 0.3
 FRONTIER_SUMMARIES = 3
-"""The frontier may take so much of the threshold, or so many of the largest summaries if less."""
+"""The frontier may take this share of the threshold, or so many largest summaries if less."""
 CONDENSED_SHARE = 0.95
-"""How much of its room the frontier takes after neighbours were condensed for want of it."""
+"""Share of its room that the frontier takes after neighbours were condensed for lack of it."""
 GOAL_SHARE = 0.4
 """A compaction goes on to this share of the threshold: every further one costs the provider's
 cache. Source: measured, docs/engines.md."""
 AHEAD = 3
-"""How many nodes are written ahead: each swap moves the prefix that the provider has cached."""
+"""Nodes that are written ahead: each swap moves the prefix that the provider has cached."""
 READY_SHARE = 0.75
-"""What was written ahead is enough if the view comes under this share of the threshold: the next
-is written while that fills up, and nobody waits."""
+"""Nodes written ahead are enough if the view comes under this share of the threshold: the next ones
+are written while it fills up."""
 
 _LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class LcmEngine(ContextEngine):
-    """Loses nothing: summaries of stretches, condensed in levels, that the model can open."""
+    """Loses nothing: summaries of ranges, condensed in levels, that the model can open."""
 
     name: ClassVar[str] = "lcm"
     prepares: ClassVar[bool] = True
@@ -85,12 +84,12 @@ class LcmEngine(ContextEngine):
 
     @override
     def attach(self, archive: Archive) -> None:
-        """Read the conversation's records with this."""
+        """Take access to the conversation's records."""
         self._archive = archive
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Make the view smaller than its target; None where it is already, or nothing can go."""
+        """Make the view smaller than its target; None if it is already, or nothing can go."""
         if request.trigger == "manual":
             request = replace(request, limits=thorough(request))
         elif request.tokens <= target_tokens(request):
@@ -109,7 +108,7 @@ class LcmEngine(ContextEngine):
 
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:
-        """Write what the next compaction needs: a level that is full condensed, or leaves."""
+        """Write ahead for the next compaction: condense a full level, or write leaves."""
         request = replace(request, prepared=None)
         work = LcmCompaction(request, Sizes(request), opened(request, ()))
         written = work.written_ahead()
@@ -119,7 +118,7 @@ class LcmEngine(ContextEngine):
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
-        """Return the tools that look up what is out of view."""
+        """Return the tools that look up messages out of view."""
         return tools.SCHEMAS
 
     @override
@@ -131,7 +130,7 @@ class LcmEngine(ContextEngine):
 
 
 def with_outlines(request: CompressionRequest, sizes: Sizes) -> CompressionRequest:
-    """Return the request with outlines in place of large contents, the newest question's but."""
+    """Put outlines in place of large contents, except the newest question's."""
     newest = newest_ask(request.entries)
     spared = {newest.seq} if newest else set()
     before = sizes.shown(request.plan)
@@ -161,9 +160,9 @@ class LcmCompaction:
         self.ahead = parted(self.request.prepared)
 
     def run(self) -> None:
-        """Cut leaves until the view is small enough; give up protected messages if it must be."""
+        """Cut leaves until the view is small enough, at last among protected messages."""
         place = self.crowded()
-        # A text that was written ahead stands for exactly the messages that it was written from.
+        # A text that was written ahead covers exactly the messages that it was written from.
         if place and self.ahead and span_of(self.frontier.shown[place]) == span_of(self.ahead[:1]):
             self.condense(place, self.taken())
         for request in self.tighter():
@@ -176,14 +175,14 @@ class LcmCompaction:
                 return
 
     def written_ahead(self) -> list[Summary]:
-        """Return what a model writes for the next compaction: neighbours, each with its range."""
+        """Have a model write for the next compaction: neighbours, each with its range."""
         place = self.crowded()
         if place and place.stop == len(self.frontier.shown):
             self.condense(place)
             written = [*self.frontier.shown[place.start :]]
         else:
             written = []
-        # An extract shows that the model has failed: the rest waits for another time.
+        # An extract means that the model has failed: the rest waits.
         while len(written) < AHEAD and all(each.source == "model" for each in written):
             run = self.next_run(self.request)
             if run is None or run.before is not None:
@@ -193,7 +192,7 @@ class LcmCompaction:
         return [each for each in written if each.source == "model"]
 
     def tighter(self) -> Iterator[CompressionRequest]:
-        """Yield the request with ever fewer messages that are protected for being the newest."""
+        """Yield the request with ever fewer protected newest messages."""
         request = self.request
         yield request
         while (count := request.limits.protect_last_n) > 1:
@@ -202,9 +201,9 @@ class LcmCompaction:
             yield request
 
     def wants_more(self, request: CompressionRequest) -> bool:
-        """Whether another leaf is to be cut; a person who asks for it gets all there are.
+        """Whether another leaf must be cut; for a person's request all are.
 
-        What is protected is given up for the target alone, not for the goal.
+        Protected messages are given up for the target, but not for the goal.
         """
         most = target_tokens(request)
         if request is self.request:
@@ -212,32 +211,32 @@ class LcmCompaction:
         return request.trigger == "manual" or self.tokens > most
 
     def is_settled(self) -> bool:
-        """Whether what was written ahead is used up, and has made enough room for now."""
+        """Whether the texts written ahead are used up, and have made enough room for now."""
         if self.ahead or not self.has_used_ahead or self.request.trigger == "overflow":
             return False
         return self.tokens <= int(self.request.limits.threshold_tokens * READY_SHARE)
 
     def next_run(self, request: CompressionRequest) -> Run | None:
-        """Return what the next leaf covers: what was written ahead, if that still fits."""
+        """Return the run of the next leaf: that of the text written ahead, if it still fits."""
         limit = protected_tail(request, self.sizes)
         most = min(LEAF_TOKENS, int(request.limits.threshold_tokens * LEAF_SHARE))
         if self.ahead:
             upto = sum(entry.seq <= self.ahead[0].last_seq for entry in request.entries)
-            # No limit of size: the text that is there says where the leaf ends.
+            # No limit of size: the text says where the leaf ends.
             run = next_run(request, self.sizes, self.frontier, min(limit, upto), 10**9)
             if run and not run.before and (run.first_seq, run.last_seq) == span_of(self.ahead[:1]):
                 return run
-            # Each text begins where the one before it ends: if one does not fit, nor do the next.
+            # Each text begins behind the one before it: if one does not fit, nor do the next.
             self.ahead = []
         return next_run(request, self.sizes, self.frontier, limit, most)
 
     def cut(self, run: Run) -> None:
-        """Make a leaf of a run, and condense what has become too many."""
+        """Make a leaf of a run, and condense a crowded frontier."""
         if run.before is not None:
             self.add(run.before, in_front=True)
         is_ahead = bool(self.ahead)
         self.add(run, in_front=False)
-        # Condensing would ask a model, and this compaction is one that nobody waits for.
+        # Condensing would ask a model, and this compaction must not wait.
         if not is_ahead:
             self.condense_all()
         self.tokens = self.sizes.view(self.plan())
@@ -252,7 +251,7 @@ class LcmCompaction:
         self.frontier = self.frontier.add(text, node, run.cut, in_front=in_front)
 
     def squeeze(self) -> None:
-        """Condense before protected messages are given up or clipped, down to half of the room."""
+        """Condense down to half of the room, before protected messages are given up or clipped."""
         while self.frontier.cut and self.tokens > target_tokens(self.request):
             before = self.frontier_tokens()
             if before <= self.most_frontier_tokens() // 2:
@@ -276,17 +275,14 @@ class LcmCompaction:
                 return
 
     def crowded(self) -> slice | None:
-        """Return the nodes to condense: those of a full level, or some where room is short."""
+        """Return the nodes to condense: those of a full level, or some if room is short."""
         shown = self.frontier.shown
         if place := due(shown):
             return place
         return pressed(shown) if self.frontier_tokens() > self.most_frontier_tokens() else None
 
     def condense(self, place: slice, told: NodeText | None = None) -> None:
-        """Put one node in place of several.
-
-        A model's text is half as long at most. The extractor's gives up what there is no room for.
-        """
+        """Put one node in place of several; a model's text is at most half as long."""
         nodes = self.frontier.shown[place]
         source = sum(self.scribe.tokens(node.text) for node in nodes)
         if told is None:
@@ -306,7 +302,7 @@ class LcmCompaction:
         source_tokens: int,
         below: Sequence[Summary],
     ) -> tuple[Summary, Node]:
-        """Return a new node, and how it is shown."""
+        """Return a new node with its summary in the view."""
         node = Node(
             number=self.frontier.last_number + 1,
             level=max((each.level + 1 for each in below), default=0),
@@ -318,45 +314,36 @@ class LcmCompaction:
             source_tokens=source_tokens,
             children=tuple(each.node for each in below),
         )
-        shown = Summary(
-            told.text,
-            first_seq,
-            last_seq,
-            source=told.source,
-            model=told.model,
-            node=node.number,
-            level=node.level,
-        )
-        return shown, node
+        shown = Summary(told.text, first_seq, last_seq, source=told.source, model=told.model)
+        return replace(shown, node=node.number, level=node.level), node
 
     def material(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return what a leaf is written from: large contents as outlines, no passing notes."""
-        lasting = [entry for entry in entries if not entry.message.get("ephemeral")]
-        return [
-            Entry(seq, outlined(message, seq))
-            if self.sizes.message(message) > LARGE_TOKENS
-            else Entry(seq, message)
-            for seq, message in lasting
-        ]
+        """Return the source of a leaf: large contents as outlines, without ephemeral notes."""
+        found: list[Entry] = []
+        for seq, message in entries:
+            if not message.get("ephemeral"):
+                is_large = self.sizes.message(message) > LARGE_TOKENS
+                found.append(Entry(seq, outlined(message, seq) if is_large else message))
+        return found
 
     def size(self, entries: Sequence[Entry]) -> int:
-        """Return what messages take."""
+        """Return the tokens of messages."""
         return sum(self.sizes.message(entry.message) for entry in entries)
 
     def leaf_budget(self, entries: Sequence[Entry]) -> int:
-        """Return how long the text of a leaf may be."""
+        """Return the most tokens of a leaf's text."""
         most = self.most_frontier_tokens() // FAN_OUT
         return max(LEAST_TEXT_TOKENS, min(int(self.size(entries) * TEXT_SHARE), most))
 
     def most_frontier_tokens(self) -> int:
-        """Return how much of the view the frontier may take."""
+        """Return the most tokens of the frontier."""
         limits = self.request.limits
         share = int(limits.threshold_tokens * FRONTIER_SHARE)
         most = FRONTIER_SUMMARIES * limits.max_summary_tokens
         return min(share, most) if self.scribe.asks else share
 
     def frontier_tokens(self) -> int:
-        """Return how much it takes."""
+        """Return the tokens of the frontier."""
         return sum(self.scribe.tokens(each.text) for each in self.frontier.shown)
 
     def plan(self) -> ViewPlan:
@@ -366,7 +353,7 @@ class LcmCompaction:
         return around(self.request, self.frontier.cut, self.frontier.shown)
 
     def result(self) -> Compressed | None:
-        """Return what was done, clipped as far as needed; None where nothing gets smaller."""
+        """Return the result, clipped if needed; None if nothing gets smaller."""
         if self.frontier.cut is None:
             return clip_only(self.request, self.sizes)
         told = self.scribe.told
@@ -377,7 +364,7 @@ class LcmCompaction:
             end = Compressed(self.plan(), level, self.tokens)
         else:
             end = converge(self.request, self.sizes, self.plan(), level)
-        # Nodes may be longer than the few messages that they stand for.
+        # Nodes may be longer than the few messages that they cover.
         if end.tokens >= self.request.tokens:
             return clip_only(self.request, self.sizes)
         share = sum(each.share for each in told) / len(told) if told else None

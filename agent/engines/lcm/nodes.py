@@ -1,12 +1,11 @@
-"""The nodes: which of them are in view (the frontier), and what a new one says (the scribe).
+"""The nodes: those in view (the frontier), and the texts of new ones (the scribe).
 
-The frontier covers everything between head and tail: each node begins where the one before it
-ends. It grows by a leaf and shrinks by a level; its values never change, a step returns the next
-one.
+The frontier covers all between head and tail without gaps. It grows by a leaf and shrinks by a
+level; it is immutable, and each step returns a new one.
 
-The text of a node comes about in up to three steps; each is shorter and surer than the one before.
-A model preserves details; asked again it writes bullets of half the length; without a usable answer
-the extractor decides. What is no shorter than its source becomes a pointer.
+The text of a node is written in up to three steps, each shorter and surer than the one before: a
+model preserves details; asked again it writes bullets of half the length; without a usable answer
+the extractor writes it. A text that is not shorter than its source becomes a pointer.
 """
 
 import math
@@ -33,29 +32,29 @@ from agent.view.view import Entry, Summary
 
 FAN_OUT = 8
 HIGHER_FAN_OUT = 4
-"""How many leaves, and how many nodes of a higher level, are condensed into one node."""
+"""So many leaves, or so many nodes of a higher level, are condensed into one node."""
 MOST_ENDS = 24
-"""How many ends of a run are tried before the head gives way."""
+"""Ends of a run that are tried before the head gives way."""
 ByModel = Callable[[int, bool], str]
-"""Returns a model's text of at most so many tokens, in bullets alone where told so."""
+"""Returns a model's text of at most so many tokens, on request in bullets alone."""
 
 POINTER = "(not summarised)"
-"""Stands behind a node's number and range, with which it is opened."""
+"""Goes behind a node's number and range, by which it can be opened."""
 _HEADING = "[messages {} to {}]"
 _HEADED = re.compile(r"^\[messages (\d+) to (\d+)\]\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The nodes in view, in order, and those that are new.
+    """The nodes in view, in order, and the new ones.
 
     Attributes:
         shown: One summary for each node of the frontier.
-        nodes: Made since the plan in force, in order of number.
+        nodes: Made since the current plan, in order of number.
         last_number: Highest number of a node of the conversation.
-        orphans: Messages that are in view, pinned, and that no node tells of although one covers
-            them: their summary was another engine's.
-        cut: Where head and tail are; None while the plan in force says so.
+        orphans: Pinned messages in view that a node covers without summarising them: its summary
+            was another engine's.
+        cut: The new head and tail; None while the current plan's apply.
     """
 
     shown: tuple[Summary, ...]
@@ -66,20 +65,14 @@ class Frontier:
 
     @property
     def last_seq(self) -> int:
-        """The end of what it covers; 0 for nothing."""
+        """The last covered message; 0 for none."""
         return self.shown[-1].last_seq if self.shown else 0
 
     def add(self, text: Summary, made: Node, cut: Boundaries, *, in_front: bool) -> "Frontier":
         """Return it with a new leaf at one end."""
         shown = (text, *self.shown) if in_front else (*self.shown, text)
-        return replace(
-            self,
-            shown=shown,
-            nodes=(*self.nodes, made),
-            last_number=made.number,
-            orphans=self.orphans if in_front else (),
-            cut=cut,
-        )
+        orphans = self.orphans if in_front else ()
+        return Frontier(shown, (*self.nodes, made), made.number, orphans, cut)
 
     def condense(self, place: slice, text: Summary, made: Node) -> "Frontier":
         """Return it with one node in place of several."""
@@ -88,10 +81,9 @@ class Frontier:
 
 
 def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
-    """Return the frontier of the plan in force; summaries of another engine become nodes of it.
+    """Return the frontier of the current plan; summaries of another engine become nodes of it.
 
-    Args:
-        known: The nodes of the conversation, as far as they are stored.
+    `known` are the stored nodes of the conversation.
     """
     shown = tuple(_widened(request))
     last = max((node.number for node in known), default=0)
@@ -102,11 +94,8 @@ def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
             last += 1
             node = _adopted(summary, last, request, known)
             adopted.append(node)
-            shown = (
-                *shown[:place],
-                replace(summary, node=node.number, level=node.level),
-                *shown[place + 1 :],
-            )
+            own = replace(summary, node=node.number, level=node.level)
+            shown = (*shown[:place], own, *shown[place + 1 :])
     plan, is_ours = request.plan, all(summary.node for summary in request.plan.summaries)
     pinned = () if is_ours else plan.pinned
     orphans = tuple(entry for entry in request.entries if entry.seq in pinned)
@@ -114,7 +103,7 @@ def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
 
 
 def _widened(request: CompressionRequest) -> Iterator[Summary]:
-    """Yield the summaries of the plan, their ranges widened to where the next one begins."""
+    """Yield the plan's summaries, their ranges widened up to the next one."""
     plan = request.plan
     if not plan.summaries:
         return
@@ -129,9 +118,9 @@ def _widened(request: CompressionRequest) -> Iterator[Summary]:
 def _adopted(
     summary: Summary, number: int, request: CompressionRequest, known: Sequence[Node]
 ) -> Node:
-    """Return the node for a summary that another engine wrote; it condenses what lies under it."""
+    """Return the node of another engine's summary; it condenses the nodes of its range."""
     low, high = summary.first_seq, summary.last_seq
-    # A node has one parent: what is condensed already lies under another one.
+    # A node has one parent.
     parented = {child for node in known for child in node.children}
     below = [
         node
@@ -154,14 +143,11 @@ def _adopted(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages that become a leaf.
+    """Messages that become a leaf, which covers the range `first_seq` to `last_seq`.
 
     Attributes:
-        entries: What it is written from.
-        first_seq: It covers everything from here on.
-        last_seq: To here.
         cut: The view around it.
-        before: What leaves the head, since that gives way: a leaf in front of all others.
+        before: Messages that leave the head if it gives way: a leaf in front of all others.
     """
 
     entries: tuple[Entry, ...]
@@ -172,13 +158,9 @@ class Run:
 
 
 def next_run(
-    request: CompressionRequest,
-    sizes: Sizes,
-    frontier: Frontier,
-    limit: int,
-    leaf_tokens: int,
+    request: CompressionRequest, sizes: Sizes, frontier: Frontier, limit: int, leaf_tokens: int
 ) -> Run | None:
-    """Return the oldest run of messages behind the frontier; None where nothing can be cut.
+    """Return the oldest run of messages behind the frontier; None if nothing can be cut.
 
     Args:
         limit: Position where the protected tail begins.
@@ -207,13 +189,13 @@ def raw_start(request: CompressionRequest, frontier: Frontier) -> int:
 def _ends(
     entries: Sequence[Entry], sizes: Sizes, start: int, limit: int, leaf_tokens: int
 ) -> Iterator[int]:
-    """Yield where a run may end: first as full as it may be, then longer by one group each."""
+    """Yield the possible ends of a run: of a full one, then longer by one group each."""
     tokens, full = 0, False
     end = start
     while end < limit:
         following = behind_results(entries, end)
         tokens += sum(sizes.message(entry.message) for entry in entries[end:following])
-        # A leaf holds at least one group, however large that is.
+        # A leaf has at least one group, however large.
         if tokens > leaf_tokens and end > start:
             full = True
         if full:
@@ -226,7 +208,7 @@ def _ends(
 def _run(
     request: CompressionRequest, frontier: Frontier, start: int, cut: Boundaries
 ) -> Run | None:
-    """Return the run of a cut; None where that does not fit what is covered already."""
+    """Return the run of a cut; None if that does not fit the frontier."""
     entries = request.entries
     head = frontier.cut.head_end if frontier.cut else head_end_of(request)
     first = entries[cut.head_end - 1].seq + 1 if cut.head_end else request.plan.first_seq
@@ -235,7 +217,7 @@ def _run(
     if not frontier.shown:
         run = tuple(entries[cut.head_end : cut.tail_start])
         return Run(run, first, last, cut) if run else None
-    # The head may shrink but not grow: a node covers what stands behind it.
+    # The head may shrink but not grow: a node covers the messages behind it.
     if cut.head_end > head:
         return None
     covered, before = frontier.shown[0].first_seq, None
@@ -246,7 +228,7 @@ def _run(
 
 
 def due(shown: Sequence[Summary]) -> slice | None:
-    """Return the oldest run of nodes of one level that are as many as a parent takes."""
+    """Return the oldest run of as many nodes of one level as a parent takes."""
     for place, level in _levels(shown):
         fan_out = HIGHER_FAN_OUT if level else FAN_OUT
         if place.stop - place.start >= fan_out:
@@ -255,18 +237,17 @@ def due(shown: Sequence[Summary]) -> slice | None:
 
 
 def pressed(shown: Sequence[Summary]) -> slice:
-    """Return what is condensed where the frontier is too large: neighbours of a level.
+    """Return the neighbours of a level to condense if the frontier is too large.
 
-    Those give way that have most room beside what their age entitles them to: were it always the
-    oldest ones, the beginning of a conversation would fade away. Where no two neighbours are of one
-    level it is any two, or the only one.
+    They are the longest for their age: if it were always the oldest ones, the beginning of a
+    conversation would fade away. Without neighbours of one level it is any two, or the only node.
     """
     places = [place for place, _ in _levels(shown) if place.stop - place.start > 1]
     pairs = [slice(n, n + 2) for n in range(len(shown) - 1)]
     start = shown[0].first_seq - 1
 
     def told(place: slice) -> float:
-        """Return the nodes' characters, relative to what their age entitles them to."""
+        """Return the nodes' characters in relation to their age."""
         nodes = shown[place]
         weight = math.sqrt(nodes[-1].last_seq - start) - math.sqrt(nodes[0].first_seq - 1 - start)
         return sum(len(each.text) for each in nodes) / weight
@@ -299,9 +280,9 @@ class Scribe:
     """Writes the nodes of one compaction.
 
     Attributes:
-        asks: Whether a model may still be asked: one that has failed is left alone.
+        asks: Whether a model may still be asked: one that has failed is not.
         failure: Why a model's text was not used; None if every one was.
-        told: What was written, in order.
+        told: The written texts, in order.
     """
 
     request: CompressionRequest
@@ -313,11 +294,7 @@ class Scribe:
         self.asks = self.request.summarise is not None
 
     def leaf(self, entries: Sequence[Entry], budget_tokens: int) -> NodeText:
-        """Return the text for messages; a pointer where nothing shorter can be said.
-
-        Args:
-            budget_tokens: Most tokens of the text.
-        """
+        """Return a shorter text for messages, or a pointer."""
         source_tokens = sum(self.request.estimate(entry.message) for entry in entries)
 
         def by_model(tokens: int, brief: bool) -> str:  # noqa: FBT001 - of `ByModel`
@@ -357,7 +334,7 @@ class Scribe:
         return self._kept(self._escalated(by_model, by_rule, facts, budget_tokens), source_tokens)
 
     def tokens(self, text: str) -> int:
-        """Return what a text takes, in the scale of the request."""
+        """Return the tokens of a text, in the scale of the request."""
         return self.request.estimate(user_message(text))
 
     def _escalated(
@@ -388,8 +365,7 @@ class Scribe:
         return by_rule()
 
     def _kept(self, told: NodeText, source_tokens: int) -> NodeText:
-        """Return the text, or a pointer where it is no shorter than its source; notes it."""
-        # A node that is no shorter than its source would make the view larger.
+        """Note the text, or a pointer if it is not shorter than its source, and return it."""
         if not told.text.strip() or self.tokens(told.text) >= source_tokens:
             told = NodeText(POINTER, "pointer", "extract", 0.0)
         self.told.append(told)
@@ -397,7 +373,7 @@ class Scribe:
 
 
 def joined(parts: Sequence[Summary]) -> Summary:
-    """Return texts that were written ahead as one; `parted` takes it apart again."""
+    """Join texts that were written ahead; `parted` splits them again."""
     text = parts[0].text
     if len(parts) > 1:
         text = "\n\n".join(f"{_HEADING.format(*span_of([part]))}\n{part.text}" for part in parts)

@@ -1,8 +1,7 @@
 """The tools of the engine `lcm`: `lcm_grep`, `lcm_describe` and `lcm_expand`.
 
-They read the records of one conversation (`agent.context_engine.Archive`) and nothing else: the
-rows that views are made of. What stands in them is data written by strangers and goes to the model
-as it is.
+They read the records of one conversation (`agent.context_engine.Archive`) alone. These are data
+written by strangers and go to the model unchanged.
 """
 
 import math
@@ -24,39 +23,34 @@ from agent.tools.truncate import excerpt
 
 MOST_PATTERN_CHARS = 200
 PATTERN_TIMEOUT_S = 1.0
-"""How long a pattern may search in all texts of one call together."""
+"""Of a pattern's search in all texts of one call together."""
 MOST_REPEATED = 10_000
 """Largest product of a pattern's counted repetitions: they are unrolled, and so take memory."""
 MATCHED_CHARS = 200_000
-"""How much of one message a pattern is matched against."""
+"""Of one message that a pattern is matched against."""
 MOST_FOUND = 200
-"""How many messages one call of `lcm_grep` asks for at most, over all its pages."""
+"""Most messages that one call of `lcm_grep` finds, over all its pages."""
 SCANNED_ROWS = 2_000
 SCANNED_CHARS = 4_000_000
-"""How many messages and characters one pattern looks through; the answer says where to go on."""
+"""Most messages and characters that one pattern searches; the answer says where to go on."""
 EXCERPT_CHARS = 300
 PAGE_TOKENS = 8_000
 CHARS_PER_TOKEN = 4
-"""A page has at most 8,000 tokens, and 4 characters for each: the loop cuts off no result of
-32,000 characters."""
+"""A page has at most 8,000 tokens of 4 characters: the loop cuts no result of 32,000 characters."""
 LAST_SEQ = 2**31 - 1
 """Behind every message."""
 ROWS_AT_ONCE = 100
-"""How many messages are read from the archive in one call."""
+"""Messages that are read from the archive in one call."""
 TITLE_CHARS = 120
-"""How much of what a node tells stands in its line."""
+"""Of a node's text in its line."""
 
 
 class GrepArguments(Arguments):
-    """What `lcm_grep` takes."""
+    """Of `lcm_grep`."""
 
-    query: str | None = Field(
-        default=None, max_length=1000, description="Words; most of them first"
-    )
+    query: str | None = Field(None, max_length=1000, description="Words; most of them first")
     pattern: str | None = Field(
-        default=None,
-        max_length=MOST_PATTERN_CHARS,
-        description="Or a regular expression, case ignored",
+        None, max_length=MOST_PATTERN_CHARS, description="Or a regular expression, case ignored"
     )
     from_seq: int = Field(default=1, ge=1)
     to_seq: int | None = Field(default=None, ge=1)
@@ -73,13 +67,13 @@ class GrepArguments(Arguments):
 
 
 class DescribeArguments(Arguments):
-    """What `lcm_describe` takes."""
+    """Of `lcm_describe`."""
 
     node: int | None = Field(default=None, ge=1, description="Left out: all, without their texts")
 
 
 class ExpandArguments(Arguments):
-    """What `lcm_expand` takes."""
+    """Of `lcm_expand`."""
 
     node: int | None = Field(default=None, ge=1)
     from_seq: int | None = Field(default=None, ge=1)
@@ -95,11 +89,7 @@ class ExpandArguments(Arguments):
 
 
 def answer(name: str, arguments: Mapping[str, Any], archive: Archive) -> str:
-    """Run one of the tools.
-
-    Raises:
-        ToolError: With a text for the model.
-    """
+    """Run one of the tools; raises `ToolError` with a text for the model."""
     if name not in _TOOLS:
         raise ToolError(f"the engine lcm offers no tool {name!r}")
     model, run = _TOOLS[name]
@@ -107,16 +97,16 @@ def answer(name: str, arguments: Mapping[str, Any], archive: Archive) -> str:
 
 
 def grep(arguments: GrepArguments, archive: Archive) -> str:
-    """Return the messages that were found, under the nodes that cover them."""
+    """Return the found messages, under the nodes that cover them."""
     first = (arguments.page - 1) * arguments.limit
     most = min(MOST_FOUND, first + arguments.limit + 1)
-    # A long turn is compacted while it runs; what nodes stand for is out of view then.
+    # A long turn is compacted while it runs: messages of nodes are out of view then.
     end = max((archive.turn_begins_at - 1, *(node.last_seq for node in archive.nodes())))
     last = min(arguments.to_seq or LAST_SEQ, end)
     note = ""
     if arguments.query is not None:
         within = range(arguments.from_seq, last + 1)
-        # The whole ranking is asked for: the range may leave out its best ones.
+        # The whole ranking: the range may leave out the best ones.
         found = archive.find(arguments.query, MOST_FOUND, end + 1)
         found = [seq for seq in found if seq in within][:most]
     else:
@@ -133,7 +123,7 @@ def grep(arguments: GrepArguments, archive: Archive) -> str:
 def _matching(
     arguments: GrepArguments, archive: Archive, last: int, most: int
 ) -> tuple[list[int], str]:
-    """Return the seqs of messages that a pattern matches, and where to go on looking."""
+    """Return the seqs of messages that a pattern matches, and a note where to go on."""
     pattern = _compiled(arguments.pattern or "")
     deadline = time.monotonic() + PATTERN_TIMEOUT_S
     found: list[int] = []
@@ -142,7 +132,7 @@ def _matching(
         rows = archive.bodies(seq, last, ROWS_AT_ONCE)
         for place, body in rows:
             text = full_text(decode(body))[:MATCHED_CHARS]
-            # Counted even where nothing is matched any more: reading and decoding take the time.
+            # Counted even if nothing is matched any more: reading and decoding take the time.
             left_chars -= len(text)
             if len(found) < most and left_chars >= 0 and _matches(pattern, text, deadline):
                 found.append(place)
@@ -177,10 +167,9 @@ def _matches(pattern: Any, text: str, deadline: float) -> bool:
 
 
 def _by_node(found: Sequence[int], nodes: Sequence[Node]) -> dict[Node | None, list[int]]:
-    """Return what was found by the lowest node that covers it, in the order of the best of each."""
+    """Group found messages by the lowest node that covers them, in the order of their best."""
     groups: dict[Node | None, list[int]] = {}
     for seq in found:
-        # Higher nodes cover the same messages; the lowest one says most about them.
         covering = (node for node in nodes if node.first_seq <= seq <= node.last_seq)
         lowest = min(covering, key=lambda node: (node.level, node.number), default=None)
         groups.setdefault(lowest, []).append(seq)
@@ -235,10 +224,7 @@ def _span(node: Node) -> str:
 
 
 def expand(arguments: ExpandArguments, archive: Archive) -> str:
-    """Return a page of originals, byte for byte; the pages put together are all of them.
-
-    The first line tells what is shown and where to go on, what follows is the page.
-    """
+    """Return a page of originals, byte for byte, behind a line that says where to go on."""
     first, last = _range(arguments, archive)
     found = page_of(archive, first, last, arguments.from_char, arguments.max_tokens)
     if found is None:
@@ -252,7 +238,7 @@ def expand(arguments: ExpandArguments, archive: Archive) -> str:
 
 
 def _range(arguments: ExpandArguments, archive: Archive) -> tuple[int, int]:
-    """Return the first and the last seq that are asked for."""
+    """Return the first and the last requested seq."""
     if arguments.node is None:
         first = arguments.from_seq or 1
         return first, max(first, arguments.to_seq or first)
@@ -265,11 +251,7 @@ def page_of(
 ) -> tuple[str, tuple[int, int] | None] | None:
     """Return one page of a range, as stored, and the (seq, character) of the next; None for none.
 
-    Args:
-        first: Seq of the message to begin with.
-        last: Seq of the last one of the range.
-        from_char: Where in the first one to begin; its line break counts as its last character.
-        max_tokens: Most tokens of the page.
+    It begins at `from_char` of the first message, whose line break is its last character.
     """
     parts: list[str] = []
     room = max_tokens
@@ -287,16 +269,13 @@ def page_of(
 def _stored_lines(archive: Archive, first: int, last: int) -> Iterator[tuple[int, str]]:
     while rows := archive.bodies(first, last, ROWS_AT_ONCE):
         for seq, body in rows:
-            # With its line break, so that the pages put together are all of it, byte for byte.
+            # With its line break, so that all pages together are the originals, byte for byte.
             yield seq, f"{body}\n"
         first = rows[-1][0] + 1
 
 
 def _fitting(text: str, room_tokens: int) -> str:
-    """Return the longest beginning of a text, nearly, within a room; at least one character.
-
-    A page is cut before it would be cut by bytes: no token has more than a few of them.
-    """
+    """Return about the longest beginning of a text within a room; at least one character."""
     part = text[: max(1, room_tokens) * CHARS_PER_TOKEN]
     while len(part) > 1 and (taken := estimate_tokens(part)) > room_tokens:
         part = part[: max(1, min(len(part) - 1, len(part) * max(0, room_tokens) // taken))]

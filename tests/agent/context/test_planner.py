@@ -22,7 +22,7 @@ from agent.context.planner import (
     write_ahead,
 )
 from agent.context.summary_model import Summariser, SummaryCalls
-from agent.context_compressor import ContextCompressor, prepare_summary
+from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
     Compressed,
     CompressionRequest,
@@ -792,7 +792,8 @@ async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     view = long_view()
     calls = Summariser([ScriptedModel([GOOD])], 10.0).calls()
     limits = Limits(WINDOW)
-    summary = await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare_summary)
+    prepare = ContextCompressor().prepare
+    summary = await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare)
     assert summary is not None
     assert (summary.source, summary.model) == ("model", "scripted")
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), asked := ScriptedModel([]))
@@ -826,7 +827,8 @@ def calls_of(*models: ScriptedModel) -> SummaryCalls:
 
 async def written(view: View, calls: SummaryCalls) -> Summary | None:
     limits = Limits(WINDOW, protect_last_n=4)
-    return await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare_summary)
+    prepare = ContextCompressor().prepare
+    return await write_ahead(view, TokenMeter("scripted"), limits, calls, prepare)
 
 
 async def test_a_short_view_has_nothing_to_prepare() -> None:
