@@ -1,7 +1,4 @@
-"""The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`.
-
-Also `Elsewhere`, and what adapters are built with: `PoolUse`, `Share`, `PreviewIntent`, `Recent`.
-"""
+"""The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`."""
 
 import secrets
 import time
@@ -31,7 +28,7 @@ from adapters.messages import (
 )
 
 Update = InboundMessage | Move | Poison
-"""What an adapter makes of an update of its platform."""
+"""An update of a platform, read by its adapter."""
 
 
 class Intake(Protocol):
@@ -42,26 +39,26 @@ class Intake(Protocol):
     ) -> list[Admission]:
         """Commit updates in one transaction, moves first and the cursors with them.
 
-        Only after this returned may the platform be told that the updates were received.
+        Only after this returned may an adapter acknowledge the updates to its platform.
 
         Returns:
             One admission for each message, in the same order.
 
         Raises:
-            StorageUnavailable: Nothing was stored; do not confirm, deliver again later.
+            StorageUnavailable: Nothing was stored; do not acknowledge.
         """
         ...
 
     def wait_s(self, platform: str, sender: str) -> float:
-        """Return the seconds until a member may send another message, 0 for now."""
+        """Return the seconds until a member may send another message."""
         ...
 
     async def position(self, source: str) -> int | None:
-        """Return the committed position of a source's cursor, None before the first update."""
+        """Return the committed position of a source, or None before its first update."""
         ...
 
     async def positions(self, prefix: str) -> dict[str, int]:
-        """Return the positions of all sources with a name prefix."""
+        """Return the positions of all sources with a name prefix, by name."""
         ...
 
     async def is_conversation(self, address: Address) -> bool:
@@ -70,11 +67,11 @@ class Intake(Protocol):
 
 
 class PoolUse(Protocol):
-    """How far the connections behind the requests of one account are used, at any time.
+    """The use of the connections of one account.
 
     Attributes:
-        limit: How many there can be; None for no limit.
-        replaced: How often the client was replaced by a fresh one since the start.
+        limit: Most connections; None for no limit.
+        replaced: How often the client was replaced since the start.
     """
 
     limit: int | None
@@ -82,29 +79,29 @@ class PoolUse(Protocol):
 
     @property
     def in_use(self) -> int:
-        """How many carry a request now, or are lost to the pool; idle ones do not count."""
+        """Connections with a request, or lost to the pool; idle ones do not count."""
         ...
 
     def figures(self) -> dict[str, int | None]:
-        """Return all three by name, as they are now."""
+        """Return all three by name."""
         ...
 
 
 FENCE: ContextVar[Callable[[], bool] | None] = ContextVar("FENCE", default=None)
-"""Asked before each request of a send: whether no other process can have sent it meanwhile."""
+"""Called before each request of a send: whether this process still holds the lease for it."""
 Clock = Callable[[], float]
-"""Tells monotonic seconds."""
+"""Returns monotonic seconds."""
 Renderer = Callable[[str], list[str]]
 """Splits markdown into payloads, each within the platform's limits; pure, never empty."""
 
 
 class Share:
-    """What part of an account's budgets is this process's, where several send for it.
+    """This process's share of an account's budgets if several processes send for it.
 
     Attributes:
-        of: Among so many the budgets of the account, and of each group, are divided; those of a
-            direct chat are not, since one process sends what a conversation shows.
-        held_until: Nothing is sent before, by the clock of whoever sends.
+        of: Number of processes that share the budgets of the account and of each group. Those of a
+            direct chat are not shared: one process sends for a conversation.
+        held_until: Nothing is sent before, in monotonic seconds.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -113,25 +110,25 @@ class Share:
         self._clock = clock
 
     def hold(self, seconds: float) -> None:
-        """Send nothing for so long: others do not know yet that they have to share."""
+        """Send nothing for a time: others do not know yet that they have to share."""
         self.held_until = self._clock() + seconds
 
 
 class PreviewIntent:
     """Announces the first message of a preview, so that a crash leaves none behind.
 
-    This one stores nothing; the gateway hands in a durable one.
+    This one stores nothing; the gateway passes a durable one.
     """
 
     async def begin(self) -> str:
-        """Announce a new message, right before it is posted; returns its nonce: 24 hex characters.
+        """Announce a new message right before it is posted; return its nonce: 24 hex characters.
 
-        From then on it may stand in the chat: until `preview` returns its id, or `undo`.
+        From then on the chat may show it, until `preview` returns its id, or `undo`.
         """
         return secrets.token_hex(12)
 
     def undo(self) -> None:
-        """Take the announcement back: nothing was shown."""
+        """Cancel the announcement: nothing was shown."""
 
 
 UNANNOUNCED = PreviewIntent()
@@ -142,11 +139,7 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[K, V]):
-    """What an adapter has noted lately; the oldest goes, so that memory does not grow with time.
-
-    Attributes:
-        most: How many entries are kept.
-    """
+    """A dictionary of at most `most` entries, from which the oldest are dropped."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -155,7 +148,7 @@ class Recent(OrderedDict[K, V]):
     @override
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
-        # A key that is set again would keep its old place, and go too early.
+        # A key that is set again would keep its old place, and be dropped too early.
         self.move_to_end(key)
         if len(self) > self.most:
             self.popitem(last=False)
@@ -170,27 +163,23 @@ class Receives(Protocol):
         ...
 
     async def run(self) -> None:
-        """Receive updates until cancelled, handing each to the intake.
-
-        May be called again after it raised AdapterDisconnected; every call starts a fresh client.
+        """Receive updates until cancelled; every call starts a fresh client.
 
         Raises:
-            AdapterDisconnected: Restart me with back-off.
-            AdapterRefused: Credentials are wrong; the message says which setting to fix.
+            AdapterDisconnected: Call it again, with back-off.
+            AdapterRefused: Credentials are wrong; the message names the setting.
         """
         ...
 
 
 class Adapter(Protocol):
-    """One account of one platform. Its constructor imports the SDK and does no network call.
+    """One account of one platform. Its constructor makes no network call.
 
-    A caller that is cancelled stops waiting; a request that is on its way goes on to its end.
+    A caller that is cancelled stops waiting; a request that has begun goes on to its end.
 
     Attributes:
-        platform: "telegram", "web", …
-        account: Name of the account within the platform; "default" unless configured.
-        idempotent_sends: Sending the same row twice shows it once, so no `sending` mark is needed.
-        preview_interval_s: Least time between two previews in one chat; 0 for none.
+        idempotent_sends: The same row sent twice is shown once, so no `sending` mark is needed.
+        preview_interval_s: Least time between two previews in one chat.
     """
 
     platform: str
@@ -205,28 +194,24 @@ class Adapter(Protocol):
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether one process at a time may run a receiver.
-
-        Of several processes one does then, for each receiver; the others only send. Else all do:
-        updates may come to any of them.
-        """
+        """Whether only one process at a time may run each receiver; the others only send."""
         ...
 
     @property
     def pool(self) -> PoolUse | None:
-        """How far the connections for sending are used; None where there are none."""
+        """The use of the connections for sending; None if there are none."""
         ...
 
     async def close(self) -> None:
-        """Give back connections. Sends are possible until then, also without receiving."""
+        """Close the connections. Sends are possible until then, also without receiving."""
         ...
 
     def render(self, markdown: str) -> list[str]:
-        """Split an answer into payloads, each within the platform's limits; pure, never empty."""
+        """Split an answer into payloads; see `Renderer`."""
         ...
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Show one payload, pacing it to the platform's limits.
+        """Show one payload, within the platform's limits.
 
         Raises:
             SendDelayed: Nothing was shown; try again later.
@@ -236,7 +221,7 @@ class Adapter(Protocol):
         ...
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Take the buttons off a message; may be repeated.
+        """Remove the buttons of a message; may be repeated.
 
         Raises:
             SendDelayed: Try again later.
@@ -249,7 +234,7 @@ class Adapter(Protocol):
 
         Raises:
             FetchDelayed: Try again later.
-            FetchRejected: It cannot be had any more, or it has more than `limit_bytes`.
+            FetchRejected: It is gone, or it has more than `limit_bytes`.
         """
         ...
 
@@ -264,36 +249,33 @@ class Adapter(Protocol):
     ) -> str | None:
         """Show an answer as it grows, best effort: never raises an AdapterError, never queues.
 
-        A later `send` at this address comes behind it, also where the caller was cancelled.
+        A later `send` at this address comes behind it, even if the caller was cancelled.
 
         Args:
-            question: What is answered; the answer will appear at its address.
-            text: The whole markdown text so far; lines about the tools that run above it.
-            ref: What the previous call for this answer returned.
-            grows: Whether later texts are likely to begin as this one does; not where it tells
-                which tools run.
-            intent: Is told before a new message is posted, where previews are messages.
+            text: The whole markdown text so far, below lines about running tools.
+            ref: The result of the previous call for this answer; None for the first.
+            grows: Later texts are likely to begin with this one; False if it names running tools.
+            intent: Announces a new message before it is posted.
 
         Returns:
-            The platform's id of the preview message, to be replaced by the final answer through
-            `Outgoing.preview_ref`; None where there is none.
+            The platform's id of the preview message, for `Outgoing.preview_ref`, or None.
         """
         ...
 
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
-        """Look up a preview that was announced, and whose id nobody knows.
+        """Look up a preview that was announced, and whose id is unknown.
 
         Args:
             others: Ids of messages that are known to be something else.
 
         Returns:
-            Its id, as `preview` would have returned it; None where it was never shown.
+            Its id, as `preview` would have returned it; None if it was never shown.
 
         Raises:
-            SendDelayed: It cannot be said now.
-            SendRejected: It can never be said.
+            SendDelayed: It cannot be looked up now.
+            SendRejected: It can never be looked up.
         """
         ...
 
@@ -302,7 +284,7 @@ class Adapter(Protocol):
         ...
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to `question.message_ref`, in place of an earlier reaction; best effort."""
+        """React to the question's message, in place of an earlier reaction; best effort."""
         ...
 
 
@@ -317,19 +299,19 @@ class ChatSummary:
 
 @dataclass(frozen=True, slots=True)
 class ChatItem:
-    """One message as a person sees it.
+    """One message as a user sees it.
 
-    Items are ordered by (inbox_seq, outbox_seq): what a person wrote has outbox_seq 0, the answers
-    that belong to it follow. `markdown` is raw markdown (or plain text, for a person's message).
-    A `notice` is said while the answer is still to come.
+    Items are ordered by (inbox_seq, outbox_seq): a user's message has outbox_seq 0, its answers
+    follow.
 
     Attributes:
-        files: What came with it, or what it shows.
-        choices: Its buttons, if it has any.
-        ref: Of a person's message: its `message_ref`.
-        taken: It says that the answer to a question was taken, which its buttons show as well.
-        over: The buttons of the question with this number are to go; `markdown` is how it ended,
-            and no message.
+        markdown: Raw markdown, or plain text of a user's message.
+        notice: It comes before the answer.
+        choices: Its buttons.
+        ref: The `message_ref` of a user's message.
+        taken: It says that the answer to a question was accepted, as do its buttons.
+        over: The question with this number ended and loses its buttons; `markdown` is the note
+            about that, not a message.
     """
 
     inbox_seq: int
@@ -366,29 +348,29 @@ class History(Protocol):
     """What the web chat reads from the database; the gateway implements it."""
 
     async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
-        """Return somebody's own conversations, newest activity first, at most 200."""
+        """Return a user's own conversations, newest activity first, at most 200."""
         ...
 
     async def items(
         self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
     ) -> list[ChatItem]:
-        """Return what was said after the two positions, in order; empty for an unknown chat."""
+        """Return the items after the two positions, in order; empty for an unknown chat."""
         ...
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
-        """Return a file of this chat, and of no other; None if there is none."""
+        """Return a file of this chat, or None."""
         ...
 
     async def gauge(self, address: Address) -> ContextGauge:
-        """Return how much of the window the conversation fills."""
+        """Return the fill of the conversation's window."""
         ...
 
 
 class Viewers(Protocol):
-    """Who looks at chats of the built-in platform in this process; every call returns at once."""
+    """The open pages of the web chat in this process; every call returns at once."""
 
     def refresh(self, chat: str) -> None:
-        """Have them read the history again."""
+        """Make them read the history again."""
         ...
 
     def show(self, chat: str, text: str) -> None:
@@ -401,28 +383,28 @@ class Viewers(Protocol):
 
 
 class Elsewhere:
-    """Other processes that serve the chats of the built-in platform; every call returns at once.
+    """Other processes that serve the web chat; every call returns at once.
 
-    This one knows of none; where there are replicas the gateway hands in one that does.
+    This one has none; the gateway of several replicas passes one that does.
     """
 
     def join(self, viewers: Viewers) -> None:
-        """Tell these from now on what happens elsewhere in the chats that they look at."""
+        """Show these pages from now on the answers that are made elsewhere."""
 
     def opened(self, chat: str) -> None:
-        """Note that somebody looks at a chat here."""
+        """Note that a page shows a chat here."""
 
     def closed(self, chat: str) -> None:
-        """Note that nobody looks at a chat here any more."""
+        """Note that no page shows a chat here any more."""
 
     def growing(self, chat: str, text: str) -> None:
-        """Tell how far the answer in a chat has grown that is made here."""
+        """Report the growing answer of a chat that is made here."""
 
     def working(self, chat: str) -> None:
-        """Tell that an answer in a chat is still being made here."""
+        """Report that an answer in a chat is being made here."""
 
     def ended(self, chat: str) -> None:
-        """Tell that no answer grows in a chat any more."""
+        """Report that no answer grows in a chat any more."""
 
 
 ALONE = Elsewhere()

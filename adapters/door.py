@@ -1,8 +1,8 @@
-"""The port through which the web chat learns who somebody is: `Door`, which the gateway implements.
+"""The port through which the web chat identifies users: `Door`, which the gateway implements.
 
-Nobody is anonymous. A browser has a session, which begins with a proof (a link, the token, the word
-of an identity provider); a program shows the token with each request; whoever opens the Unix socket
-is the first owner.
+No user is anonymous. A browser has a session, which begins with a proof (a link, the token, an
+identity provider); a program sends the token with each request; the user of the Unix socket is the
+first owner.
 """
 
 from collections.abc import Callable
@@ -13,23 +13,23 @@ from ipaddress import ip_address, ip_network
 from typing import Literal, Protocol, TypeAlias
 
 FIRST_OWNER = "web"
-"""The sender id of whoever has the token. Version 0.5 knew nobody else: its chats are theirs."""
+"""The sender id of the owner of the token, who also owns the chats of version 0.5."""
 
 End: TypeAlias = Callable[[], None]
 """Called when an event stream must end."""
 Reach: TypeAlias = Callable[[int], None]
-"""Takes the number of bytes so far; raises `LimitReached` if they are too many."""
+"""Called with the number of bytes so far; raises `LimitReached` if they are too many."""
 _NET_V6 = 64
 """Bits of an IPv6 address that identify a customer, who chooses the others (RFC 6177)."""
 Proof = Literal["link", "token"]
-"""What is shown to be signed in: the secret of a link that works once, or the token."""
+"""A proof to sign in: the secret of a link that works once, or the token."""
 
 
 class SignInRefused(Exception):
-    """The proof is wrong, or is not looked at.
+    """The proof is wrong, or is not checked.
 
     Attributes:
-        retry_after_s: Seconds until a proof is looked at again; None where this one was wrong.
+        retry_after_s: Seconds until a proof is checked again; None if this one was wrong.
     """
 
     def __init__(self, text: str, retry_after_s: int | None = None) -> None:
@@ -69,15 +69,15 @@ class LimitReached(Exception):
 
 
 class ProviderUnreachable(Exception):
-    """The identity provider does not answer as it should; who asks has done nothing wrong."""
+    """The identity provider does not answer as it should."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What a browser is sent to the identity provider with.
+    """The address that a browser is sent to at the identity provider.
 
     Attributes:
-        secret: For a cookie: only the browser that was sent away is taken back.
+        secret: For a cookie: only the same browser may return.
     """
 
     url: str
@@ -86,12 +86,12 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """What a browser brings back from the identity provider; "" for what is not there.
+    """The identity provider's answer in a browser's request; "" for missing parts.
 
     Attributes:
-        state: What Parley has sent with it, as the provider sends it back.
-        code: Buys the identity, once.
-        issuer: Who says that it is the provider (RFC 9207).
+        state: The state that Parley has sent.
+        code: Can be exchanged for the identity, once.
+        issuer: The provider's name for itself (RFC 9207).
     """
 
     secret: str
@@ -102,14 +102,14 @@ class ProviderAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Where a request comes from.
+    """The client of a request.
 
     Attributes:
-        address: Of the client, "" over the Unix socket; behind a trusted proxy what that says.
+        address: "" over the Unix socket; behind a trusted proxy the one it names.
         secure: The client's connection is encrypted, up to a trusted proxy at least.
-        host: The name and port under which the client asked.
-        proxied: It came through a trusted proxy.
-        browser: What the client calls itself.
+        host: The name and port that the client requested.
+        proxied: The request came through a trusted proxy.
+        browser: The client's name for itself.
         session: The secret of the browser's session; "" for none.
     """
 
@@ -123,28 +123,26 @@ class Requester:
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address itself, of an IPv6 address its network; "" for no address."""
+    """Return an IPv4 address itself, or the network of an IPv6 address."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if found.version == 4:
-        return str(found)
-    if found.ipv4_mapped is not None:
+    if found.version == 6 and found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
-    if found.is_loopback:
+    if found.version == 4 or found.is_loopback:
         return str(found)
     return str(ip_network((found, _NET_V6), strict=False).network_address)
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who is there.
+    """A user of the web chat.
 
     Attributes:
-        sender: Their id in turns; `FIRST_OWNER` or the name of a user.
-        role: owner, member, guest, or stranger for who may not write any more.
-        has_session: They can sign out.
+        sender: The sender id in turns: `FIRST_OWNER` or the name of a user.
+        role: owner, member, guest, or stranger if the user may not write any more.
+        has_session: The user can sign out.
     """
 
     sender: str
@@ -154,7 +152,7 @@ class Visitor:
 
 
 OWNER = Visitor(FIRST_OWNER, "owner", "owner")
-"""Who has the token, or the Unix socket."""
+"""The user of the token, or of the Unix socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +190,7 @@ class VisitLimits(Protocol):
 
 
 class Door(Protocol):
-    """Who may come in; every call may read the database."""
+    """Identifies users; every call may read the database."""
 
     @property
     def limits(self) -> VisitLimits:
@@ -201,15 +199,15 @@ class Door(Protocol):
 
     @property
     def provider(self) -> str | None:
-        """The host of the identity provider; None where there is none."""
+        """The host of the identity provider, or None."""
         ...
 
     async def session(self, secret: str) -> Visitor | None:
-        """Return whose session a cookie's value is, None for none that holds."""
+        """Return the user of a cookie's value, or None if the session is not valid."""
         ...
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
-        """Return who shows this token with a request.
+        """Return the user of a token.
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
@@ -222,7 +220,7 @@ class Door(Protocol):
         """Begin a session with a new secret; the caller's session ends.
 
         Args:
-            instead_of: The user of that session, whom the person agreed to sign out.
+            instead_of: The user of the caller's session, if its end was confirmed.
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
@@ -231,10 +229,10 @@ class Door(Protocol):
         ...
 
     async def lead_out(self) -> Errand:
-        """Return what sends a browser to the identity provider.
+        """Return the provider's address for a browser that wants to sign in.
 
         Raises:
-            ProviderUnreachable: It cannot be sent there now.
+            ProviderUnreachable: The provider does not answer now.
         """
         ...
 
@@ -242,8 +240,8 @@ class Door(Protocol):
         """Begin a session for the user that the identity provider names; the caller's session ends.
 
         Raises:
-            ProviderUnreachable: The provider does not say now who it is.
-            SignInRefused: The answer is wrong, they are not let in, or there were too many tries.
+            ProviderUnreachable: The provider does not answer now.
+            SignInRefused: The answer is wrong, the user may not come in, or too many tries.
         """
         ...
 

@@ -1,22 +1,22 @@
-"""What can go wrong at a platform; the class says what to do next.
+"""The errors of a platform; the class says what to do next.
 
 AdapterError
 ├── SendDelayed        the platform refused for now: the same row again after `retry_after_s`
-├── SendUnknown        the request went out and no answer came: the row's outcome is unknown
+├── SendUnknown        the request went out without an answer: the row's outcome is unknown
 ├── SendRejected       never again: bury the row with its reason
 ├── ChatMoved          the chat has another id now: re-key its conversations, then send again
-├── FetchDelayed       the attachment cannot be had for now: try again
-├── FetchRejected      the attachment can never be had (gone, too large)
+├── FetchDelayed       the attachment cannot be downloaded now: try again
+├── FetchRejected      the attachment can never be downloaded (gone, too large)
 ├── AdapterDisconnected  connection or server trouble: the supervisor restarts the adapter
 └── AdapterRefused     wrong or revoked credentials: stop this adapter, leave the others running
 """
 
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
-"""What an answer of the wrong shape raises inside of an SDK, or where it is read."""
+"""Raised for an answer of the wrong shape, by an SDK or by its reader."""
 
 
 class AdapterError(Exception):
-    """Base of everything an adapter raises on purpose."""
+    """Base of all errors of an adapter."""
 
 
 class SendDelayed(AdapterError):
@@ -32,7 +32,7 @@ class SendUnknown(AdapterError):
 
 
 class SendRejected(AdapterError):
-    """The platform will never take this message (blocked, kicked, chat deleted, malformed)."""
+    """The platform will never accept this message (blocked, kicked, chat deleted, malformed)."""
 
 
 class ChatMoved(AdapterError):
@@ -44,11 +44,11 @@ class ChatMoved(AdapterError):
 
 
 class FetchDelayed(AdapterError):
-    """An attachment cannot be downloaded now; `Adapter.fetch` may be called again."""
+    """An attachment cannot be downloaded now."""
 
 
 class FetchRejected(AdapterError):
-    """An attachment can never be downloaded; the message says why, in words for the model."""
+    """An attachment can never be downloaded; the message says why, for the model."""
 
 
 class AdapterDisconnected(AdapterError):
@@ -56,4 +56,4 @@ class AdapterDisconnected(AdapterError):
 
 
 class AdapterRefused(AdapterError):
-    """The platform refuses the credentials; calling `run` again is of no use."""
+    """The platform refuses the credentials."""

@@ -1,10 +1,9 @@
-"""Requests to a platform that nobody's cancellation ends, and clients that are replaced.
+"""Requests to a platform that outlive their callers, and clients that are replaced.
 
-A request is a task of its own with a deadline of its own. Who asked for it may be cancelled (a turn
-ends, a wait takes too long) and then stops waiting; the request ends by itself. An HTTP client can
-lose a connection of its pool for good when a request is cancelled between two steps
+A request is a task with its own deadline. A caller that is cancelled (its turn ends, a wait takes
+too long) only stops waiting. Otherwise an HTTP client could lose a connection of its pool for good
 (docs/decisions/001-requests-outlive-their-callers.md). A client that has lost them all, or that
-cannot reach its platform any more, is replaced by a fresh one while the gateway runs.
+cannot reach its platform any more, is replaced while the gateway runs.
 """
 
 import asyncio
@@ -23,8 +22,8 @@ T = TypeVar("T")
 Shut = Callable[[], Awaitable[None]]
 """Closes a client."""
 Verdict = Literal["reached", "unreachable", "exhausted"]
-"""What became of a request: the platform answered (whatever it said), the way there is broken, or
-the client had no free connection."""
+"""The end of a request: the platform answered, the connection is broken, or the client had no free
+connection."""
 
 MOST_FAILURES = 5
 """Requests in a row that do not reach the platform; then the client is replaced."""
@@ -40,12 +39,9 @@ class Outbound:
     """The requests of one client; implements `adapters.base.PoolUse`.
 
     Args:
-        platform: For the log, as `account` is.
-        swap: Puts a fresh client in the place of this one; returns what closes the old one.
-        verdict: Tells what the end of a request says about the client; None is a success.
-
-    Attributes:
-        is_closed: No request is made any more.
+        platform: For the log, as is `account`.
+        swap: Replaces the client; returns a function that closes the old one.
+        verdict: Of a request's exception, or of None for a success.
     """
 
     def __init__(
@@ -67,7 +63,7 @@ class Outbound:
         self._swap = swap
         self._verdict = verdict
         self._clock = clock
-        # Of each request the client: how often it had been replaced.
+        # The value is `replaced` at the start of the request, which names its client.
         self._running: dict[asyncio.Task[Any], int] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -76,7 +72,7 @@ class Outbound:
 
     @property
     def in_use(self) -> int:
-        """How many requests are under way over the client as it is now."""
+        """Number of requests that run over the current client."""
         return sum(client == self.replaced for client in self._running.values())
 
     def figures(self) -> dict[str, int | None]:
@@ -87,25 +83,24 @@ class Outbound:
         """Carry out a request; a caller that is cancelled only stops waiting for it.
 
         Args:
-            request: Uses the client as it is when the request begins.
-            deadline_s: When it is ended, in seconds from now.
+            request: Uses the client that is current when it begins.
+            deadline_s: In seconds from now.
 
         Raises:
             TimeoutError: The deadline passed.
             ConnectionAbortedError: The client was closed meanwhile.
-            ConnectionTimeoutError: See `FENCE`, or the client is closed; nothing has left.
+            ConnectionTimeoutError: See `FENCE`, or the client is closed; nothing was sent.
         """
         is_fenced = (holds := FENCE.get()) is not None and not holds()
         if is_fenced or self.is_closed:
             request.close()
             why = "this process has lost its lease" if is_fenced else "the client is closed"
             raise aiohttp.ConnectionTimeoutError(why)
-        # No TaskGroup: who begins one has to be its end, and callers come and go. `close` waits
-        # for these tasks instead.
+        # A TaskGroup would end with its caller; `close` waits for these tasks instead.
         task = asyncio.get_running_loop().create_task(_within(request, deadline_s), name=self._name)
         self._running[task] = self.replaced
         task.add_done_callback(self._ended)
-        # Other than `await task` this leaves it running where the caller is cancelled.
+        # Other than `await task` this leaves it running if the caller is cancelled.
         await asyncio.wait([task])
         if task.cancelled():
             raise ConnectionAbortedError("the client was closed")
@@ -115,10 +110,10 @@ class Outbound:
         """End all requests, then the client.
 
         Args:
-            within_s: How long requests may go on before; what still runs then fails by itself.
+            within_s: How long requests may go on before.
         """
         self.is_closed = True
-        # Nothing follows the last client, whatever its end does to requests.
+        # The last client is not replaced, even if requests fail by its end.
         self._not_before = float("inf")
         if self._running:
             await asyncio.wait(self._running, timeout=within_s)
@@ -134,9 +129,9 @@ class Outbound:
         client = self._running.pop(task)
         if task.cancelled():
             return
-        # Looked at in any case: nobody may wait any more.
+        # Read in any case: the caller may not wait any more.
         error = task.exception()
-        # A request of the client before says nothing about this one.
+        # A request of the previous client says nothing about this one.
         if client != self.replaced:
             return
         verdict = self._verdict(error)
@@ -192,12 +187,7 @@ async def _retire(requests: set[asyncio.Task[Any]], shut: Shut) -> None:
 
 
 def verdict_of_aiohttp(exc: BaseException | None, *, full: bool = False) -> Verdict:
-    """Return what an aiohttp client's exception says about it.
-
-    Args:
-        exc: None for an answer.
-        full: All connections of the pool are taken.
-    """
+    """Return the verdict of an aiohttp client's exception; `full`: all connections are in use."""
     is_answer = isinstance(exc, aiohttp.ClientResponseError)
     if is_answer or not isinstance(exc, aiohttp.ClientError | OSError):
         return "reached"

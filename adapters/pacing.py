@@ -1,10 +1,10 @@
-"""Pacing: when a chat may be sent to, edited in or shown "typing". Knows no platform.
+"""Budgets of a platform's account, its groups and chats: when a request may be made.
 
 Messages queue twice, first come first served: in their chat for the chat's budgets, then for the
-overall one. Whatever is only best effort (previews, typing, reactions) steps back behind the queue.
+overall one. Best-effort requests (previews, typing, reactions) step back behind the queue.
 
-A platform counts what arrives. So a request counts from when it was answered, not from when it was
-begun (`Slot`): then no two can meet in one period, however late one of them is on its way.
+A platform counts arrivals. So a request counts from its answer, not from its start (`Slot`): then
+two requests cannot arrive in one period, however late one of them is.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from types import TracebackType
 from adapters.base import Clock, Share
 from adapters.errors import SendDelayed
 
-# How long a request is on its way, if nobody says when it was answered; and at most.
+# How long a request takes, if its answer is not reported; and at most.
 _UNTOLD_S = 0.07
 _LONGEST_S = 0.5
-# A quarter of a second's messages may leave at once: enough for a few chats that speak together,
-# while all of them at the end of one period and at the start of the next would be seen as too many.
+# A quarter of a second's messages may leave at once: enough for a few chats. All of them at the end
+# of one period and at the start of the next would be too many.
 _BURST_PART = 4
 _NEVER = float("-inf")
 _MINUTE_S = 60.0
-# Where several processes share a budget each keeps so much more distance: the requests of one may
-# arrive in another order than they left, and nobody sees those of the others.
+# Processes that share a budget each keep so much more distance: requests may arrive in another
+# order than they left, and no process sees those of the others.
 _APART = 1.05
 
 
@@ -37,18 +37,14 @@ class PaceLimits:
 
     Attributes:
         per_s: Messages in one second over all chats.
-        chat_interval_s: Mean time between two messages in one chat; the least one if the burst
-            is 1. 0 where what counts by chat is no chat but the whole account, such as a method of
-            its API.
-        chat_burst: Messages that may follow each other at once in a chat: at most this many in any
-            `chat_burst * chat_interval_s` seconds.
-        group_per_min: Messages in one minute in one group; None where groups have no such limit.
+        chat_interval_s: Mean time between two messages in one chat; 0 for no limit.
+        chat_burst: Most messages of a chat in any `chat_burst * chat_interval_s` seconds.
+        group_per_min: Messages in one minute in one group; None for no limit.
         group_preview_interval_s: Least time from any message in a group to a preview there.
         group_preview_reserve: Messages per minute that previews leave to answers in a group.
         typing_interval_s: Least time between two typing signals in one chat.
         max_wait_s: Longest wait for a budget inside of one send.
-        share: Which part is this process's of what holds for the account, or for a group: several
-            conversations of a group may be answered by several processes.
+        share: This process's part of the budgets of the account and of each group.
     """
 
     per_s: int
@@ -81,7 +77,7 @@ class Slot:
         self._answered_at = self._clock()
 
     def counted_at(self, now: float) -> float:
-        """Return when it arrived, at the latest; of one that is on its way, as far as is known."""
+        """Return the latest time of its arrival."""
         known = now if self._answered_at is None else self._answered_at
         return min(known, self.begun_at + _LONGEST_S)
 
@@ -117,7 +113,7 @@ class Pacer:
         """
         deadline = self._clock() + self._limits.max_wait_s
         state = self._chat(chat)
-        # Refused before it queues: a line that is too long would only be found out at its end.
+        # Refused before it queues, if the line is too long.
         ahead_s = state.line.length * self._limits.chat_interval_s
         self._check(state.free_at(self._clock(), group=group) + ahead_s, deadline, "chat")
         async with state.line.place():
@@ -132,9 +128,9 @@ class Pacer:
                 return self._charge(state)
 
     async def wait_signal(self, chat: str) -> Slot:
-        """Wait until nothing more important needs the overall budget, and charge it once.
+        """Wait until no message needs the overall budget, and charge it once.
 
-        For what is small but ought to come: a reaction that replaces another one.
+        For small requests that must be made, such as a reaction that replaces another one.
 
         Raises:
             SendDelayed: That would come later than `max_wait_s`; nothing was charged.
@@ -143,7 +139,7 @@ class Pacer:
         while (slot := self.try_signal(chat)) is None:
             now = self._clock()
             free_at = max(self._all.free_at(now), self._chat(chat).blocked_until)
-            # Later than now in any case: where only the line is in the way, the budget is free.
+            # Later than now in any case: if only the line is in the way, the budget is free.
             at = max(free_at, now + self._all.interval_s)
             self._check(at, deadline, "overall")
             await self._sleep(at - now)
@@ -161,7 +157,7 @@ class Pacer:
         return self._charge(state)
 
     def try_typing(self, chat: str) -> Slot | None:
-        """Like `try_signal`; None as well while an earlier "typing" is still shown."""
+        """Like `try_signal`; also None while an earlier "typing" is still shown."""
         now, state = self._clock(), self._chat(chat)
         if state.typing_until > now or (slot := self.try_signal(chat)) is None:
             return None
@@ -169,24 +165,24 @@ class Pacer:
         return slot
 
     def try_signal(self, chat: str) -> Slot | None:
-        """Charge the overall budget, and no other, if a small request may be made now."""
+        """Charge the overall budget alone, if a small request may be made now."""
         if not self._is_quiet(self._chat(chat), self._clock()):
             return None
         return self._all.charge(Slot(self._clock))
 
     def block(self, chat: str, seconds: float) -> None:
-        """Keep a chat quiet because the platform asked for it."""
+        """Block a chat, as the platform asked for."""
         state = self._chat(chat)
         state.blocked_until = max(state.blocked_until, self._clock() + seconds)
 
     def block_all(self, seconds: float) -> None:
-        """Keep the whole account quiet because the platform asked for it."""
+        """Block the whole account, as the platform asked for."""
         self._all.block(self._clock() + seconds)
 
     async def _wait_until(
         self, free_at: Callable[[float], float], deadline: float, what: str
     ) -> None:
-        """Wait for a budget; it may be blocked meanwhile, so each wake-up looks again."""
+        """Wait for a budget; it may be blocked meanwhile, so it is checked at each wake-up."""
         while (at := free_at(now := self._clock())) > now:
             self._check(at, deadline, what)
             await self._sleep(at - now)
@@ -196,16 +192,16 @@ class Pacer:
             raise SendDelayed(f"the {what} budget is used up", at - self._clock())
 
     def _check_gate(self, deadline: float) -> None:
-        """Refuse to queue for the overall budget where the line is too long.
+        """Refuse to queue for the overall budget if the line is too long.
 
-        Who is refused is told to come back one after the other, and somewhat early, so that the
-        line neither overflows again nor runs dry.
+        The refused ones are to return one after the other, and somewhat early, so that the line
+        neither overflows again nor runs dry.
         """
         now = self._clock()
         at = max(self._all.free_at(now), now) + self._gate.length * self._all.interval_s
         if at > deadline:
             self._promised_at = max(self._promised_at + self._all.interval_s, at)
-            # Who comes back may wait in the line for the other half.
+            # They may wait in the line for the other half.
             early_s = self._limits.max_wait_s / 2
             raise SendDelayed("the overall budget is used up", self._promised_at - now - early_s)
 
@@ -227,20 +223,17 @@ class Pacer:
     def _chat(self, chat: str) -> "_ChatBudgets":
         state = self._chats.get(chat)
         if state is None:
-            self._prune()
+            if len(self._chats) >= self._PRUNE_ABOVE:
+                # Memory follows activity: chats whose budgets are full again are forgotten.
+                now = self._clock()
+                busy = {name: each for name, each in self._chats.items() if each.busy(now)}
+                self._chats = busy
             state = self._chats[chat] = _ChatBudgets.of(self._limits)
         return state
 
-    def _prune(self) -> None:
-        """Forget chats whose budgets are full again, so that memory follows activity."""
-        if len(self._chats) < self._PRUNE_ABOVE:
-            return
-        now = self._clock()
-        self._chats = {chat: state for chat, state in self._chats.items() if state.busy(now)}
-
 
 class _Rate:
-    """At most `per_s` events in any second, spread evenly but for a burst after a quiet time."""
+    """At most `per_s` events in any second, spread evenly except for a burst after a quiet time."""
 
     def __init__(self, per_s: int, share: Share) -> None:
         self._per_s = per_s
@@ -256,7 +249,7 @@ class _Rate:
         return alone_s if self._share.of == 1 else alone_s * self._share.of * _APART
 
     def free_at(self, now: float) -> float:
-        # The bursts of all together are one burst.
+        # The bursts of all processes together are one burst.
         lead_s = (self._per_s // self._share.of // _BURST_PART) * self.interval_s
         return max(
             self._due_at - lead_s,
@@ -275,7 +268,7 @@ class _Rate:
 
 
 class _Window:
-    """At most `size` events in any `period_s` seconds; with a share, so many of all together."""
+    """At most `size` events in any `period_s` seconds; with a share, of all processes together."""
 
     def __init__(self, size: int, period_s: float, share: Share | None = None) -> None:
         self._whole = size
@@ -293,7 +286,7 @@ class _Window:
             return _NEVER
         period_s = self._period_s
         if self._share is not None and self._share.of > 1:
-            # With more processes than events each has one, in a period that is as much longer.
+            # With more processes than events each has one, in a longer period.
             period_s *= _APART * max(self._share.of / self._whole, 1.0)
         return self._slots[-size].counted_at(now) + period_s
 
@@ -308,7 +301,7 @@ class _Window:
 
 
 class _WaitingLine:
-    """Who waits, in order of arrival; `length` counts the one at the head too."""
+    """A queue in order of arrival; `length` includes the head."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -316,7 +309,7 @@ class _WaitingLine:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Wait for the head of the line; the place is given up at the end of the block."""
+        """Wait for the head of the line, and leave it at the end of the block."""
         self.length += 1
         try:
             async with self._head:

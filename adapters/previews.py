@@ -1,7 +1,6 @@
-"""An answer that grows in a message of its own, which the answer replaces: alike on all platforms.
+"""Previews: a message shows an answer as it grows, and then becomes it; shared by all platforms.
 
-A platform says how such a message is shown. Best effort: a step that fails costs nothing, and is no
-reason to post a second message.
+Best effort: a step that fails is skipped, and never causes a second message.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ from adapters.messages import Address, MessageRef, Outgoing
 from adapters.pacing import Pacer
 
 MOST_LATE = 1_000
-"""Late previews that are remembered: one whose answer never comes stays as it is."""
+"""Most late previews that wait for the answer to replace them."""
 _REMEMBERED = 1024
 T = TypeVar("T")
 BestEffort = Callable[[str, str], AbstractContextManager[None]]
-"""Logs and heeds the failure of a request that nothing depends on: (what for, pacer's chat)."""
+"""Logs the failure of a request that nothing depends on: (action, pacer's chat)."""
 
 
 async def rendered(render: Callable[[str], T], markdown: str) -> T:
@@ -53,9 +52,9 @@ class Previews(ABC):
         *,
         grows: bool,
     ) -> str | None:
-        """Post or change the message, or leave it as it is when it is too early for a new version.
+        """Post or edit the message, if its budget allows it now; return its id.
 
-        It ends in bounded time, and returns the message that shows the preview.
+        It ends in bounded time.
         """
 
     async def show(
@@ -69,8 +68,8 @@ class Previews(ABC):
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`.
 
-        Nothing is shown while an earlier step is on its way to the same address. A step goes on if
-        the caller is cancelled: it could have been posted, and its id would be lost.
+        Nothing is shown while an earlier step runs for the same address. A step goes on if the
+        caller is cancelled: else the id of a posted message could be lost.
         """
         address = question.address
         if address in self._steps or address in self._lost:
@@ -87,12 +86,12 @@ class Previews(ABC):
 
     @asynccontextmanager
     async def announced(self, address: Address, intent: PreviewIntent) -> AsyncIterator[str]:
-        """Announce a new message before the block posts it with this nonce; a kill may leave it."""
+        """Announce a new message, which the block posts with this nonce."""
         nonce = await intent.begin()
         try:
             yield nonce
         except SendUnknown:
-            # A second message must not follow one that perhaps stands there, unfinished for good.
+            # A second message must not follow one that may be shown, unfinished for good.
             self._lost.add(address)
             raise
         except AdapterError:
@@ -100,10 +99,9 @@ class Previews(ABC):
             raise
 
     async def settled(self, message: Outgoing) -> Outgoing:
-        """Return the row as it is to be sent, once no preview can come behind it.
+        """Wait until no preview can come behind the row; return it, with its late preview if any.
 
-        A row takes the place of its question's preview if nobody knew that one's message when the
-        turn ended. The next answer may have a preview again.
+        A preview is late if its id was unknown when the turn ended.
         """
         await self._wait(message.address)
         self._lost.discard(message.address)
@@ -113,9 +111,9 @@ class Previews(ABC):
         return replace(message, preview_ref=ref)
 
     async def arrived(self, question: MessageRef) -> str | None:
-        """Wait for what is on its way; return the message of a preview that came too late, if any.
+        """Wait for a running step; return the id of the question's late preview, if any.
 
-        The row that takes its place is then the caller's matter.
+        It is forgotten here: the caller replaces it.
         """
         await self._wait(question.address)
         return self._late.pop((question.address, question.message_ref), None)
@@ -133,10 +131,11 @@ class Previews(ABC):
 
 
 class EditedPreviews(Previews):
-    """Messages that are posted once and edited from then on.
+    """Messages that are posted once, then edited.
 
     Args:
-        text: Returns what of an unfinished answer fits into one message; None if it is blank.
+        text: Returns the beginning of an unfinished answer that fits into one message, or None if
+            it is blank.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class EditedPreviews(Previews):
 
     @abstractmethod
     async def edit(self, address: Address, ref: str, text: str) -> None:
-        """Change a message that `post` has shown; raises as `Adapter.send`."""
+        """Edit a message of `post`; raises as `Adapter.send`."""
 
     @override
     async def step(

@@ -1,8 +1,7 @@
 """The register of platforms: it finds `adapters/<name>/platform.py` of every folder.
 
-Nothing else lists the platforms. What depends on them is derived from here: the settings, the list
-of members of each platform, the checks of ids, the prompt's hint, the levels of the SDKs' loggers,
-the adapters that are started. docs/adapters.md tells how to add a platform.
+Nothing else lists the platforms: settings, lists of members, checks of ids, prompt hints, levels of
+loggers and adapters are derived from it. docs/adapters.md explains how to add a platform.
 """
 
 import asyncio
@@ -25,8 +24,8 @@ from adapters.errors import AdapterDisconnected, AdapterRefused
 from agent.network import UnusableEnvironment
 
 BUILT_IN = "web"
-"""The gateway's own chat. It is always there, its settings are the block of this name, and it has
-no accounts: who somebody is its door says (adapters/door.py)."""
+"""The gateway's own chat. It always exists, its settings are the block of this name, and it has no
+accounts: users sign in (adapters/door.py)."""
 LAST = 100
 DEFAULT_ACCOUNT = "default"
 CHECK_WITHIN_S = 5.0
@@ -45,7 +44,7 @@ class AccountSettings(PlatformSection):
     """Base of the block of one account: a bot or an app. It is on once it has its token.
 
     `reactions`: whether a message is marked as received, answered or failed. `allow_bots`: ids of
-    other bots that are listened to like people. The class names in `switch` the key of its token.
+    other bots whose messages are read like those of users. `switch`: the key of its token.
     """
 
     switch: ClassVar[str] = "token"
@@ -57,7 +56,7 @@ class AccountSettings(PlatformSection):
 
     @property
     def is_on(self) -> bool:
-        """Whether the account is to be run."""
+        """Whether the account has its token."""
         return getattr(self, self.switch) is not None
 
     def missing(self) -> Iterator[tuple[str, str]]:
@@ -67,13 +66,13 @@ class AccountSettings(PlatformSection):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A token that an account needs, as somebody who sets it up is asked for it.
+    """A token that an account needs, and that its set-up asks for.
 
     Attributes:
-        key: Of the account's block.
-        looks_like: A regular expression for the whole of it; only to tell one that was mixed up.
-        found_at: The page on which people get it.
-        steps: What they do there: "Bot, Reset Token".
+        key: In the account's block.
+        looks_like: A regular expression for the whole token; only to notice a mixed-up one.
+        found_at: The page that shows it.
+        steps: What to do there: "Bot, Reset Token".
     """
 
     key: str
@@ -85,15 +84,15 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class AccountReport:
-    """What a platform says of the tokens of an account.
+    """A platform's check of the tokens of an account.
 
     Attributes:
-        text: One sentence for the operator; it holds no secret. Where a token is refused it names
-            the setting.
-        bot: The bot's name, as people see it; empty where it is not known.
-        lacks: What else has to be switched on: a sentence each, with the link.
-        greeting: An address that opens a chat with the bot; a code behind it is sent there. Empty
-            where the platform has none.
+        text: One sentence for the operator, without secrets. It names the setting of a refused
+            token.
+        bot: The bot's name that people see; "" if unknown.
+        lacks: Further switches to turn on: a sentence each, with the link.
+        greeting: An address that opens a chat with the bot; a code behind it is sent there. "" if
+            the platform has none.
     """
 
     outcome: Literal["accepted", "refused", "unreachable", "not_checked"]
@@ -105,24 +104,24 @@ class AccountReport:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the rest of Parley has to know about a platform.
+    """The entry of a platform in the register.
 
     Its module imports no SDK, so that a platform that is not used costs nothing.
 
     Attributes:
         name: Of its folder, of its settings and in session keys: "telegram".
-        title: As people write it: "Telegram".
-        prompt_hint: What the model is told about how answers are shown: "You are in …".
+        title: Its name for people: "Telegram".
+        prompt_hint: How answers are shown, for the model: "You are in …".
         account: The settings of one account; None for the built-in chat.
-        id_pattern: What a person's id looks like, as a regular expression for the whole of it.
-        id_name: What people call such an id.
-        chat_pattern: The same for the id of a chat.
+        id_pattern: A regular expression for the whole id of a user.
+        id_name: The name of such an id for people.
+        chat_pattern: A regular expression for the whole id of a chat.
         sdk: Top-level packages that this platform's folder alone may import; their loggers are
             quiet below WARNING.
-        answers_strangers: Whether a stranger's mention is answered with the way to be let in; for
-            platforms where a bot's profile does not show how to write to it.
-        credentials: Tokens that an account cannot do without, in the order in which one gets them.
-        position: Where it stands in lists that people read; equal ones stand by name.
+        answers_strangers: A stranger's mention is answered with the way to be let in; for platforms
+            where a bot's profile does not show how to write to it.
+        credentials: Tokens that an account needs, in the order of the set-up.
+        position: Its place in lists, before that of its name.
     """
 
     name: str
@@ -140,14 +139,12 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the gateway hands to each adapter that it builds.
+    """The gateway's parts for each adapter that it builds.
 
     Attributes:
-        history: What was said, for chats that are read from the database.
+        history: Of the web chat, as are `door` and `elsewhere`.
         commands: The command menu: (name, description), names without a slash.
-        door: Who may come in to the built-in chat.
-        share: What part of each account's budgets is this process's.
-        elsewhere: Other processes that serve that chat.
+        share: Of each account's budgets.
     """
 
     intake: Intake
@@ -161,10 +158,10 @@ class Host:
 
 @cache
 def platforms() -> tuple[Platform, ...]:
-    """Return all platforms, the built-in one as well, in the order of lists."""
+    """Return all platforms, including the built-in one, in the order of lists."""
     folders = (each.name for each in pkgutil.iter_modules(adapters.__path__) if each.ispkg)
     modules = [f"adapters.{folder}.platform" for folder in folders]
-    # A folder without the file, such as `rendering`, is no platform.
+    # A folder without the file, such as `rendering`, is not a platform.
     found = [import_module(module).PLATFORM for module in modules if find_spec(module)]
     return tuple(sorted(found, key=lambda each: (each.position, each.name)))
 
@@ -187,16 +184,13 @@ def account_of(settings: PlatformSection) -> str:
 
 
 def renderer(platform: str, settings: PlatformSection) -> Renderer:
-    """Return how an account shows text: `renderer(settings)` of the platform's `adapter`.
-
-    It is `Adapter.render` of the adapter that will be built from these settings, known before.
-    """
+    """Return `Adapter.render` of the adapter that will be built from these settings."""
     render: Renderer = load(platform).renderer(settings)
     return render
 
 
 def load(platform: str) -> ModuleType:
-    """Import the adapter of a platform, and its SDK with it; a later call has it at hand."""
+    """Import the adapter of a platform, with its SDK."""
     return _module(platform, "adapter")
 
 
@@ -206,11 +200,7 @@ def _module(platform: str, name: str) -> ModuleType:
 
 
 def credential(secret: SecretStr | None, setting: str) -> str:
-    """Return a token or secret that an account cannot do without.
-
-    Raises:
-        AdapterRefused: It is not set; `setting` says where it belongs.
-    """
+    """Return a token or secret, or raise AdapterRefused with the name of the setting."""
     value = secret.get_secret_value().strip() if secret else ""
     if not value:
         raise AdapterRefused(f"{setting} is not set")
@@ -218,10 +208,7 @@ def credential(secret: SecretStr | None, setting: str) -> str:
 
 
 async def check(platform: str, settings: AccountSettings) -> AccountReport:
-    """Ask a platform about the tokens of an account, without receiving anything; within 5 s.
-
-    That is `check(settings)` in the platform's `client`; one without it is not asked.
-    """
+    """Check an account's tokens by `check(settings)` of the platform's `client`, within 5 s."""
     found = find_spec(f"adapters.{platform}.client") is not None
     client = await asyncio.to_thread(_module, platform, "client") if found else None
     if (asked := getattr(client, "check", None)) is None:
@@ -239,30 +226,21 @@ async def check(platform: str, settings: AccountSettings) -> AccountReport:
 
 
 def other_owner(text: str, platform: str, key: str) -> str:
-    """Return whose token a text is by its looks, where it is not the one that was asked for.
-
-    Empty where it may be the right one: platforms change how their tokens look.
-    """
-    known = [
-        (each.name, one, f"{each.title}'s {one.title}")
+    """Return the name of the token that a text looks like, "" if it may be the right one."""
+    fits = {
+        (each.name, one.key): f"{each.title}'s {one.title}"
         for each in platforms()
         for one in each.credentials
-    ]
-    fits = [(name, one.key, words) for name, one, words in known if _fits(one, text)]
-    if any((name, own) == (platform, key) for name, own, _ in fits):
-        return ""
-    return fits[0][2] if fits else ""
-
-
-def _fits(credential: Credential, text: str) -> bool:
-    return re.fullmatch(credential.looks_like, text) is not None
+        if re.fullmatch(one.looks_like, text)
+    }
+    return "" if (platform, key) in fits else next(iter(fits.values()), "")
 
 
 def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:
-    """Return an adapter for these settings: `build(settings, host)` of the platform's `adapter`.
+    """Return an adapter by `build(settings, host)` of the platform's `adapter`.
 
     Raises:
-        AdapterRefused: The settings lack what it cannot do without.
+        AdapterRefused: A setting is missing.
     """
     adapter: Adapter = load(platform).build(settings, host)
     return adapter

@@ -1,7 +1,7 @@
-"""What the readers of all platforms share: strict decoding, texts to store, poison, quotes, kinds.
+"""Shared by the readers of all platforms: strict decoding, texts to store, poison, quotes, files.
 
-Only the fields that Parley uses are decoded, so that a new kind of content never spoils a readable
-text. What cannot be decoded is kept as poison, and the cursor moves on.
+Only the fields that Parley uses are decoded, so that a new kind of content never makes a text
+unreadable. An update that cannot be decoded is stored as poison, and the cursor moves on.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _KINDS = frozenset(get_args(AttachmentKind)) - {"voice"}
 
 
 def storable(text: str) -> str:
-    """Replace what no database takes; the length stays, also in UTF-16 units."""
+    """Replace characters that databases refuse; the length stays, also in UTF-16 units."""
     return _NOT_STORABLE.sub("\ufffd", text)
 
 
@@ -32,14 +32,13 @@ Text = Annotated[str, AfterValidator(storable)]
 
 
 class WirePart(BaseModel):
-    """Base of what is decoded: strict types, so that a broken update is noticed."""
+    """Base of decoded objects: strict types; a null field is a missing one."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _given(cls, data: Any) -> Any:
-        """A field that is null says as much as one that is missing."""
         return filled(data) if isinstance(data, dict) and None in data.values() else data
 
 
@@ -49,7 +48,7 @@ def filled(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def flaw(exc: ValidationError) -> str:
-    """Return why an update cannot be decoded: its first flaw, without what it holds."""
+    """Return why an update cannot be decoded, without its content."""
     first = exc.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
@@ -60,13 +59,13 @@ def raw_json(update: Any) -> str:
 
 
 def poison(source: str, raw: str, reason: str, key: str = "") -> Poison:
-    """Wrap an update that cannot be understood; without a key it is named by its bytes."""
+    """Wrap an update that cannot be decoded; the default key is a hash of it."""
     key = key or f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}"
     return Poison(source, key, raw, reason)
 
 
 def quote(said: str, author: str = "") -> str:
-    """Return what somebody said as a quote, shortened."""
+    """Return a text as a quote, shortened."""
     said = said.strip()
     if len(said) > MAX_QUOTE_CHARS:
         said = f"{said[: MAX_QUOTE_CHARS - 1]}…"
@@ -80,39 +79,34 @@ def quoted_lines(lines: list[str]) -> str:
 
 
 def others(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
-    """Return whose words a message holds beside its sender's, each once.
+    """Return the other authors in a message, each once.
 
     Args:
-        authors: Of what it quotes or forwards; None where the platform does not say.
-        known: The sender and the bot: their quoted words are those of nobody else.
+        authors: Of its quotes and forwarded parts; None if the platform does not name one.
+        known: The sender and the bot, which are left out.
     """
     named = (author or UNKNOWN_AUTHOR for author in authors)
     return tuple(dict.fromkeys(author for author in named if author not in known))
 
 
 def file_name(name: str) -> str:
-    """Return a file's name without the folders in front of it, "" if nothing is left."""
-    # A sender's program may have put folders in front of it, in either way of writing.
+    """Return a file's name without folders, "" if nothing is left."""
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     return "" if last in {".", ".."} else last
 
 
 async def read_within(chunks: AsyncIterable[bytes], limit_bytes: int) -> bytes:
-    """Return a file that comes in chunks.
-
-    Raises:
-        FetchRejected: It has more bytes than the limit.
-    """
+    """Return a file that comes in chunks, or raise FetchRejected beyond the limit."""
     content = bytearray()
     async for chunk in chunks:
         content += chunk
-        # Counted while it comes: the size that was announced is the sender's word.
+        # Counted while it comes: the announced size is the sender's claim.
         if len(content) > limit_bytes:
             raise FetchRejected(f"the file is larger than {limit_bytes} bytes")
     return bytes(content)
 
 
 def file_kind(mime: str) -> AttachmentKind:
-    """Return which kind of file a MIME type names; no platform names voice messages by it."""
+    """Return the kind of a file by its MIME type; never "voice"."""
     kind = mime.partition("/")[0]
     return kind if kind in _KINDS else "file"  # type: ignore[return-value]

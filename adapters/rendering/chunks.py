@@ -1,4 +1,4 @@
-"""Styled text → payloads within a platform's limits: where an answer is cut; pure.
+"""Styled text → payloads within a platform's limits; pure.
 
 Each payload is written from the marks of its characters, so a cut can neither lose formatting nor
 leave a code block open.
@@ -14,7 +14,7 @@ from itertools import accumulate
 from adapters.rendering.styled import StyledText, Styles
 
 NOTHING = "…"
-# Chat platforms take a text of these for empty.
+# Chat platforms treat a text of these as empty.
 _BLANK_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 _BLANK_CHARACTERS = frozenset("\u2800\ufffc\u3164\u115f\u1160")
 _JOINER = "\u200d"
@@ -22,8 +22,8 @@ _EXTENDING_CATEGORIES = frozenset({"Mn", "Me", "Mc"})
 # Longer sequences than any emoji are not worth a search.
 _MAX_GRAPHEME_CHARS = 32
 PREVIEW_END = " …"
-# How much markdown is read for each character that a message takes: formatting and link targets
-# need space, and parsing all of a long answer over and over would be slow.
+# Markdown read for each character of a preview: formatting and link targets need space, and to
+# parse all of a long answer again and again would be slow.
 _MARKDOWN_RATIO = 2
 _FENCE_LINE = re.compile(r"[ \t>]*(?:`{1,2}|(?:`{3,}|~{3,})[^`]*)")
 
@@ -51,7 +51,7 @@ class Splitter(ABC):
 
     @abstractmethod
     def window(self, start: int) -> int:
-        """Return the furthest end that a payload from `start` may have; beyond `start`."""
+        """Return the furthest end of a payload from `start`; beyond `start`."""
 
     @abstractmethod
     def payload(self, start: int, end: int) -> str:
@@ -76,7 +76,7 @@ class Splitter(ABC):
         return start
 
     def _next(self, start: int) -> tuple[int, str | None]:
-        """Return where the payload from `start` ends, and the payload; None if it is blank."""
+        """Return the end of the payload from `start`, and the payload, or None if it is blank."""
         end = self._cut(start, self.window(start))
         while True:
             text = self._text[start:end].rstrip()
@@ -89,12 +89,14 @@ class Splitter(ABC):
             end = self._cut(start, window)
 
     def _cut(self, start: int, window: int) -> int:
-        """Return where the payload that begins at `start` ends."""
+        """Return the best end of the payload from `start`, up to the window."""
         if window >= len(self._text):
             return len(self._text)
         index = bisect_right(self._blocks, window) - 1
         block = self._blocks[index] if index >= 0 else start
-        if block > start and self.window(block) >= self._block_end(index):
+        is_last = index + 1 == len(self._blocks)
+        block_end = len(self._text) if is_last else self._blocks[index + 1]
+        if block > start and self.window(block) >= block_end:
             return block
         line = self._text.rfind("\n", start + 1, window + 1)
         if max(block, line) > start:
@@ -102,11 +104,8 @@ class Splitter(ABC):
         word = self._text.rfind(" ", start + 1, window)
         return word + 1 if word > start else self._grapheme_end(start, window)
 
-    def _block_end(self, index: int) -> int:
-        return self._blocks[index + 1] if index + 1 < len(self._blocks) else len(self._text)
-
     def _grapheme_end(self, start: int, end: int) -> int:
-        """Return the last place up to `end` that is not inside of an accent or emoji sequence."""
+        """Return the last place up to `end` outside of accent and emoji sequences."""
         for place in range(end, max(start, end - _MAX_GRAPHEME_CHARS), -1):
             if not _extends(self._text[place]) and self._text[place - 1] != _JOINER:
                 return place
@@ -122,11 +121,11 @@ class Splitter(ABC):
             yield text, marks
 
     def piece_at(self, index: int) -> int:
-        """Return the piece that holds the character at `index`."""
+        """Return the number of the piece with the character at `index`."""
         return bisect_right(self._starts, index) - 1
 
     def piece_before(self, end: int) -> int:
-        """Return the piece that holds the character before `end`."""
+        """Return the number of the piece with the character before `end`."""
         return min(bisect_left(self._starts, end), len(self._pieces)) - 1
 
 
@@ -139,10 +138,9 @@ def _extends(char: str) -> bool:
 
 
 def beginning(markdown: str, message_chars: int) -> str | None:
-    """Return the part of an unfinished answer that one message may show; None if blank.
+    """Return the beginning of an unfinished answer for one message; None if blank.
 
-    A last line that opens or closes a code block is left out: with nothing behind it, its
-    backticks would be shown as text. The parser closes an open block by itself.
+    A last line that opens or closes a code block is left out: its backticks would be shown as text.
     """
     part = markdown[: _MARKDOWN_RATIO * message_chars]
     if len(part) == len(markdown):

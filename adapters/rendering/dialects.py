@@ -1,9 +1,9 @@
-"""Styled text → messages whose formatting is part of the text: Discord and Slack; pure.
+"""Styled text → messages in a dialect of markdown: Discord and Slack; pure.
 
-Every line is written on its own: formats that go over several lines end and begin again with each,
-so that quotes, lists and cuts cannot break them. A sign works only where the characters around it
-let it (CommonMark, "left-flanking delimiter run"). So a line is read back with a CommonMark parser,
-and formats are left out until no sign is shown as text.
+Every line is written on its own: formats over several lines end and begin again with each, so that
+quotes, lists and cuts cannot break them. A sign works only next to certain characters (CommonMark,
+"left-flanking delimiter run"). So a line is read back with a CommonMark parser, and formats are
+left out until no sign is shown as text.
 """
 
 import re
@@ -40,19 +40,19 @@ _ADDRESS = re.compile("https?://", re.IGNORECASE)
 _BACKTICKS = re.compile("`+")
 _INVISIBLE = "\u200b"
 _MARGIN = 0.98
-# A line of more is hostile: reading it back takes long.
+# A line of more is hostile: to read it back takes long.
 _MOST_RUNS = 200
 _SIGNS = {BOLD: "**", ITALIC: "*", STRIKETHROUGH: "~~"}
 
 Run = tuple[str, Styles]
-"""Text as it is written, and what it is to be inside of: emphasis and at most one link."""
+"""Written text, and its formats: emphasis and at most one link."""
 
 
 class Dialect(ABC):
-    """How a platform writes formatting.
+    """A platform's dialect of markdown.
 
     Args:
-        limit: Longest message, in what `size` counts.
+        limit: Longest message, in units of `size`.
 
     Attributes:
         heading_levels: Deeper headings are bold text.
@@ -67,28 +67,24 @@ class Dialect(ABC):
         self.limit = limit
 
     def size(self, text: str) -> int:
-        """Return the length of a message as the platform counts it."""
+        """Return the length of a message in the platform's unit."""
         return len(text)
 
     @abstractmethod
     def escape(self, text: str) -> str:
-        """Make plain text stand for itself."""
+        """Escape signs in plain text."""
 
     @abstractmethod
     def escape_line(self, line: str) -> str:
-        """Do the same for what has a meaning only where a line begins.
-
-        Args:
-            line: A finished line without the signs of its block.
-        """
+        """Escape a sign at the beginning of a line, which has none of its block's signs."""
 
     @abstractmethod
     def defuse(self, message: str) -> str:
-        """Make mentions harmless, everywhere in a finished message."""
+        """Make all mentions in a finished message harmless."""
 
     @abstractmethod
     def bare_link(self, url: str, following: str) -> str:
-        """Write a link that is its own text, given what follows it."""
+        """Write a link that is its own text, given the text behind it."""
 
 
 def messages(markdown: str, dialect: Dialect) -> list[str]:
@@ -99,12 +95,12 @@ def messages(markdown: str, dialect: Dialect) -> list[str]:
 
 
 def preview(markdown: str, dialect: Dialect) -> str | None:
-    """Return what of an unfinished answer fits into one message, marked as such; None if blank."""
+    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
     part = beginning(markdown, dialect.limit)
     if part is None:
         return None
     text = messages(part, dialect)[0]
-    # What stands behind a closing fence would keep it from closing.
+    # Text behind a closing fence would keep it from closing.
     return f"{text}\n{PREVIEW_END}" if text.endswith("```") else text + PREVIEW_END
 
 
@@ -167,7 +163,7 @@ class _MessageWriter:
         self._dialect = dialect
         self._lines: list[str] = []
         self._is_after_fence = False
-        # How far the list goes in that the message began in, or a code block broke off.
+        # Indentation of the list in which the message, or the text behind a code block, begins.
         self._dedent: int | None = None
         self._begin_line()
 
@@ -211,15 +207,14 @@ class _MessageWriter:
             self._begin_line()
             return
         self._is_after_fence = False
-        line = "" if is_empty else self._indentation() + self._lead + self._content()
+        line = ""
+        if not is_empty:
+            self._dedent = self._indent if self._dedent is None else min(self._dedent, self._indent)
+            line = " " * (self._indent - self._dedent) + self._lead + self._content()
         self._lines.append(f"> {line}" if self._is_quote else line)
         if self._is_quote:
             self._dedent = None
         self._begin_line()
-
-    def _indentation(self) -> str:
-        self._dedent = self._indent if self._dedent is None else min(self._dedent, self._indent)
-        return " " * (self._indent - self._dedent)
 
     def _content(self) -> str:
         """Return the text of the line with its formats."""
@@ -231,7 +226,7 @@ class _MessageWriter:
         content = self._dialect.escape_line(content)
         if self._lead or not heading:
             return content
-        # Platforms leave out the signs that a heading ends with.
+        # Platforms drop `#` at the end of a heading.
         content = content.rstrip()
         end = _INVISIBLE if content.endswith("#") else ""
         return f"{heading}{content}{end}"
@@ -243,16 +238,13 @@ class _MessageWriter:
             return (_INVISIBLE if is_next_to_code else "") + _inline_code(text)
         # A link that was cut goes on as text.
         if style.kind == BARE_LINK.type and _ADDRESS.match(text):
-            return self._dialect.bare_link(text, self._following(place))
+            next_two = self._runs[place + 1 : place + 3]
+            behind = "".join("`" if style.kind == "code" else text for text, style in next_two)
+            return self._dialect.bare_link(text, behind)
         return self._dialect.escape(text)
 
-    def _following(self, place: int) -> str:
-        """Return what stands behind a run; at least its beginning, where it counts."""
-        following = self._runs[place + 1 : place + 3]
-        return "".join("`" if style.kind == "code" else text for text, style in following)
-
     def _fence(self, text: str, style: _RunStyle) -> None:
-        """Write a code block; it stands outside of lists, which could not hold it everywhere."""
+        """Write a code block, outside of lists: not all platforms allow it there."""
         if self._runs or self._lead:
             self._end_line()
         longest = self._dialect.fence_backticks
@@ -269,9 +261,9 @@ class _MessageWriter:
 
 
 def _formats(text: str, style: _RunStyle) -> Styles:
-    """Return the formats around a text; Discord takes signs inside for their end.
+    """Return the formats around a text, without those that Discord would end inside of it.
 
-    Source: its client's rules for `**` and `*` look into code, that for `~~` ignores escapes.
+    Source: its client's rules for `**` and `*` read code, that for `~~` ignores escapes.
     """
     marks = style.inline
     if "~" in text:
@@ -293,14 +285,14 @@ def _inline_code(text: str) -> str:
 
 
 def _unbroken(text: str, longest: int) -> str:
-    """Break up runs of backticks that would end the code they are in."""
+    """Break up runs of backticks that would end the code around them."""
     if "`" * (longest + 1) not in text:
         return text
     return re.sub(f"`{{{longest}}}(?=`)", rf"\g<0>{_INVISIBLE}", text)
 
 
 def _joined(runs: Sequence[Run]) -> str:
-    """Return a line with its formats, as many as a reader sees no sign of."""
+    """Return a line with as many of its formats as are not shown as signs."""
     is_emphasized = any(marks & _EMPHASIS for _, marks in runs)
     if not is_emphasized or len(runs) > _MOST_RUNS:
         return _written(_without(runs, _EMPHASIS))
@@ -317,7 +309,7 @@ def _without(runs: Sequence[Run], left_out: Styles) -> list[Run]:
 
 
 def _written(runs: Sequence[Run], outer: Styles = NO_STYLES) -> str:
-    """Write runs inside of these formats; of those that begin together the longest is outermost."""
+    """Write runs inside of `outer`; of formats that begin together the longest is outermost."""
     out, closed, place = "", "", 0
     while place < len(runs):
         shown, marks = runs[place]
@@ -345,7 +337,7 @@ def _written(runs: Sequence[Run], outer: Styles = NO_STYLES) -> str:
 
 
 def _end(runs: Sequence[Run], place: int, mark: Style) -> int:
-    """Return the first run from `place` on that does not have a format."""
+    """Return the first run from `place` on without a format."""
     while place < len(runs) and mark in runs[place][1]:
         place += 1
     return place

@@ -1,6 +1,6 @@
 """One markdown parser for all platforms: CommonMark with tables, strikethrough and bare links.
 
-Raw HTML is off. A bare `https://…` is one token, so that underscores and asterisks in it survive.
+Raw HTML is off. A bare `https://…` is one token, so that underscores and asterisks in it are kept.
 """
 
 import re
@@ -17,8 +17,8 @@ from markdown_it.token import Token
 
 _SCHEME = re.compile(r"(?<![\w.+\\-])(?:https?|ftp)$", re.IGNORECASE | re.ASCII)
 _LONGEST_SCHEME = len("https")
-# No brackets: a link's text must not be swallowed; no full-width punctuation: it follows links;
-# no characters that are written by name, but for "&".
+# No brackets: they may begin a link's text; no full-width punctuation: it follows links; no
+# characters that are written by name, except "&".
 _REST = re.compile(
     r"://[^\W_](?:[^\s<>\[\]\\\"`|{}^&\u3000-\u303f\uff00-\uffef]|&(?:amp;|(?!#?\w{1,31};)))*"
 )
@@ -31,31 +31,25 @@ _MATH = re.compile(
     r"|\$(?![\s$])(?:[^$\\\n]|\\.)+(?<!\s)\$(?!\d)"
     r"|\\begin\{(\w{1,20}\*?)\}(?s:.{0,2000}?)\\end\{\1\}"
 )
-"""LaTeX, whose characters are not markdown. A sum of money is not followed by a closing `$`; the
-brackets of an escaped link do not begin a formula.
-"""
+"""LaTeX. A sum of money has no closing `$`; the brackets of an escaped link begin no formula."""
 _AFTER_MATH = re.compile(r"[.,;:]?[ \t]*(?:\n|$)")
 _MOST_MATH_LINES = 100
 
 MAX_MARKDOWN_CHARS = 100_000
 """Longer texts are shown as plain text: parsing is not linear for hostile input."""
 MAX_SIGNS = 8_000
-"""Texts with more of `SIGNS` are plain text as well: each takes up to 0.1 ms. The recorded answer
-with the most has 840.
-"""
+"""Texts with more `SIGNS` are plain text as well: each takes up to 0.1 ms. Recorded answers have up
+to 840."""
 SIGNS = ("*", "_", "[", "<", "|", "`", "\n", "\r", "- ", "> ")
 MAX_EMPTY_CELLS = 2_000
-"""Cells that the rows of all tables of a text may lack. The parser makes up those that are missing,
-up to 65,536 for each table, so that 12 KB of short rows below wide headings took 15 seconds.
-"""
+"""Most missing cells in the rows of all tables of a text. The parser adds them, up to 65,536 for
+each table: 12 KB of short rows below wide headings took 15 seconds."""
 
-# The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
+# The parser drops text below 20 levels; text of more than so many is shown unformatted.
 MAX_LEVEL = 16
 MAX_BRACKETS = 6
-"""Nesting of brackets up to which links are read; each opening bracket costs so many steps.
-
-`[![text [1]](picture)](target)` has three. Deeper brackets form no link.
-"""
+"""Deepest nesting of brackets in which links are read; each opening bracket costs so many steps.
+`[![text [1]](picture)](target)` has three."""
 MAX_PARENTHESES = 3
 """Nesting of parentheses in a link's target."""
 
@@ -71,12 +65,13 @@ def is_parsable(text: str) -> bool:
 
 
 def to_html(text: str) -> str:
-    """Return safe HTML: no raw HTML passes, links only with harmless schemes.
+    """Return safe HTML: without raw HTML, and links only with harmless schemes.
 
-    What the parser would take long for, or drop since it is nested too deeply, is plain text.
+    A text that takes too long to parse, or is nested too deeply, is unformatted.
     """
     tokens = parse(text) if is_parsable(text) else []
-    if not tokens or _is_too_deep(tokens):
+    levels = (each.level for token in tokens for each in (token, *(token.children or ())))
+    if not tokens or any(level >= MAX_LEVEL for level in levels):
         return f"<p>{escapeHtml(text)}</p>".replace("\n", "<br>\n") if text.strip() else ""
     return str(_PARSER.renderer.render(tokens, _PARSER.options, {}))
 
@@ -86,13 +81,8 @@ def inline_text(line: str) -> str:
     return "".join(token.content for token in _COMMONMARK.parseInline(line)[0].children or ())
 
 
-def _is_too_deep(tokens: list[Token]) -> bool:
-    levels = (each.level for token in tokens for each in (token, *(token.children or ())))
-    return any(level >= MAX_LEVEL for level in levels)
-
-
 def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markdown-it calls it so
-    """Read a link that nothing marks as one; markdown-it's own rule is quadratic in its text."""
+    """Read an unmarked link; markdown-it's own rule is quadratic in its text."""
     if state.linkLevel or state.src[state.pos] != ":":
         return False
     scheme = _SCHEME.search(state.src[max(0, state.pos - _LONGEST_SCHEME - 1) : state.pos])
@@ -140,7 +130,7 @@ def _math_block(state: StateBlock, start_line: int, end_line: int, silent: bool)
 
 
 def _trimmed(rest: str) -> str:
-    """Return a link without what belongs to the sentence: punctuation, unmatched brackets."""
+    """Return a link without the sentence's punctuation and unmatched brackets."""
     unmatched = rest.count(")") - rest.count("(")
     end = len(rest)
     while True:
@@ -162,7 +152,7 @@ def _push_link(state: StateInline, url: str) -> None:
 
 
 def _inline(state: StateCore) -> None:
-    """Parse the text of all blocks, within its own depth of brackets."""
+    """Parse the text of all blocks, with another limit of nested brackets."""
     for token in state.tokens:
         if token.type == "inline":
             token.children = token.children or []
@@ -170,10 +160,10 @@ def _inline(state: StateCore) -> None:
 
 
 def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
-    """Read a table, as long as there is room for the cells that its rows lack.
+    """Read a table, unless its rows lack too many cells.
 
-    What comes behind the first one that is too large is text: looking for an end of each again
-    would be quadratic.
+    Tables behind the first one that is too large are text: to look for the end of each would be
+    quadratic.
     """
     is_off = state.env.get("is_tables_off")
     if is_off or not rules_block.table(state, start_line, end_line, silent=True):
@@ -188,7 +178,7 @@ def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bo
 
 
 def _missing(state: StateBlock, start_line: int) -> int:
-    """Return how many cells the rows lack up to the next empty line, at least."""
+    """Return the least number of cells that the rows lack up to the next empty line."""
     signs = _line(state, start_line).count("|")
     missing = 0
     for number in range(start_line + 2, state.lineMax):
@@ -236,12 +226,8 @@ def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
     parser.core.ruler.at("inline", _inline)
     bounded = vars(helpers) | {"parseLinkDestination": _destination}
     parser.helpers = SimpleNamespace(**bounded)  # type: ignore[assignment]
-    parser.block.ruler.before(
-        "table",
-        "math",
-        _math_block,
-        {"alt": ["paragraph", "reference", "blockquote", "list"]},
-    )
+    alt = ["paragraph", "reference", "blockquote", "list"]
+    parser.block.ruler.before("table", "math", _math_block, {"alt": alt})
     parser.inline.ruler.before("escape", "math", _math)
     parser.inline.ruler.after("text", "bare_link", _bare_link)
     parser.inline.ruler.at("link", _closable(rules_inline.link))

@@ -1,4 +1,4 @@
-"""Markdown → styled text: the same for all platforms but for their conventions; pure.
+"""Markdown → styled text, by the conventions of a platform; pure.
 
 A styled text is the plain text of an answer in pieces, each with its styles. List bullets,
 indentation, tables and link targets that cannot be clicked are part of the text.
@@ -17,7 +17,7 @@ from adapters.wire import storable
 
 _RULE = "──────────"
 _LANGUAGE = re.compile(r"[\w+#.-]+")
-# A longer target stands behind its link's text, where it can be cut.
+# A longer target is written behind its link's text, where it can be cut.
 _MAX_TARGET_CHARS = 1500
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _MAX_COLUMN = 40
@@ -51,14 +51,14 @@ class TooDeep(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """How a platform wants its text.
+    """The conventions of a platform.
 
     Attributes:
-        bullet: What stands before the items of a list that is not numbered.
-        linkable: The targets that a link may have, matched as a whole.
-        unlinkable: A text with this in it may not become a link.
-        number_sign: What stands behind the number of an item; None for what was written.
-        table_columns: Wider tables become lists of records; None for as wide as they are.
+        bullet: Begins the items of a list without numbers.
+        linkable: Matches a whole target that a link may have.
+        unlinkable: Matches in texts that may not become a link.
+        number_sign: Follows the number of an item; None for the written one.
+        table_columns: Wider tables become lists of records; None for no limit.
     """
 
     bullet: str
@@ -73,7 +73,7 @@ class StyledText:
     """A whole answer: pieces of text with their marks.
 
     Attributes:
-        block_starts: Where a message may best begin: at top-level blocks that do not follow a
+        block_starts: The best places for a message to begin: top-level blocks that do not follow a
             heading, as ascending indices into the text.
     """
 
@@ -94,7 +94,7 @@ class StyledText:
 
 
 def styled(markdown: str, conventions: Conventions) -> StyledText:
-    """Return the formatted text of an answer; where formatting fails, its plain text, whole."""
+    """Return the formatted text of an answer, or its plain text if formatting fails."""
     markdown = storable(markdown)
     if not is_parsable(markdown):
         return _plain(markdown)
@@ -102,7 +102,7 @@ def styled(markdown: str, conventions: Conventions) -> StyledText:
         written = _TokenWriter(conventions).written(parse(markdown))
     except (TooDeep, RecursionError):
         return _plain(markdown)
-    # Of a link definition nothing is left, and no platform takes an empty message.
+    # A link definition alone becomes an empty text, which no platform accepts.
     return _plain(markdown) if not written.text.strip() else written
 
 
@@ -114,13 +114,13 @@ def _plain(markdown: str) -> StyledText:
 
 @dataclass(slots=True)
 class _Frame:
-    """A block that holds blocks.
+    """A block that contains blocks.
 
     Attributes:
-        indent: Stands before each line inside of it.
-        item: The number of the list's next item, None where bullets are used.
-        item_break: Stands between the items of a list.
-        before: The block that was begun last inside of it.
+        indent: Begins each line inside of it.
+        item: The number of the list's next item; None for bullets.
+        item_break: Separates the items of a list.
+        before: The latest block inside of it.
     """
 
     marks: Styles = NO_STYLES
@@ -167,7 +167,7 @@ class _TokenWriter:
         return self._out
 
     def _begin(self, token: Token) -> _Frame:
-        """Write what stands between a block and the one before it."""
+        """Write the break between a block and the one before it."""
         if token.level >= MAX_LEVEL:
             raise TooDeep
         frame, out = self._frames[-1], self._out
@@ -278,7 +278,7 @@ class _TokenWriter:
 
 
 class Inlines:
-    """Writes the text of one block; without conventions no link is marked as one."""
+    """Writes the text of one block; without conventions it contains no links."""
 
     def __init__(self, out: StyledText, indent: str, conventions: Conventions | None) -> None:
         self._out = out
@@ -286,11 +286,7 @@ class Inlines:
         self._conventions = conventions
 
     def write(self, tokens: Sequence[Token], marks: Styles) -> None:
-        """Write inline tokens, inside of what `marks` says.
-
-        Raises:
-            TooDeep: Emphasis is nested as no person writes it.
-        """
+        """Write inline tokens with these marks around them; raises TooDeep."""
         outer: list[Styles] = []
         position = 0
         while position < len(tokens):
@@ -316,20 +312,20 @@ class Inlines:
         if token.type == "code_inline":
             self._out.write(token.content, marks | {CODE})
         elif token.type == "image":
-            # No platform shows a picture inside of a text: it is a link to it.
+            # No platform shows a picture inside of a text: it becomes a link.
             self._link(token, token.children or [], marks)
         else:
             self._out.write("\n", marks)
             write_indent(self._out, self._indent, marks)
 
     def _link(self, token: Token, inside: Sequence[Token], marks: Styles) -> None:
-        """Write a link; a target that the platform would not take stands behind its text."""
+        """Write a link; a target that the platform would not accept is behind its text."""
         target = str(token.attrs.get("href") or token.attrs.get("src") or "")
         label = _label(inside)
         # `https://…` or `<https://…>`: the parser marks what is its own text.
         if token.info == "auto":
             self._target(label, marks)
-        # A link inside of a link's text: no platform has two targets for one place.
+        # Inside of a link's text no platform allows another link.
         elif _has_link(marks) or not target or label in {target, target.removeprefix("mailto:")}:
             self.write(inside, marks)
         elif not label.strip():
@@ -355,7 +351,7 @@ class Inlines:
 
 
 def cell(tokens: Sequence[Token]) -> str:
-    """Return a table cell as one plain line; code cannot hold links, so targets are spelt out."""
+    """Return a table cell as one plain line, with link targets: code cannot contain links."""
     out = StyledText()
     Inlines(out, "", None).write(tokens, NO_STYLES)
     return out.text.replace("\n", " ")
@@ -373,12 +369,12 @@ def aligned(rows: list[list[str]]) -> str:
 
 
 def write_indent(out: StyledText, indent: str, marks: Styles) -> None:
-    """Write what stands before a line inside of a list or an inner quote."""
+    """Write the beginning of a line inside of a list or an inner quote."""
     out.write(indent, marks if ">" in indent else marks | {INDENT})
 
 
 def _is_loose(tokens: Sequence[Token], index: int) -> bool:
-    """Whether blank lines stand between the items of the list that begins at `index`."""
+    """Whether blank lines separate the items of the list that begins at `index`."""
     level = tokens[index].level
     for place in range(index + 1, len(tokens)):
         token = tokens[place]
@@ -391,7 +387,7 @@ def _is_loose(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _link_end(tokens: Sequence[Token], position: int) -> int:
-    """Return where a link ends; there may be another one inside of its text."""
+    """Return the end of a link, whose text may contain another one."""
     depth = 1
     while True:
         kind = tokens[position].type
@@ -418,7 +414,7 @@ def _width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        # Han, kana and emojis fill two columns of a fixed-width font, an accent that is added none.
+        # Han, kana and emojis fill two columns of a fixed-width font, a combining accent none.
         0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in {"W", "F"})
         for char in text
     )
