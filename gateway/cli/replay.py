@@ -19,9 +19,8 @@ from agent.plugins.loading import PLUGINS
 from agent.settings import AuxiliarySettings
 from gateway.cli.common import loaded, out
 from gateway.errors import SettingsError
-from gateway.replay.player import facts_in, playing
+from gateway.replay.player import Replayed, facts_in, playing, show
 from gateway.replay.recordings import BadRecording, Recording, load_recordings
-from gateway.replay.report import Replayed, show
 from gateway.settings.tree import BudgetSettings, Settings
 
 replay_app = typer.Typer(add_completion=False)

@@ -1,12 +1,16 @@
-"""The newest lines of the log, for the console: kept in memory, and looked for in the log file.
+"""Who hears what is logged, and the newest lines of the log.
 
-What is kept is what the outputs get: a line that is made, redacted and bounded already. It is there
-also where no log file is written (`logging.file: false`).
+A listener hears an event before its line is made, even if `logging.level` leaves the line out; of
+`debug` events it hears those that are logged. It is called where the event happens, often on the
+path of a message: it takes note, returns at once, and neither raises nor logs.
+
+The newest lines are kept in memory as the outputs get them, redacted and bounded, even if no log
+file is written (`logging.file: false`); older ones are looked for in the log file.
 """
 
 import threading
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -15,6 +19,73 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
+import structlog
+from structlog.typing import EventDict
+
+Listener = Callable[[Mapping[str, Any]], None]
+"""Takes the fields of a line: `event`, `level`, what was bound, and its own."""
+End = Callable[[], None]
+"""Ends what was begun."""
+
+EVERYTHING = ""
+"""Instead of a name: any event."""
+
+
+class Taps:
+    """The listeners of this process, as structlog's configuration is the process's."""
+
+    def __init__(self) -> None:
+        self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
+
+    def listen(self, names: Iterable[str], listener: Listener) -> End:
+        """Have a listener hear the events of these names; returns a function that ends it.
+
+        Args:
+            names: Of events, or `EVERYTHING`.
+        """
+        heard = tuple(dict.fromkeys(names))
+        for name in heard:
+            self._listeners[name].append(listener)
+
+        def end() -> None:
+            for name in heard:
+                self._listeners[name].remove(listener)
+
+        return end
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Tell who listens to it of an event."""
+        for name in (event["event"], EVERYTHING):
+            for listener in self._listeners.get(name, ()):
+                listener(event)
+
+
+TAPS = Taps()
+
+
+class Tapped:
+    """A processor of structlog: tells who listens, then drops what is below a level."""
+
+    def __init__(self, level: int, taps: Taps = TAPS) -> None:
+        self._taps = taps
+        self.write_from(level)
+
+    def write_from(self, level: int) -> None:
+        """Have events of this level and above be written, from now on."""
+        numbers = structlog.processors.NAME_TO_LEVEL
+        self._written = frozenset(name for name, number in numbers.items() if number >= level)
+
+    def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
+        """Pass an event on.
+
+        Raises:
+            DropEvent: It is below the level that is written.
+        """
+        self._taps.tell(event)
+        if event["level"] not in self._written:
+            raise structlog.DropEvent
+        return event
+
 
 MOST_LINES = 5_000
 MOST_BYTES = 2_000_000

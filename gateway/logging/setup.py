@@ -32,8 +32,7 @@ from agent import spans
 from agent.processes.descriptors import RESERVE
 from agent.safety.redaction import Redactor, printable
 from gateway.errors import SettingsError
-from gateway.logging.recent import RECENT
-from gateway.logging.taps import End, Tapped
+from gateway.logging.recent import RECENT, End, Tapped
 from gateway.settings.loading import secret_values
 from gateway.settings.references import references_in
 from gateway.settings.tree import LoggingSettings, Settings
@@ -338,7 +337,7 @@ def _with_span(_: Any, __: str, event: EventDict) -> EventDict:
 
 
 def _wrapper(level: int) -> Any:
-    # Listeners hear what is no line (gateway/logging/taps.py).
+    # Listeners hear what is no line (gateway/logging/recent.py).
     return structlog.make_filtering_bound_logger(min(level, logging.INFO))
 
 

@@ -31,7 +31,7 @@ from adapters.web.proxies import connection_of, forwarding_header, over_unix_soc
 from agent import spans
 from agent.network import UnusableEnvironment
 from agent.spans import Span
-from gateway.logging.taps import TAPS
+from gateway.logging.recent import TAPS
 from gateway.metrics.series import Counts, Vocabulary
 from gateway.metrics.state import LoopLag, Sample, State
 from gateway.reload.reloading import Reloading

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from agent.models import observed
 from agent.spans import Span
 from agent.tools.execute import TOOL_NAME
-from gateway.logging.taps import EVERYTHING
+from gateway.logging.recent import EVERYTHING
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 """Upper bounds of the buckets of each histogram."""

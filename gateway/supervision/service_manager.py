@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from gateway.errors import StorageError
-from gateway.logging.taps import TAPS
+from gateway.logging.recent import TAPS
 from gateway.replicas.replica import Replica
 from gateway.storage.database import Database
 from gateway.storage.queue import leases

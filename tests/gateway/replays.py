@@ -5,8 +5,8 @@ from typing import Any
 from agent.models.catalog import ModelFacts
 from agent.money.cache_simulator import Tally
 from agent.usage import Prices, Usage
-from gateway.replay.recorded_model import Bill
-from gateway.replay.report import Replayed
+from gateway.replay.player import Replayed
+from gateway.replay.recordings import Bill
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Figures

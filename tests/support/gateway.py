@@ -31,7 +31,7 @@ from agent.turn.state import Agent, CallRules
 from gateway import app
 from gateway.app import Gateway, assembled, parts_of
 from gateway.errors import StorageUnavailable
-from gateway.logging.taps import TAPS
+from gateway.logging.recent import TAPS
 from gateway.reload.reloading import AgentOrigin
 from gateway.settings.tree import Settings
 from gateway.storage import schema

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from agent import spans
 from gateway.errors import StorageUnavailable
-from gateway.logging.taps import TAPS
+from gateway.logging.recent import TAPS
 from gateway.metrics.instruments import known_labels, seed_of
 from gateway.metrics.series import Vocabulary
 from gateway.settings.loading import load_settings

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agent.models import observed
 from agent.spans import Span
-from gateway.logging.taps import EVERYTHING
+from gateway.logging.recent import EVERYTHING
 from gateway.metrics.series import EVENTS, MOST_VALUES, NONE, OTHER, SPANS, Counts, Vocabulary
 
 KNOWN = {"platform": ["telegram", "web"], "account": ["default"], "model": ["m"], "tool": ["look"]}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.logging.taps import TAPS
+from gateway.logging.recent import TAPS
 from gateway.supervision.service_manager import Manager, Pulse, ServiceManager, service_manager
 from tests.support.gateway import running
 from tests.support.thorough import WAIT_S

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agent.models.catalog import ModelFacts
-from gateway.replay.report import MOST_SHOWN, Replayed, prices_text, show
+from gateway.replay.player import MOST_SHOWN, Replayed, prices_text, show
 from tests.gateway.replays import FACTS, bill, compaction, replayed
 
 UNPRICED = replace(FACTS, prices=None)
