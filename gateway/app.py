@@ -90,13 +90,13 @@ from gateway.wiring import (
     build_memory_reader,
     build_mind,
     build_rules,
+    build_writers,
     caching_text,
     learn_windows,
     load_adapters,
     models_of,
     open_tools,
     registered,
-    with_told_windows,
 )
 
 log = structlog.get_logger()
@@ -189,13 +189,13 @@ async def run(
     """
     _prepare_process()
     stop, force = _stops_at_signals(journal)
-    line = build_line(settings)
+    line, writers = build_line(settings), build_writers(settings)
     refuse_unpriced(settings.budget, models_of(line))
     async with AsyncExitStack() as held:
-        await held.enter_async_context(_closed_if_it_fails(models_of(line)))
-        checked, (told, others), _, _ = await asyncio.gather(
+        await held.enter_async_context(_closed_if_it_fails(models_of([*line, *writers])))
+        checked, others, _, _ = await asyncio.gather(
             learn_windows(line),
-            with_told_windows(settings),
+            learn_windows(writers),
             # While the providers take their time to answer.
             asyncio.to_thread(load_adapters, settings),
             load_beside(models_of(line)[0].name),
@@ -209,9 +209,10 @@ async def run(
         foreign = await held.enter_async_context(open_tools(settings, record))
         agent = build_agent(settings, line, plugins, foreign)
         start_checks.note(agent.recovery.rests, checked)
-        accounts, origin = build_accounts(settings), AgentOrigin(plugins, foreign, line, source)
+        origin = AgentOrigin(plugins, foreign, line, writers, source)
+        accounts = build_accounts(settings)
         gateway = await held.enter_async_context(
-            assembled(told, database, agent, accounts, origin, death=journal.owed)
+            assembled(settings, database, agent, accounts, origin, death=journal.owed)
         )
         # The turns that the last death interrupted are charged with it by now, once.
         journal.settled()
@@ -440,7 +441,7 @@ async def assembled(
     """
     origin = origin or AgentOrigin()
     access, wakeups, traffic = Access(settings.access, settings.web), Wakeups(), Traffic()
-    mind = build_mind(settings, agent, database, origin.plugins)
+    mind = build_mind(settings, agent, database, origin.plugins, origin.writers)
     receiving = AccountLeases(is_alone=database.server is None)
     rules = build_rules(settings, access, mind)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)

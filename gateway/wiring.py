@@ -250,9 +250,19 @@ def _has_any(shelf: SkillShelf) -> bool:
         return False
 
 
-def build_context(settings: Settings, agent: Agent) -> ContextParts:
-    """Return what keeps views within the window: limits, the chosen engine, the summary models."""
+def build_context(
+    settings: Settings, agent: Agent, writers: Sequence[Configured] | None = None
+) -> ContextParts:
+    """Return what keeps views within the window: limits, the chosen engine, the summary models.
+
+    Args:
+        writers: Of `build_writers`; None to build them.
+
+    Raises:
+        SettingsError: As for `build_writers`.
+    """
     compression, model = settings.compression, agent.models[0]
+    writers = build_writers(settings) if writers is None else writers
     return ContextParts(
         enabled=compression.enabled,
         limits=Limits(
@@ -262,7 +272,7 @@ def build_context(settings: Settings, agent: Agent) -> ContextParts:
             protect_last_n=compression.protect_last_n,
         ),
         make_engine=choose_engine(settings),
-        summariser=build_summariser(settings, agent),
+        summariser=build_summariser(settings, agent, writers),
     )
 
 
@@ -286,40 +296,16 @@ def _auxiliaries(settings: Settings, block: AuxiliaryModelSettings, name: str) -
     return [_configured(name, _auxiliary(block, settings))] if block.is_set else []
 
 
-async def with_told_windows(settings: Settings) -> tuple[Settings, list[Checked]]:
-    """Ask the providers of the models that only write summaries; see `learn_windows`.
-
-    Returns:
-        The settings with the windows that were told, and which keys are taken.
-
-    Raises:
-        SettingsError: As for `build_writers`.
-    """
-    line = build_writers(settings)
-    try:
-        findings = await learn_windows(line)
-    finally:
-        for model in models_of(line):
-            await model.close()
-    found = {each.place: each.models[0].context_length for each in line}
-    block, name = settings.auxiliary.compression, "auxiliary.compression"
-    told = {"context_length": found.get(name, block.context_length)}
-    own = settings.auxiliary.model_copy(update={"compression": block.model_copy(update=told)})
-    return settings.model_copy(update={"auxiliary": own}), findings
-
-
-def build_summariser(settings: Settings, agent: Agent) -> Summariser | None:
+def build_summariser(
+    settings: Settings, agent: Agent, writers: Sequence[Configured]
+) -> Summariser | None:
     """Return who writes summaries: the auxiliary model first, then those that answer.
 
     Returns:
-        None where all only play a part (offline, replay): the extractor is used alone.
-
-    Raises:
-        SettingsError: The auxiliary model lacks its key.
+        None if all only play a part (offline, replay): the extractor is used alone.
     """
-    writers = models_of(build_writers(settings))
-    models = [*writers, *(model for model in agent.models if model.provider not in INSIDE)]
-    if not models:
+    answering = (model for model in agent.models if model.provider not in INSIDE)
+    if not (models := [*models_of(writers), *answering]):
         return None
     redact = redactor_of(settings).text
     return Summariser(models, SIDE_TASK_S, redact, rests=agent.recovery.rests)
@@ -422,12 +408,14 @@ def build_mind(
     agent: Agent,
     database: Database,
     plugins: Plugins,
+    writers: Sequence[Configured] | None = None,
     before: Mind | None = None,
 ) -> Mind:
     """Return the mind of these settings.
 
     Args:
         agent: The models and the enabled tools (`gateway.wiring.build_agent`).
+        writers: Models that only write summaries; None to build them.
         database: The pictures among its files can be shown to models.
         before: What the gateway has gone by until now; None at its start.
 
@@ -435,7 +423,7 @@ def build_mind(
         SettingsError: There is a budget, and a model whose price is not known; at the start also: a
             model that reads for the memory lacks its key.
     """
-    context = build_context(settings, agent)
+    context = build_context(settings, agent, writers)
     if before is not None:
         context = replace(context, views=before.context.views)
     agent = with_pictures_of(database, with_engine_tools(agent, context))

@@ -60,9 +60,9 @@ from gateway.wiring import (
     build_line,
     build_mind,
     build_rules,
+    build_writers,
     learn_windows,
     models_of,
-    with_told_windows,
 )
 
 log = structlog.get_logger()
@@ -130,12 +130,14 @@ class AgentOrigin:
     """What the agent is made of beside the settings, and where those are read again.
 
     Attributes:
+        writers: Models that only write summaries; None: they are built of the settings.
         source: None where settings stay as they are.
     """
 
     plugins: Plugins = NO_PLUGINS
     foreign: ServedTools = NO_SERVERS
     line: Sequence[Configured] = ()
+    writers: Sequence[Configured] | None = None
     source: Source | None = None
 
     @property
@@ -346,7 +348,7 @@ class Reloading:
         Models that did not change stay the same objects.
         """
         origin, plain, before = self._origin, source.loaded.settings, self.mind.agent
-        line, findings = origin.line, list[Checked]()
+        line, writers, findings = origin.line, origin.writers, list[Checked]()
 
         def differ(*names: str) -> bool:
             return any(getattr(plain, name) != getattr(new, name) for name in names)
@@ -355,16 +357,15 @@ class Reloading:
             line = build_line(new)
             refuse_unpriced(new.budget, models_of(line))
             findings += await learn_windows(line)
-        told = new.model_copy(update={"auxiliary": self.settings.auxiliary})
-        if differ("model", "auxiliary"):
-            told, more = await with_told_windows(new)
-            findings += more
+        if writers is None or differ("model", "auxiliary"):
+            writers = build_writers(new)
+            findings += await learn_windows(writers)
         agent = build_agent(new, line, origin.plugins, foreign)
         # What was a secret stays one: people may have seen it in an old message.
         agent.calls.redactor.learn(secret_values(self.settings))
         recovery = replace(agent.recovery, rests=before.recovery.rests)
-        await self._go_by(told, replace(agent, recovery=recovery), line)
-        origin.foreign = foreign
+        await self._go_by(new, replace(agent, recovery=recovery), line, writers)
+        origin.foreign, origin.line, origin.writers = foreign, line, writers
         return tuple(findings)
 
     async def _offered(self) -> ServedTools:
@@ -378,14 +379,16 @@ class Reloading:
         await self.parts.intake.show_tools(held)
         return origin.foreign.agreeing(await self.parts.shared.database.read(mcp.agreed))
 
-    async def _go_by(self, new: Settings, agent: Agent, line: Sequence[Configured]) -> None:
-        """Make what turns go by, and have all parts go by it at once."""
+    async def _go_by(
+        self, new: Settings, agent: Agent, line: Sequence[Configured], writers: Sequence[Configured]
+    ) -> None:
+        """Make what turns use, and have all parts use it at once."""
         shared = self.parts.shared
         try:
-            mind = build_mind(new, agent, shared.database, shared.plugins, self.mind)
+            mind = build_mind(new, agent, shared.database, shared.plugins, writers, self.mind)
         except BaseException:
             # It is tried again every few seconds where the database is down.
-            for model in models_of(line):
+            for model in models_of([*line, *writers]):
                 if model not in self.mind.models:
                     await _close(model)
             raise
@@ -394,7 +397,6 @@ class Reloading:
         self._take(new, mind, kit)
         self._former += [model for model in self.mind.models if model not in mind.models]
         self.settings, self.mind = new, mind
-        self._origin.line = line
 
     def _take(self, new: Settings, mind: Mind, kit: TurnKit) -> None:
         """Have each part go by its settings."""

@@ -140,7 +140,7 @@ def test_the_summary_model_has_keys_and_a_window_of_its_own(tmp_path: Path) -> N
     line = build_writers(settings)
     assert [each.place for each in line] == ["auxiliary.compression"]
     assert [model.context_length for model in line[0].models] == [8_192, 8_192]
-    summariser = build_summariser(settings, made(settings))
+    summariser = build_summariser(settings, made(settings), line)
     assert summariser is not None
     names = [model.name for model in summariser.models]
     assert names == ["tiny", "tiny", "big"]

@@ -32,9 +32,9 @@ from gateway.wiring import (
     build_accounts,
     build_agent,
     build_line,
+    build_writers,
     learn_windows,
     models_of,
-    with_told_windows,
 )
 from tests.support.process import free_port
 from tests.support.thorough import amount
@@ -299,14 +299,16 @@ async def started(home: Path, tree: dict[str, Any], database: Path) -> AsyncIter
     def again(known: Known) -> Loaded:
         return load_settings(environ={"PARLEY_HOME": str(home)}, known=known)
 
-    settings, line = loaded.settings, build_line(loaded.settings)
-    await learn_windows(line)
-    told, _ = await with_told_windows(settings)
-    origin = AgentOrigin(line=line, source=Source(loaded, again))
+    settings = loaded.settings
+    line, writers = build_line(settings), build_writers(settings)
+    await learn_windows([*line, *writers])
+    origin = AgentOrigin(line=line, writers=writers, source=Source(loaded, again))
     agent = build_agent(settings, line)
     async with open_database(database) as opened:
         try:
-            async with assembled(told, opened, agent, build_accounts(settings), origin) as gateway:
+            async with assembled(
+                settings, opened, agent, build_accounts(settings), origin
+            ) as gateway:
                 yield gateway
         finally:
             for model in models_of(line):
