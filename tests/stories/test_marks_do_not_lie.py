@@ -216,10 +216,10 @@ _HELD_BY_ALL = (Settings, ModuleType, Gateway, Source, AgentOrigin, Reloading, R
 
 def parts_of(gateway: Gateway) -> dict[str, str]:
     """Return all that the parts of a gateway hold, by the way there."""
-    if gateway.platforms.alerts is not None:
-        # As each look begins.
-        gateway.platforms.alerts.telling()
+    alerts = gateway.platforms.alerts
     roots = {
+        # Made at each look.
+        "telling": None if alerts is None else alerts.telling(),
         "intake": gateway.intake,
         "worker": gateway.worker,
         "delivery": gateway.delivery,

@@ -386,7 +386,7 @@ async def test_models_that_are_not_gone_by_are_closed(
         models = (*chat.agent.models, Fresh([], name="fresh"))
         line = [Configured(chat.gateway.settings.model, models)]
         with pytest.raises(StorageUnavailable):
-            await chat.gateway.reloading._go_by(chat.gateway.settings, chat.agent, line)
+            await chat.gateway.reloading._go_by(chat.gateway.settings, chat.agent, line, [])
         assert closed == ["fresh"]
 
 
