@@ -26,7 +26,7 @@ from agent.settings import ModelSettings
 from agent.usage import Usage
 from gateway.errors import StorageError
 from gateway.storage.database import Database
-from gateway.storage.reports import health, ledger
+from gateway.storage.reports import health, spending
 from gateway.storage.search import index, query
 from gateway.storage.search.query import SearchLimits
 
@@ -134,7 +134,7 @@ class Embedder:
         cost = tokens * price / 1e6 if tokens and price is not None else None
         usage = Usage(input_tokens=tokens) if tokens else None
         call = ModelCall("embeddings", self._name, usage, cost, purpose="embedding")
-        await self._database.write(ledger.book, conversation, None, "", [call])
+        await self._database.write(spending.book, conversation, None, "", [call])
         return _vectors_in(said, len(texts), self._dimensions)
 
 

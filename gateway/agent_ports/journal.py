@@ -40,7 +40,7 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.transcript import END
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from gateway.storage.search import query
 from gateway.storage.search.query import SearchLimits
 
@@ -165,7 +165,7 @@ class Journal:
         if calls:
             turn = self.turn
             conversation = turn.lease.conversation
-            await self.database.write(ledger.book, conversation, turn.id, turn.sender, calls)
+            await self.database.write(spending.book, conversation, turn.id, turn.sender, calls)
 
     def begin_call(self, call: ModelCall | None) -> None:
         """Take note of a call, or that it is over."""

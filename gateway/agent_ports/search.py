@@ -25,9 +25,8 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
 from gateway.storage.search import index
 from gateway.storage.search import query as search
-from gateway.storage.search.index import Unindexed
+from gateway.storage.search.index import VERSION, Unindexed
 from gateway.storage.search.query import Scope, SearchLimits
-from gateway.storage.search.terms import VERSION
 
 log = structlog.get_logger()
 

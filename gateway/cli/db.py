@@ -159,6 +159,9 @@ def search_reindex(context: typer.Context) -> None:
     say(f"{fed} messages were read again")
 
 
+SAID = ("conversation", "by", "address", "subject", "detail")
+
+
 @audit_app.command("export")
 def audit_export(
     context: typer.Context,
@@ -170,8 +173,7 @@ def audit_export(
     with opened(settings_of(context)) as conn:
         rows = (
             {"seq": row.seq, "at": iso_time(row.at), "kind": row.kind}
-            | {"conversation": row.conversation}
-            | row.text()
+            | {name: getattr(row, name) for name in (SAID[:1] if row.erased else SAID)}
             for row in audit_log.records(conn)
         )
         if file is None:

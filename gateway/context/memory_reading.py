@@ -34,7 +34,7 @@ from gateway.storage.people import notebook
 from gateway.storage.people.notebook import FoundWords, Note
 from gateway.storage.queue import outbox
 from gateway.storage.queue.inbox import InboxEntry
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 
 log = structlog.get_logger()
 
@@ -296,7 +296,7 @@ class MemoryReader:
         while self.unbooked:
             conversation, sender, calls = self.unbooked[0]
             try:
-                await self.database.write(ledger.book, conversation, None, sender, calls)
+                await self.database.write(spending.book, conversation, None, sender, calls)
             except (asyncio.CancelledError, CommitUnknown):
                 # It is on record, or may be: booked once more it would count twice.
                 del self.unbooked[0]

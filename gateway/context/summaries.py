@@ -26,7 +26,7 @@ from gateway.errors import StorageError
 from gateway.storage.conversation import compactions, conversations, sessions, transcript
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.database import Database
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 
 log = structlog.get_logger()
 
@@ -235,7 +235,7 @@ class Preparations:
         """
         conversation = session.conversation
         if summary is None:
-            await self._database.write(ledger.book, conversation, None, sender, spent)
+            await self._database.write(spending.book, conversation, None, sender, spent)
             return False
         return await self._database.write(
             compactions.put_candidate, session.id, conversation, summary, spent, sender

@@ -246,9 +246,9 @@ async def _forget_in_steps(database: Database, target: str, by: str) -> int:
 async def tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
     """Tell all replicas within a second or two; on SQLite there are none."""
     if database.server is not None:
-        from gateway.storage import sharing  # noqa: PLC0415
+        from gateway.storage.queue import replicas  # noqa: PLC0415
 
-        await database.write(sharing.announce, kind)
+        await database.write(replicas.announce, kind)
 
 
 async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:

@@ -29,7 +29,7 @@ from gateway.pipeline.preview import TurnChat
 from gateway.storage.conversation import questions, transcript, turn_journal
 from gateway.storage.conversation.turn_journal import Totals, TurnEnd
 from gateway.storage.conversation.turns import MOST_BLAMED, Turn
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 
 log = structlog.get_logger()
 
@@ -239,7 +239,7 @@ class TurnRunner:
         model, place = known[choice][0], chat.turn.lease.conversation
         failure = agent.recovery.rests.newest.get(model.label)
         since = await self.parts.shared.database.read(
-            ledger.chosen_or_answered, place, model.provider, model.name
+            spending.chosen_or_answered, place, model.provider, model.name
         )
         await chat.tell_of_fallback(notices.fallback_text(choice, others[0], failure), since)
 

@@ -1,6 +1,6 @@
 """What this replica and the others tell each other; only where the database is PostgreSQL.
 
-All of it is rows (gateway/storage/sharing.py), which each replica looks at again and again
+All of it is rows (gateway/storage/queue/replicas.py), which each replica looks at again and again
 (decision 270): which of the conversations that it works on were stopped, what has changed in chats
 of the built-in platform that somebody looks at here, and news that all must hear. How far answers
 have grown that are made here is stored where somebody looks at them elsewhere. For all else the
@@ -26,9 +26,9 @@ from gateway.errors import StorageError
 from gateway.replicas.replica import Replica
 from gateway.session_keys import address_key
 from gateway.signals import Hint, Stops
-from gateway.storage import sharing
 from gateway.storage.database import Database
-from gateway.storage.sharing import STALE_S, WATCH_S, NewsKind, SharedChat
+from gateway.storage.queue import replicas
+from gateway.storage.queue.replicas import STALE_S, WATCH_S, NewsKind, SharedChat
 
 log = structlog.get_logger()
 
@@ -206,11 +206,11 @@ class OtherReplicas:
         """Have the others know which chats are looked at here."""
         me, watched = self._replica.id, self._chats.watched
         if gone := [key for key in self._noted if key not in watched]:
-            await self._database.write(sharing.unwatch, me, gone)
+            await self._database.write(replicas.unwatch, me, gone)
         is_due = time.monotonic() - self._noted_at >= WATCH_S / 3 or self._noted_as != me
         fresh = watched if is_due else [key for key in watched if key not in self._noted]
         if fresh:
-            await self._database.write(sharing.watch, me, fresh)
+            await self._database.write(replicas.watch, me, fresh)
         self._noted = watched
         if is_due:
             self._noted_at, self._noted_as = time.monotonic(), me
@@ -218,16 +218,16 @@ class OtherReplicas:
     async def _store_growing(self) -> None:
         """Store how far answers have grown that others look at, and take away those that ended."""
         if ended := self._chats.ended_here:
-            await self._database.write(sharing.end_previews, ended)
+            await self._database.write(replicas.end_previews, ended)
             self._chats.taken_away(ended)
         if self._is_watched and (growing := self._chats.unstored):
-            stored = await self._database.write(sharing.show, self._replica.id, growing)
+            stored = await self._database.write(replicas.show, self._replica.id, growing)
             self._chats.stored(growing, stored)
 
     async def _look(self) -> None:
         """Look at the rows of all that matters here."""
         keys = self._chats.watched
-        look, me = sharing.look, self._replica.id
+        look, me = replicas.look, self._replica.id
         found = await self._database.read(look, keys, set(self._stops.running()), me)
         for conversation_id, upto_seq in found.stops:
             self._stops.stop(conversation_id, upto_seq)

@@ -6,7 +6,7 @@ while it lives; then it goes on under a new id. So an id is asked for each time 
 
 There one replica receives for an account of a platform, where only one may: `AccountLeases` decides
 from what it sees each time that it looks around. The rows are the truth
-(gateway/storage/queue/adapter_leases.py): whoever believes to hold a lease that has gone to another
+(gateway/storage/queue/replicas.py): whoever believes to hold a lease that has gone to another
 one stores nothing of what it receives. Receivers spread over the replicas: one with less than its
 part takes what is free at once, another one waits for `PATIENCE_S`; who has more than its part
 gives one back now and then.

@@ -30,7 +30,7 @@ from gateway.errors import StorageError
 from gateway.replicas.replica import BEATS, AccountLeases, Drop, Replica, tell_of
 from gateway.storage.database import Database, DatabaseServer
 from gateway.storage.presence import Presence
-from gateway.storage.queue import adapter_leases, leases, replicas
+from gateway.storage.queue import leases, replicas
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import Receiving
 from gateway.storage.queue.replicas import Surroundings
@@ -210,12 +210,12 @@ class SharedReplica(Replica):
         """Take the accounts that are free, and give back what is too much."""
         accounts = self.accounts
         if missing := [each for each in accounts.wanted if each not in self._offered]:
-            await self._presence.run(adapter_leases.offer, missing)
+            await self._presence.run(replicas.offer, missing)
             self._offered.update(missing)
             self._wake.set()
         accounts.note(found.receivers)
         for of in accounts.to_take(found.living):
-            epoch = await self._presence.run(adapter_leases.take, self.id, of)
+            epoch = await self._presence.run(replicas.take, self.id, of)
             if epoch is not None:
                 accounts.take(of, epoch)
                 platform, account, shard = of
@@ -223,7 +223,7 @@ class SharedReplica(Replica):
         for of in accounts.to_give_back(found.living):
             # First here: what comes in meanwhile is not stored, and comes again to the other one.
             accounts.want(of).lose()
-            await self._presence.run(adapter_leases.give_back, self.id, of)
+            await self._presence.run(replicas.give_back, self.id, of)
             platform, account, shard = of
             log.info("account_given_back", platform=platform, account=account, shard=shard)
 

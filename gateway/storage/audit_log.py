@@ -1,7 +1,7 @@
 """The audit log: who decided what, in rows that are only added.
 
-Rows hold ids, names and digests, never the words of a message or the arguments of a call. What
-a row says is erased with its conversation; rows of an age are deleted (retention.py).
+Rows hold ids, names and digests, never the words of a message or the arguments of a call. The text
+of a row is erased with its conversation; old rows are deleted (retention.py).
 """
 
 import re
@@ -57,15 +57,16 @@ _READ_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Something to be put on record.
+    """Something that was put on record, or is to be.
 
     Attributes:
-        kind: What happened.
         by: Who did it: "platform:sender id", "command line", "web:name"; "" for Parley itself.
-        address: From which network address; "" where there is none.
+        address: The network address, if any.
         subject: Whom or what it was about, in a few words.
         detail: More of it, for programs; no words of people, no secrets.
-        conversation: Where; its text goes when that conversation is forgotten.
+        conversation: The text is erased with it.
+        at: Seconds since the epoch; set when it is stored, as `seq` is.
+        erased: Whether the text is gone.
     """
 
     kind: AuditKind
@@ -74,27 +75,9 @@ class AuditEntry:
     subject: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
     conversation: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """One row as it is stored.
-
-    `said`: JSON of `by`, `address`, `subject` and `detail`; None if it was erased.
-    """
-
-    seq: int
-    at: float
-    kind: str
-    conversation: int | None
-    said: str | None
-
-    def text(self) -> dict[str, Any]:
-        """Return what the row says; nothing where that was erased."""
-        if self.said is None:
-            return {}
-        names = ("by", "address", "subject", "detail")
-        return dict(zip(names, orjson.loads(self.said), strict=True))
+    seq: int = 0
+    at: float = 0.0
+    erased: bool = False
 
 
 def append(conn: Connection, entry: AuditEntry) -> None:
@@ -107,7 +90,7 @@ def append(conn: Connection, entry: AuditEntry) -> None:
 
 
 def forget(conn: Connection, conversation_id: int, by: str) -> None:
-    """Empty what is said of a conversation and its delegated children, and put that on record."""
+    """Erase the text about a conversation and its delegated children, and record that."""
     its, last = {conversation_id}, [conversation_id]
     while last:
         last = [child for each in last for child in conn.scalars(conversations.children_of(each))]
@@ -118,13 +101,13 @@ def forget(conn: Connection, conversation_id: int, by: str) -> None:
 
 
 def note_settings(conn: Connection, now: Mapping[str, str]) -> None:
-    """Enter the settings where any is not as at the last start.
+    """Enter the settings if they differ from those of the last start.
 
-    The row has all of them: the next start is compared with it. A fingerprint made with another
-    key, or without one, does not show whether a secret changed.
+    The row has all of them, to be compared at the next start. A fingerprint made with another key,
+    or without one, does not show whether a secret changed.
     """
     last = newest(conn, SETTINGS)
-    before: dict[str, str] = {} if last is None else last.text()["detail"]["settings"]
+    before: dict[str, str] = {} if last is None else last.detail["settings"]
     if before == now:
         return
     names = sorted(key for key in {*before, *now} if _differ(before.get(key), now.get(key)))
@@ -144,23 +127,18 @@ def _keys_in(value: str) -> set[str]:
     return {found[1] for found in _FINGERPRINT.finditer(value)}
 
 
-def newest(conn: Connection, kind: AuditKind) -> AuditRecord | None:
-    """Return the newest row of a kind."""
+def newest(conn: Connection, kind: AuditKind) -> AuditEntry | None:
+    """The newest row of a kind."""
     of_kind = select(audit_rows).where(audit_rows.c.kind == kind)
     row = conn.execute(of_kind.order_by(audit_rows.c.id.desc()).limit(1)).one_or_none()
     return None if row is None else _record(row)
 
 
 def listed(
-    conn: Connection, limit: int, *, since: float = 0.0, kind: str = "", after: int | None = None
-) -> list[AuditRecord]:
-    """Return rows, the newest first; raises `NotFound` if there is no row `after`.
-
-    Args:
-        since: Only from then on; seconds since the epoch.
-        after: Only what stands behind this row of the list.
-    """
-    query = select(audit_rows).where(audit_rows.c.at >= since)
+    conn: Connection, limit: int, *, kind: str = "", after: int | None = None
+) -> list[AuditEntry]:
+    """Rows, newest first, after the row `after`; raises `NotFound` if that does not exist."""
+    query = select(audit_rows)
     if kind:
         query = query.where(audit_rows.c.kind == kind)
     if after is not None:
@@ -170,11 +148,13 @@ def listed(
     return [_record(row) for row in rows]
 
 
-def records(conn: Connection) -> Iterator[AuditRecord]:
+def records(conn: Connection) -> Iterator[AuditEntry]:
     """Yield all rows in order."""
     query = select(audit_rows).order_by(audit_rows.c.id)
     yield from map(_record, conn.execute(query.execution_options(yield_per=_READ_ROWS)))
 
 
-def _record(row: Any) -> AuditRecord:
-    return AuditRecord(row.id, row.at, row.kind, row.conversation, row.said)
+def _record(row: Any) -> AuditEntry:
+    by, address, subject, detail = orjson.loads(row.said or '["", "", "", {}]')
+    stored = (row.conversation, row.id, row.at, row.said is None)
+    return AuditEntry(row.kind, by, address, subject, detail, *stored)

@@ -1,13 +1,12 @@
 """Copies a file of SQLite into an empty database of PostgreSQL: `parley db copy`.
 
-All of it is one transaction of the target: a copy that ends early, even by a kill, leaves nothing
-there. Tables are copied in the order of their references; then all tables of both are read in the
-order of their keys, and the digests compared. The search index is empty: the indexer feeds it. Ids
-go on where the source's were.
+It is one transaction of the target: a copy that ends early, even by a kill, leaves nothing there.
+Tables are copied in the order of their references; then all tables of both are read in the order of
+their keys, and the digests compared. The indexer feeds the search index later. Ids go on from the
+source's.
 
-What a row is does not depend on the engine: texts, whole numbers, fractions, booleans and bytes as
-Python has them; a NUL in a text is U+FFFD, since PostgreSQL has no text with one. Keys that are
-texts are ordered by their bytes.
+Rows do not depend on the engine: values as Python has them; a NUL in a text is U+FFFD, since
+PostgreSQL has no text with one. Text keys are ordered by their bytes.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ TOLD_EVERY = 500
 
 
 class TableDigest(NamedTuple):
-    """What a table holds: its rows, and the SHA-256 of all of them in the order of their keys."""
+    """The rows of a table, and the SHA-256 of all of them in the order of their keys."""
 
     table: str
     rows: int
@@ -52,10 +51,7 @@ Tell = Callable[..., object]
 
 
 def file_of(url: str, home: Path) -> Path:
-    """Return the file that a URL of SQLite names; a relative path is one in PARLEY_HOME.
-
-    Raises `SettingsError` if it is the URL of something else.
-    """
+    """The file that a URL of SQLite names, relative to PARLEY_HOME; else raises `SettingsError`."""
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite" or not rest.startswith("/") or len(rest) == 1:
         raise SettingsError(
@@ -66,10 +62,7 @@ def file_of(url: str, home: Path) -> Path:
 
 
 def server_of(url: str) -> DatabaseServer:
-    """Return the server that a URL of PostgreSQL names.
-
-    Raises `SettingsError` if it is the URL of something else.
-    """
+    """The server that a URL of PostgreSQL names; else raises `SettingsError`."""
     if urlsplit(url).scheme not in {"postgresql", "postgres"}:
         raise SettingsError(
             "the target is named as postgresql://USER@HOST/NAME: an empty database on PostgreSQL"
@@ -78,7 +71,7 @@ def server_of(url: str) -> DatabaseServer:
 
 
 def shown(server: DatabaseServer) -> str:
-    """Return the URL of a server as people may see it: without its password."""
+    """The URL of a server without its password."""
     parts = conninfo_to_dict(server.url.get_secret_value())
     host, port = parts.get("host", ""), parts.get("port", "")
     where = f"{host}:{port}" if port else host
@@ -86,12 +79,12 @@ def shown(server: DatabaseServer) -> str:
 
 
 def tables() -> list[Table]:
-    """Return what is copied, in an order in which what is referred to comes first."""
+    """The tables to copy, each after those that it refers to."""
     return [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
 
 
 def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
-    """Copy everything; returns the digests, which are those of both sides.
+    """Copy everything; returns the digests, equal on both sides.
 
     Raises:
         DatabaseLocked: A gateway, a replica or another copy runs on either of them.
@@ -162,10 +155,7 @@ def _require_empty(target: Connection, name: str) -> None:
 
 
 def _copied(source: Connection, target: Connection, table: Table, tell: Tell) -> TableDigest:
-    """Copy a table, read both sides once more, and return their digest.
-
-    Raises `StorageUnavailable` if they differ.
-    """
+    """Copy a table, read both sides once more, and return their digest."""
     with postgres.told_as_unavailable(f"copy {table.name}"):
         _enter(source, target, table, tell)
         here, there = _digest(source, table), _digest(target, table)
@@ -205,7 +195,7 @@ def _digest(conn: Connection, table: Table) -> TableDigest:
 
 
 def _count_on(source: Connection, target: Connection) -> None:
-    """Have each table give ids behind the highest that the source's has ever given."""
+    """Make each table count ids from the highest that the source has ever given."""
     rows = source.execute(text("SELECT name, seq FROM sqlite_sequence"))
     given: dict[str, int] = {row.name: row.seq for row in rows}
     for table in tables():

@@ -1,8 +1,8 @@
-"""What both databases are to the rest of the gateway, and where the settings say that ours is.
+"""The port of both databases, and their location according to the settings.
 
 A file of SQLite belongs to one process; a server of PostgreSQL is shared by several replicas. Both
-run the same transaction functions, on threads of their own, and hand the results back to the loop.
-`open_database` (migrations.py) opens either by its location.
+run the same transaction functions on threads of their own. `open_database` (migrations.py) opens
+either.
 """
 
 import asyncio
@@ -22,14 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseServer:
-    """Where PostgreSQL is, and how many connections it gives us.
+    """The address of PostgreSQL and the connections it gives us.
 
     Attributes:
-        url: As libpq reads it.
-        direct_url: Past the pooler; None where `url` is that already.
-        pooled: Whether `url` is that of a pooler that lends a session for one transaction.
-        connections: For transactions and reads.
-        migrates: Whether a start migrates the database, or waits until another one has.
+        direct_url: Past the pooler; None if `url` is that already.
+        pooled: Whether `url` is a pooler that lends a session for one transaction.
+        migrates: Whether a start migrates the database; else it waits until another process has.
     """
 
     url: SecretStr
@@ -40,7 +38,7 @@ class DatabaseServer:
 
     @property
     def direct(self) -> SecretStr:
-        """The way to a session of one's own, for what holds a lock of a session."""
+        """The way to a session of one's own, needed for locks of a session."""
         return self.direct_url or self.url
 
 
@@ -59,20 +57,20 @@ class Database(Protocol):
     async def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run `fn(conn, …)` in a transaction and return its value once that is committed.
+        """Run `fn(conn, …)` in a transaction and return its value after the commit.
 
-        A caller that is cancelled while it waits does not undo the transaction.
+        Cancelling the caller does not undo the transaction. Whatever `fn` raises is raised here,
+        and its writes are rolled back.
 
         Raises:
-            CommitUnknown: Nobody knows whether it was committed; PostgreSQL alone.
-            StorageUnavailable: Rolled back; the database, not the function, is to blame.
-            Exception: Whatever `fn` raised; its writes are rolled back.
+            CommitUnknown: Whether it was committed is unknown; PostgreSQL only.
+            StorageUnavailable: Rolled back because of trouble with the database.
         """
 
     async def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
+        """Run a reading `fn(conn, …)` on a snapshot with everything committed before.
 
         Raises `StorageUnavailable` if the database cannot be read, or is closed.
         """
@@ -86,17 +84,14 @@ class Database(Protocol):
         """
 
     async def scrub(self) -> None:
-        """Take what was erased out of the files; raises `StorageUnavailable` if it cannot now."""
+        """Overwrite erased data in the files; raises `StorageUnavailable` if it cannot now."""
 
     async def close(self) -> None:
-        """Finish what was begun, then close all connections. Idempotent."""
+        """Finish running functions, then close all connections. Idempotent."""
 
 
 def location_of(settings: Settings) -> Location:
-    """Return where the database is: `storage.url`, else parley.db in PARLEY_HOME.
-
-    The path of a file is relative to PARLEY_HOME.
-    """
+    """The location of the database: `storage.url`, else parley.db in PARLEY_HOME."""
     storage = settings.storage
     if storage.url is None:
         return settings.home / "parley.db"
@@ -111,7 +106,7 @@ def location_of(settings: Settings) -> Location:
 
 
 class Search:
-    """A search that can be ended; `interrupt` ends the statement of a driver's connection."""
+    """A search that can be ended; `interrupt` ends a statement of a driver's connection."""
 
     def __init__(self, fn: Transaction[Any], interrupt: Callable[[Any], Awaitable[None]]) -> None:
         self._fn, self._interrupt = fn, interrupt
@@ -119,7 +114,7 @@ class Search:
         self._is_cancelled = False
 
     def run(self, conn: Connection) -> Any:
-        """Search."""
+        """Run the search, unless it was ended before."""
         self._driver = conn.connection.driver_connection
         try:
             return None if self._is_cancelled else self._fn(conn)
@@ -127,7 +122,7 @@ class Search:
             self._driver = None
 
     async def end(self, running: asyncio.Future[Any]) -> None:
-        """End it; an interrupt between two statements ends nothing, so it is repeated."""
+        """End the search; repeated, since an interrupt between two statements has no effect."""
         self._is_cancelled = True
         while not running.done():
             if (driver := self._driver) is not None:
@@ -136,6 +131,6 @@ class Search:
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from complaining where the caller was cancelled, and nobody asks any more."""
+    """Keep asyncio from complaining about an exception whose caller was cancelled."""
     if not future.cancelled():
         future.exception()

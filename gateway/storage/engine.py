@@ -1,10 +1,9 @@
 """Runs transaction functions on SQLite: one writer thread, a few reader threads, some searches.
 
-The writer owns the only connection that writes. It runs the functions that wait in its queue one
-after another, each inside a savepoint, and commits them together: one fsync for many callers. A
-function that only reads runs as a whole on one of the readers' threads: a switch of threads costs
-more than a statement. Searches, which may take long, go over aiosqlite and are interrupted
-if their callers are cancelled.
+The writer owns the only connection that writes. It runs the queued functions one after another,
+each inside a savepoint, and commits them together: one fsync for many callers. A function that only
+reads runs as a whole on a reader thread: switching threads costs more than a statement. Searches,
+which may take long, use aiosqlite and are interrupted if their callers are cancelled.
 """
 
 import asyncio
@@ -69,7 +68,7 @@ _DISCREET: dict[str, Any] = {"hide_parameters": True}
 
 
 class _Job(NamedTuple):
-    """A function that waits for the writer; outside of a transaction it gets the driver's."""
+    """A function for the writer; an `apart` one runs on the driver's, outside of transactions."""
 
     fn: Callable[[Any], Any]
     future: asyncio.Future[Any]
@@ -265,7 +264,8 @@ class SqliteDatabase(Database):
             done = (job, job.fn(conn), None)
         except Exception as exc:  # noqa: BLE001 - carried to the caller, whatever it is
             self._undo(exc)
-            return (job, None, _storage_error(exc))
+            is_trouble = isinstance(exc, DBAPIError) and type(exc.orig) in _FILE_TROUBLE
+            return (job, None, _unavailable(exc) if is_trouble else exc)
         self._raw.execute("RELEASE job")
         return done
 
@@ -275,13 +275,6 @@ class SqliteDatabase(Database):
             raise StorageUnavailable(f"the batch was rolled back: {cause}") from cause
         self._connection.exec_driver_sql("ROLLBACK TO job")
         self._connection.exec_driver_sql("RELEASE job")
-
-
-def _storage_error(exc: Exception) -> Exception:
-    """Return StorageUnavailable for trouble with the file, anything else as it is."""
-    if isinstance(exc, DBAPIError) and type(exc.orig) in _FILE_TROUBLE:
-        return _unavailable(exc)
-    return exc
 
 
 def _unavailable(exc: Exception) -> StorageUnavailable:
@@ -356,9 +349,7 @@ def _lock(handle: int, path: Path) -> None:
 def connected(path: Path) -> Iterator[Connection]:
     """Open the writing connection within `lock_database`; a new file is locked from here on.
 
-    Raises:
-        DatabaseLocked: Another process has just created the file.
-        StorageUnavailable: As of `connect`.
+    Raises `DatabaseLocked` if another process has just created the file; else as `connect`.
     """
     with contextlib.ExitStack() as until_closed:
         if not path.exists():
@@ -374,7 +365,7 @@ def connected(path: Path) -> Iterator[Connection]:
 def connect(path: Path) -> Connection:
     """Open the writing connection: WAL, synchronous=FULL, BEGIN IMMEDIATE.
 
-    Raises `StorageUnavailable` if not a database, read-only, or on a network filesystem.
+    Raises `StorageUnavailable` if it is not a database, read-only, or on a network filesystem.
     """
     if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
         raise StorageUnavailable(f"{path} is on {kind}: SQLite needs a local disk")
@@ -418,7 +409,7 @@ def _how(path: Path) -> dict[str, Any]:
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    """Open a connection for a reader's thread, with all the files that it will ever need."""
+    """Open a connection for a reader thread, with all the files that it will ever need."""
     connection: sqlite3.Connection = sqlite3.connect(**_how(path), check_same_thread=False)
     # SQLite opens the log and its index with the first read: here, while descriptors are lent.
     connection.execute("PRAGMA schema_version").fetchone()
@@ -426,12 +417,12 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 
 def read_only_uri(path: Path) -> str:
-    """Return SQLite's URI of a file that is to be read only, whatever characters are in it."""
+    """SQLite's URI for reading a file, whatever characters are in its path."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def _begin_with(engine: Engine, statement: str) -> None:
-    """Have transactions begin so, and not by themselves with the first write."""
+    """Begin each transaction with this statement instead of with its first write."""
     # The dialect's own hook: a listener of "begin" has SQLAlchemy dispatch at each statement.
     engine.dialect.do_begin = lambda raw: raw.execute(statement)  # type: ignore[assignment]
 
@@ -458,7 +449,7 @@ def _set_pragmas(connection: Connection) -> None:
 
 
 def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the filesystem that holds `path`; None where the system does not say."""
+    """The type of the filesystem that holds `path`; None if the system does not say."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -475,7 +466,7 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
 
 
 def _report(done: Iterable[_Result]) -> None:
-    """Hand results to those who wait for them; on the loop."""
+    """Hand results to their callers; on the loop."""
     for job, value, error in done:
         if job.future.done():
             continue

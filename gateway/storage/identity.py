@@ -1,9 +1,9 @@
-"""Watches that the database is the one that was written to, and that nothing of it is missing.
+"""Detects that the database file was replaced, removed or cut.
 
 SQLite goes on writing into a file that was unlinked or replaced, and into a log that was cut: a
-message would be acknowledged into nowhere. So the writer looks at both files around each commit.
-What happens while nobody runs shows at the next start: the database counts its commits, and a file
-outside of it, the mark, has the newest count. Only an older copy, or a cut log, is behind that.
+message would be acknowledged into nowhere. So the writer checks both files around each commit. The
+database also counts its commits, and a file outside of it, the mark, has the newest count: at the
+next start only an older copy, or a cut log, is behind it.
 """
 
 import os
@@ -22,19 +22,19 @@ log = structlog.get_logger()
 
 
 class Seen(NamedTuple):
-    """Which database it is, and how many commits it has had."""
+    """The name of a database, and the number of its commits."""
 
     name: str
     commits: int
 
 
 def mark_of(database: Path, home: Path | None = None) -> Path:
-    """Return the mark of a database: in PARLEY_HOME, which may be on another disk, or beside it."""
+    """The path of a database's mark: in PARLEY_HOME, perhaps on another disk, or next to it."""
     return (home or database.parent) / f"{database.name}.mark"
 
 
 def read_mark(mark: Path) -> Seen | None:
-    """Return the content of a mark, or None if there is none that can be read."""
+    """The content of a mark, or None if it cannot be read."""
     with suppress(OSError, ValueError):
         name, commits = mark.read_text(encoding="ascii").split()
         return Seen(name, int(commits))
@@ -42,7 +42,7 @@ def read_mark(mark: Path) -> Seen | None:
 
 
 def require_file(database: Path, mark: Path) -> None:
-    """Raise DatabaseReplaced if there was a database, and is none."""
+    """Raise DatabaseReplaced if the database existed and is missing."""
     if read_mark(mark) is not None and not database.exists():
         raise DatabaseReplaced(
             f"there is no database at {database}, though Parley has stored messages there. Is its"
@@ -67,14 +67,14 @@ def require_newest(conn: Connection, database: Path, mark: Path) -> None:
 
 
 def seen_in(conn: Connection) -> Seen | None:
-    """Return which database this is, or None if it has no name yet."""
+    """The identity of this database, or None if it has no name yet."""
     is_named = inspect(conn).has_table(identity.name)
     row = conn.execute(select(identity)).one_or_none() if is_named else None
     return None if row is None else Seen(row.name, row.commits)
 
 
 def settle(conn: Connection) -> Seen:
-    """Return which database this is; one that has no name yet is given one."""
+    """Return the identity of this database; one without a name gets one."""
     if (here := seen_in(conn)) is None:
         here = Seen(os.urandom(16).hex(), 0)
         conn.execute(insert(identity).values(here._asdict()))
@@ -82,10 +82,10 @@ def settle(conn: Connection) -> Seen:
 
 
 class FileWatch:
-    """Looks at the files of an open database; for the writer's thread alone."""
+    """Checks the files of an open database; for the writer's thread only."""
 
     def __init__(self, database: Path, mark: Path, here: Seen) -> None:
-        """Take the files as they are for the right ones, and write the mark, or raise OSError."""
+        """Take the present files for the right ones and write the mark; may raise OSError."""
         self._files = (database, database.with_name(f"{database.name}-wal"))
         self._known = [_found(each)[:2] for each in self._files]
         self._log_bytes = 0
@@ -106,13 +106,13 @@ class FileWatch:
             raw.execute("UPDATE identity SET commits = ?", (self._counted.commits,))
 
     def after(self) -> None:
-        """Raise DatabaseReplaced behind a commit that went into nowhere, before anybody is told."""
+        """Raise DatabaseReplaced after a commit into nowhere, before any caller gets its result."""
         self._look()
         self._here = self._counted
         os.pwrite(self._mark, f"{self._here.name} {self._here.commits:020d}\n".encode(), 0)
 
     def close(self) -> None:
-        """Leave the mark on the disk."""
+        """Write the mark to the disk."""
         os.fsync(self._mark)
         os.close(self._mark)
 

@@ -1,7 +1,7 @@
 """Backing up, checking, compacting and migrating the database; erasing a conversation.
 
-The command line asks for these, some of them while a gateway runs on it. A server of PostgreSQL
-has programs of its own for copies and for room: there those are refused, with their names.
+For the command line, partly while a gateway runs. PostgreSQL has its own programs for copies and
+room: those commands are refused with their names.
 """
 
 import sqlite3
@@ -87,17 +87,14 @@ def file_at(location: Location, instead: str) -> Path:
 
 
 def backup(location: Location, target: Path, stopped: Stopped = lambda: False) -> int:
-    """Copy a database, consistently, also while a gateway writes to it; returns its bytes.
+    """Copy a database consistently, even while a gateway writes to it; returns its bytes.
 
-    The copy is written beside the target, checked, and renamed: an older backup of the same name
-    is replaced by a whole and sound one, or stays. It is written in portions with pauses, which
-    leave the disk to the gateway's commits.
+    The copy is written next to the target, checked, and renamed: it replaces an older backup only
+    once it is whole and sound. It is written in portions with pauses, which leave the disk to the
+    gateway's commits. After each portion `stopped` may end it.
 
-    Args:
-        stopped: Asked after each portion; when it says so the copy ends, and is removed.
-
-    Raises:
-        StorageUnavailable: There is no file, the target cannot be written, or it was stopped.
+    Raises `StorageUnavailable` if the file is missing, the target cannot be written, or it was
+    stopped.
     """
     database = file_at(location, "copy it with pg_dump (docs/operations.md, *Backup and restore*)")
     require_database(database)
@@ -143,20 +140,14 @@ ERASED_PARTS = 4
 
 
 def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -> int:
-    """Take a conversation out of service, to be erased: nothing is asked, answered or sent in it.
+    """Take a conversation out of service, to be erased; returns the number of its messages.
 
-    A turn that runs at this moment loses its lease and writes nothing more. A message of the same
-    chat begins another conversation. What the audit log says of it is erased at once.
+    A running turn loses its lease and writes nothing more. A message of the same chat begins
+    another conversation. What the audit log says of it is erased at once. `by`: for the audit log.
+    Messages that retention has erased count.
 
-    Args:
-        by: Who wants that, for the audit log.
-
-    Returns:
-        How many messages were recorded in it, those that retention has erased included.
-
-    Raises:
-        NotFound: There is no such conversation, or it is a delegated child's: its parent, whose
-            turn may wait for it, goes with it or not at all.
+    Raises `NotFound` if it does not exist, or is a delegated child's: its parent, whose turn may
+    wait for it, goes with it or not at all.
     """
     conversations.hold(conn, conversation_id)
     parent = select(turn.c.conversation).where(turn.c.id == conversation.c.parent_turn_id)
@@ -185,7 +176,7 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
 def erase_some(conn: Connection, conversation_id: int) -> bool:
     """Erase some rows of a withdrawn conversation, its delegated children first.
 
-    Returns False if that was the last step, and the conversation is gone.
+    Returns False after the last step: the conversation is gone.
     """
     child = conn.scalar(conversations.children_of(conversation_id).limit(1))
     if child is not None:
@@ -278,20 +269,19 @@ def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
 
 
 def _forget_stranger(conn: Connection, conversation_id: int) -> None:
-    """Empty what was written in the chat by those who were not allowed; its keys stay known."""
+    """Empty what strangers wrote in the chat; its keys stay known."""
     here = conversations.get(conn, conversation_id)
     conn.execute(
         update(quarantine)
         .where(
-            quarantine.c.source == f"{here.platform}:{here.account}",
-            quarantine.c.chat == here.chat,
+            quarantine.c.source == f"{here.platform}:{here.account}", quarantine.c.chat == here.chat
         )
         .values(raw="")
     )
 
 
 def upgrade(location: Location) -> str | None:
-    """Migrate the database; returns its revision. No gateway may be running on a file."""
+    """Migrate the database; returns its revision. No gateway may run on a file."""
     if isinstance(location, DatabaseServer):
         prepare_server(location)
         return current(location)
@@ -301,11 +291,11 @@ def upgrade(location: Location) -> str | None:
 
 
 def compact(location: Location) -> tuple[int, int]:
-    """Write the file anew without its free pages; returns its bytes before and after it.
+    """Rewrite the file without its free pages; returns its bytes before and after.
 
-    Takes seconds per gigabyte, and as much room again meanwhile. No gateway may be running on it.
-    Switches `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py). Raises
-    `StorageUnavailable` if there is no file, or not enough room.
+    Takes seconds per gigabyte, and as much room again meanwhile; no gateway may run on it. Switches
+    `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py). Raises
+    `StorageUnavailable` if the file is missing, or room for it.
     """
     path = file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
     require_database(path)
@@ -323,9 +313,9 @@ def compact(location: Location) -> tuple[int, int]:
 
 
 def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
-    """Return the revision of a copy that nobody has open, having read all of it.
+    """The revision of a copy that no process has open, after reading all of it.
 
-    Raises `StorageUnavailable` if it is damaged, or no database, or it was stopped.
+    Raises `StorageUnavailable` if it is damaged, not a database, or it was stopped.
     """
     # Immutable: else SQLite would put files of its own beside the copy.
     with _file_read(copy, "&immutable=1") as conn:
@@ -338,22 +328,22 @@ def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
 
 
 def holds_anything(server: DatabaseServer) -> bool:
-    """Whether there is any table in a database of a server's."""
+    """Whether a server's database has any table."""
     with reading(server) as conn:
         return bool(inspect(conn).get_table_names())
 
 
 def current(location: Location) -> str | None:
-    """Return the database's revision; None for an empty one."""
+    """The database's revision; None for an empty one."""
     with reading(location) as conn:
         return schema_revision(conn)
 
 
 def check(location: Location) -> list[str]:
-    """Return what is wrong with the database, one line each; empty when nothing is.
+    """What is wrong with the database, one line each.
 
-    Of one on a server that are revision, tables, and indexes that the server itself does not trust:
-    it checks references with each change, and its files with a program of its own (pg_amcheck).
+    A server checks references with each change, and its files with a program of its own
+    (pg_amcheck): here revision, tables, and indexes that it does not trust itself.
     """
     with reading(location) as conn:
         migrations.refuse_newer(conn)
@@ -361,14 +351,18 @@ def check(location: Location) -> list[str]:
         broken = [line for table in tables for line in damage_of(conn, table)]
         if isinstance(location, DatabaseServer):
             broken += _distrusted(conn)
-        orphans = [line for table in tables for line in _orphans(conn, table)]
+        orphans = [
+            f"foreign key: {row}"
+            for table in tables
+            for row in conn.exec_driver_sql(f'PRAGMA foreign_key_check("{table}")')
+        ]
         if (revision := schema_revision(conn)) != REVISION:
             return [f"schema revision {revision}; this version needs {REVISION}", *broken]
         return [*migrations.differences(conn), *broken, *orphans]
 
 
 def _distrusted(conn: Connection) -> list[str]:
-    """Return what a server says of indexes on which it cannot rely, or does not."""
+    """The indexes on which a server cannot rely, or does not."""
     invalid = conn.exec_driver_sql(_INVALID).scalars()
     made, now = conn.exec_driver_sql(_ORDERS).one()
     found = [f"index {name} is not complete: REINDEX INDEX {name}" for name in invalid]
@@ -389,31 +383,26 @@ _ORDERS = """
 
 
 def damage_of(conn: Connection, table: str) -> list[str]:
-    """Return what is damaged in a table and its indexes.
+    """The damage in a table and its indexes.
 
-    Each is read by itself: a reader of the whole file would keep the log of a gateway that writes
-    meanwhile from being emptied for minutes.
+    Each is read by itself: a reader of the whole file would keep the log of a running gateway from
+    being emptied for minutes.
     """
     found = conn.exec_driver_sql(f'PRAGMA integrity_check("{table}")').scalars()
     return [line for line in found if line != "ok"]
 
 
-def _orphans(conn: Connection, table: str) -> list[str]:
-    found = conn.exec_driver_sql(f'PRAGMA foreign_key_check("{table}")').all()
-    return [f"foreign key: {row}" for row in found]
-
-
 def tables_of(conn: Connection) -> list[str]:
-    """Return the names of all tables that are stored, the schema's own among them."""
+    """The names of all stored tables, with the schema's own."""
     tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
     return ["sqlite_schema", *conn.exec_driver_sql(tables).scalars()]
 
 
 @contextmanager
 def reading(location: Location) -> Iterator[Connection]:
-    """Open the database read-only; a running gateway is not disturbed.
+    """Open the database read-only, without disturbing a running gateway.
 
-    Raises `StorageUnavailable` if it is not there, or no database of Parley's.
+    Raises `StorageUnavailable` if it is missing, or not a database of Parley's.
     """
     if isinstance(location, DatabaseServer):
         opened = _server_read(location)

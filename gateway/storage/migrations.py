@@ -1,8 +1,8 @@
-"""From a location to an open database: lock, connect, migrate, then start what runs transactions.
+"""From a location to an open database: lock, connect, migrate, then start the runner.
 
-Migrations run at start, inside one transaction: under the lock of SQLite's file, or under a lock
-that PostgreSQL keeps for all replicas. A start that has nothing to migrate does without alembic:
-with it a gateway with Telegram would take more than the 130 MB that it may.
+Migrations run at start, in one transaction: under the lock of SQLite's file, or a lock that
+PostgreSQL keeps for all replicas. Without anything to migrate, alembic is not imported: with it a
+gateway with Telegram would exceed 130 MB.
 """
 
 import asyncio
@@ -50,16 +50,15 @@ _ALONE = (
 
 @asynccontextmanager
 async def open_database(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
-    """Open a database, creating or migrating what is in it; a file of SQLite's for us alone.
+    """Open a database, creating or migrating its schema; a file of SQLite for this process only.
 
-    `home`: PARLEY_HOME, where the mark of SQLite's file is (gateway/storage/identity.py); None:
-    beside the file.
+    `home`: PARLEY_HOME, which has the mark of SQLite's file (`mark_of`); None: next to the file.
 
     Raises:
         DatabaseLocked: Another process has the file open.
         DatabaseTooNew: Written by a newer version; nothing is changed.
         DatabaseReplaced: The file lacks what Parley has stored; nothing is changed.
-        StorageUnavailable: Not writable, not a database, or a server that does not let us in.
+        StorageUnavailable: Not writable, not a database, or the server refuses us.
     """
     if isinstance(location, DatabaseServer):
         async with _open_server(location) as database:
@@ -72,9 +71,9 @@ async def open_database(location: Location, home: Path | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def open_locked(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
-    """Open it as `open_database` does, in a process that holds the lock of a file already.
+    """Do as `open_database`, in a process that holds the lock of a file already.
 
-    A server that is starting is waited for, `STARTS_WITHIN_S` at most.
+    Waits `STARTS_WITHIN_S` at most for a server that is starting.
     """
     if isinstance(location, DatabaseServer):
         await _wait_until_started(location)
@@ -86,7 +85,7 @@ async def open_locked(location: Location, home: Path | None = None) -> AsyncIter
 
 
 async def _wait_until_started(server: DatabaseServer) -> None:
-    """Wait while nobody listens yet, or the server says that it takes no connections yet."""
+    """Wait while nothing listens yet, or the server takes no connections yet."""
     from gateway.storage import postgres  # noqa: PLC0415
 
     until, is_told = time.monotonic() + STARTS_WITHIN_S, False
@@ -115,7 +114,7 @@ async def _open_server(server: DatabaseServer) -> AsyncIterator[Database]:
 
 
 async def _migrated_by_another(server: DatabaseServer) -> None:
-    """Wait until somebody has migrated the database (`parley db migrate`)."""
+    """Wait until another process has migrated the database (`parley db migrate`)."""
     if await asyncio.to_thread(_is_behind, server):
         log.info("migration_awaited", revision=REVISION)
     while await asyncio.to_thread(_is_behind, server):  # noqa: ASYNC110 - another process migrates
@@ -133,7 +132,7 @@ def _is_behind(server: DatabaseServer) -> bool:
 
 
 def prepare_server(server: DatabaseServer) -> None:
-    """Migrate in one transaction where the schema is not this code's, while no other replica does.
+    """Migrate in one transaction if the schema is not this code's; one replica at a time.
 
     Raises:
         DatabaseTooNew: Written by a newer version; nothing is changed.
@@ -172,7 +171,7 @@ async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
 
 
 def _watch(connection: Connection, path: Path, mark: Path) -> identity.FileWatch:
-    """Require the database that was written last, migrate it, and return what watches its files."""
+    """Require the database that was written last, migrate it, and watch its files."""
     # Before the migration: a database that is refused stays as it is.
     with connection.begin():
         identity.require_newest(connection, path, mark)
@@ -186,7 +185,7 @@ def _watch(connection: Connection, path: Path, mark: Path) -> identity.FileWatch
 
 
 def prepare_schema(connection: Connection) -> None:
-    """Migrate in one transaction where the schema is not this code's; else do nothing."""
+    """Migrate in one transaction if the schema is not this code's."""
     with connection.begin():
         revision = _migrated(connection)
     _tell(revision)
@@ -213,8 +212,8 @@ def _tell(before: str | None) -> None:
 def _is_served(conn: Connection, revision: str | None) -> bool:
     """Whether a newer version has migrated a server in such a way that this one may go on.
 
-    During a rolling upgrade the older replicas run on beside the newer ones. A file has one process
-    only: an older version gets a backup of its own.
+    During a rolling upgrade older replicas run with newer ones. A file has one process only: an
+    older version gets a backup of its own.
     """
     if conn.dialect.name != "postgresql" or revision is None or revision <= REVISION:
         return False
@@ -223,7 +222,7 @@ def _is_served(conn: Connection, revision: str | None) -> bool:
 
 
 def schema_revision(connection: Connection) -> str | None:
-    """Return the revision in the database, None for an empty one."""
+    """The revision in the database, None for an empty one."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     version = table("alembic_version", sql_column("version_num"))
@@ -231,10 +230,7 @@ def schema_revision(connection: Connection) -> str | None:
 
 
 def require_database(location: Location) -> None:
-    """Refuse to go on without a file to open; a server says itself whether it is there.
-
-    Raises `StorageUnavailable` if it is not there, or nobody can look.
-    """
+    """Raise `StorageUnavailable` if the file is missing or unreadable; a server says so itself."""
     if isinstance(location, DatabaseServer):
         return
     try:
@@ -246,10 +242,9 @@ def require_database(location: Location) -> None:
 
 
 def upgrade(conn: Connection) -> None:
-    """Bring the schema to the newest revision; atomic with the caller's transaction.
+    """Migrate to the newest revision, atomically with the caller's transaction.
 
-    Raises:
-        DatabaseTooNew: The database's revision is not one of this version's; nothing is changed.
+    Raises `DatabaseTooNew` if this version does not know the database's revision.
     """
     from alembic import command  # noqa: PLC0415
 
@@ -263,9 +258,7 @@ def upgrade(conn: Connection) -> None:
 def refuse_newer(conn: Connection) -> None:
     """Refuse a database whose revision is unknown to this code.
 
-    Raises:
-        DatabaseTooNew: A newer version wrote it.
-        StorageUnavailable: It is one of the unreleased 0.6.
+    Raises `DatabaseTooNew`, or `StorageUnavailable` for one of the unreleased 0.6.
     """
     revision = schema_revision(conn)
     if revision is None or revision in known_revisions() or _is_served(conn, revision):
@@ -283,7 +276,7 @@ def refuse_newer(conn: Connection) -> None:
 
 
 def differences(conn: Connection) -> list[str]:
-    """Return what differs between the tables in the database and in the code, in words."""
+    """The differences between the tables in the database and in the code, in words."""
     from alembic.autogenerate import compare_metadata  # noqa: PLC0415
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
 
@@ -296,7 +289,7 @@ def differences(conn: Connection) -> list[str]:
 
 
 def behind(found: str | None) -> list[str]:
-    """Return what a migration from this revision on would do, a line each, in order."""
+    """What a migration from this revision would do, one line each, in order."""
     scripts = sorted(_scripts().walk_revisions(), key=lambda each: each.revision)
     return [
         f"{each.revision} {each.doc}" for each in scripts if found is None or each.revision > found
@@ -304,7 +297,7 @@ def behind(found: str | None) -> list[str]:
 
 
 def known_revisions() -> frozenset[str]:
-    """Return every revision that this code has; all files of migrations are read once."""
+    """Every revision of this code; the files of migrations are read once."""
     return _revisions_in(Path(migrations.__file__).parent)
 
 

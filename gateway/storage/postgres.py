@@ -92,9 +92,9 @@ _SERVER_TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
 def text_of(value: str) -> str:
-    """Return a text as PostgreSQL can store it: it has no NUL, which becomes U+FFFD.
+    """Replace NUL, which PostgreSQL cannot store, with U+FFFD.
 
-    The one place where that is done; what comes from platforms has none (`storable`).
+    The only place that does so; texts of platforms have none (`storable`).
     """
     return value.replace(_NUL, _REPLACEMENT) if _NUL in value else value
 
@@ -124,9 +124,9 @@ def _plain(number: Any) -> int | float:
 
 
 class TimedSession(psycopg.Connection[Any]):
-    """A session that ends where the server does not answer in time.
+    """A session that ends if the server does not answer in time.
 
-    Nothing else would tell: the other end may be there for the kernel, as that of a balancer is.
+    Otherwise that goes unnoticed: the kernel may still see the other end, such as a balancer.
     """
 
     answers_in_s: float | None = None
@@ -139,13 +139,10 @@ class TimedSession(psycopg.Connection[Any]):
 def engine_of(
     server: DatabaseServer, *, direct: bool = False, prepares: bool = True, **pool: Any
 ) -> Engine:
-    """Return an engine of a server; a `direct` one goes past the pooler.
+    """An engine of a server; a `direct` one goes past the pooler.
 
-    Its connections raise StorageUnavailable where the server does not let us in, does not answer,
-    or stores no UTF-8.
-
-    Args:
-        prepares: Whether a statement that runs often keeps its plan, which knows no values.
+    Its connections raise StorageUnavailable if the server refuses us, does not answer, or does not
+    store UTF-8. `prepares`: statements that run often keep their plans, made for unknown values.
     """
     pooled = server.pooled and not direct
     engine = create_engine(
@@ -167,11 +164,7 @@ def engine_of(
 
 
 def connect(server: DatabaseServer, *, direct: bool = False) -> Connection:
-    """Open a connection of its own; a `direct` one goes past the pooler.
-
-    Raises:
-        StorageUnavailable: The server does not let us in, does not answer, or stores no UTF-8.
-    """
+    """Open a connection of its own; a `direct` one goes past the pooler. Raises as `engine_of`."""
     try:
         return engine_of(server, direct=direct, poolclass=NullPool).connect()
     except DBAPIError as exc:
@@ -179,15 +172,15 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> Connection:
 
 
 def driver_of(conn: Connection) -> "TimedSession":
-    """Return the driver's connection."""
+    """The driver's connection."""
     return cast("TimedSession", conn.connection.driver_connection)
 
 
 def _note_loss(context: ExceptionContext) -> None:
-    """Recognize a lost connection where the driver does not know of it yet.
+    """Recognize a lost connection before the driver does.
 
-    An error without a code is libpq's own, or psycopg's of a session that is out of step. And a
-    server that ends says so, as PgBouncer does whose server has ended.
+    An error without a code is libpq's own, or psycopg's for a session out of step. A server that
+    ends says so, as does PgBouncer if its server ended.
     """
     error = context.original_exception
     if isinstance(error, psycopg.Error):
@@ -197,7 +190,7 @@ def _note_loss(context: ExceptionContext) -> None:
 
 
 def why_not_started(server: DatabaseServer) -> str | None:
-    """Return why a server takes no connections yet; None if it does, or refuses this one."""
+    """Why a server takes no connections yet; None if it does, or refuses this one."""
     try:
         open_direct(server).close()
     except StorageUnavailable as exc:
@@ -206,10 +199,9 @@ def why_not_started(server: DatabaseServer) -> str | None:
 
 
 def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
-    """Open a session of one's own, for what holds a lock as long as it lives.
+    """Open a session of one's own, for locks as long as it lives; raises as `connect` does.
 
-    Each of its statements is a transaction, and may take as long as it takes. Raises
-    `StorageUnavailable`: as `connect` does.
+    Each of its statements is a transaction without a time limit.
     """
     try:
         return psycopg.connect(conninfo(server.direct), autocommit=True)
@@ -240,7 +232,7 @@ def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> TimedSession:
 
 
 def conninfo(url: SecretStr, limits: str = "") -> str:
-    """Return how libpq is told of a server: what the URL says, then what we say.
+    """What libpq needs to connect: the URL's options, then ours.
 
     Raises `StorageUnavailable` if libpq cannot read the URL.
     """
@@ -259,10 +251,7 @@ def conninfo(url: SecretStr, limits: str = "") -> str:
 
 @contextmanager
 def told_as_unavailable(what: str) -> Iterator[None]:
-    """Raise StorageUnavailable where the server refuses what is done meanwhile.
-
-    `what`: that, as in "cannot read the database": "read the database".
-    """
+    """Turn errors of the server into StorageUnavailable: "cannot {what}: …"."""
     try:
         yield
     except (DBAPIError, psycopg.Error) as exc:
@@ -270,7 +259,7 @@ def told_as_unavailable(what: str) -> Iterator[None]:
 
 
 def reason(exc: DBAPIError | psycopg.Error) -> str:
-    """Return what the server says, in its first line: those below may quote what people wrote."""
+    """The first line of the server's message: those below may quote people's words."""
     return _first_line(exc.orig if isinstance(exc, DBAPIError) else exc)
 
 
@@ -283,8 +272,8 @@ class PostgresDatabase(Database):
     """Runs transaction functions: `write` and `read` share connections, `search` has its own.
 
     A transaction is READ COMMITTED: of two that change one conversation the second one waits for
-    the first. A statement sees what was committed when it began, not when it got the lock
-    (decision 252).
+    the first. A statement sees what was committed when it began, not when it got the lock (decision
+    252).
     """
 
     server: DatabaseServer
@@ -406,7 +395,7 @@ def _commit(conn: Connection) -> None:
 
 
 def _storage_error(exc: DBAPIError, *, is_read: bool) -> Exception:
-    """Return StorageUnavailable for trouble with the server, anything else without its details."""
+    """StorageUnavailable for trouble with the server; other errors without their details."""
     # What cannot be read is not there to be read, whyever; as for a file. And so answers a server
     # that follows another one, as long as nobody makes it the first.
     cannot = is_read or isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)

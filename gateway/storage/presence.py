@@ -1,11 +1,10 @@
-"""Presence: a session with PostgreSQL of the replica's own, which shows that its process lives.
+"""Presence: the replica's own session with PostgreSQL, which shows that its process lives.
 
-It holds the replica's lock. The server frees that as soon as the process, or the way to it, is
-gone, and then the others reap it (gateway/storage/queue/replicas.py). The replica renews and looks
-around over this session: where it cannot, it cannot show either that it lives. And it does not wait
-for the threads of transactions, which may all be busy.
-
-A session of one's own is needed: a pooler in transaction mode would lend another one each time.
+It holds the replica's lock, which the server frees as soon as the process, or the way to it, is
+gone; then the others reap it (gateway/storage/queue/replicas.py). The replica renews and looks
+around over this session: if it cannot, it cannot show that it lives either. Nor does it wait for
+the threads of transactions, which may all be busy. A pooler in transaction mode would lend another
+session each time.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ class Presence:
     """The session of one replica; `enter` makes it.
 
     Attributes:
-        is_lost: Whether it is known that the session is gone, and the lock with it.
+        is_lost: Whether the session, and the lock with it, is known to be gone.
         on_lost: Called as soon as that is known.
     """
 
@@ -62,16 +61,11 @@ class Presence:
 
     @classmethod
     async def enter(
-        cls,
-        server: DatabaseServer,
-        name: str,
-        death: Death,
-        former: int | None = None,
+        cls, server: DatabaseServer, name: str, death: Death, former: int | None = None
     ) -> tuple["Presence", Inheritance]:
         """Enter a new replica, or the same process as a new one; see `replicas.enter`.
 
-        Raises:
-            StorageUnavailable: The server cannot be reached, or the database is being copied.
+        Raises `StorageUnavailable` if the server cannot be reached or the database is being copied.
         """
         enter = partial(replicas.enter, name=name, death=death, former=former)
         conn, (replica_id, inherited) = await asyncio.to_thread(_entered, server, enter)
@@ -82,8 +76,7 @@ class Presence:
     ) -> T:
         """Run a transaction function over this session; one at a time.
 
-        Raises:
-            StorageUnavailable: It did not work. Where the session is gone, `is_lost`.
+        Raises `StorageUnavailable` if it failed; `is_lost` if the session is gone.
         """
         if self.is_lost:
             raise StorageUnavailable("the session of this replica is gone")
@@ -122,7 +115,7 @@ class Presence:
             raise StorageUnavailable(postgres.reason(exc)) from None
 
     def _watch(self) -> None:
-        """Have `_heard` be called where the server says something, or the connection ends."""
+        """Call `_heard` when the server says something or the connection ends."""
         if not self.is_lost:
             self._watched = self._driver.fileno()
             self._loop.add_reader(self._watched, self._heard)

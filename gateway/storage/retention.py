@@ -1,9 +1,8 @@
 """What may be erased for its age, and how the writer takes it out in small steps.
 
-Most classes are rows of a table that nobody needs any more (`SWEEPS`). Of a transcript goes what
-the view of its conversation does not show; where nobody has written for so long, the conversation
-begins anew first, and all of it goes. Whatever a turn that runs, an answer that is not sent or a
-question that is open still needs, stays.
+Most classes are rows of one table (`SWEEPS`). Of a transcript, messages outside of the
+conversation's view go; after long silence the conversation starts over first, and all of it goes.
+Whatever a running turn, an unsent answer or an open question still needs, stays.
 """
 
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ from gateway.storage.schema import (
     view_plan,
 )
 from gateway.storage.search import index
-from gateway.storage.search.terms import terms_of
+from gateway.storage.search.index import terms_of
 
 REASON = "retention"
 """Why a conversation began anew that nobody has written in for `retention.transcript_days`."""
@@ -77,7 +76,7 @@ Range = tuple[int, int]
 
 
 class Pruned(NamedTuple):
-    """How much has gone, or would go; bytes are those of texts and files, without the pages."""
+    """How much is gone, or would go; bytes of texts and files, not of pages."""
 
     rows: int = 0
     bytes: int = 0
@@ -92,7 +91,7 @@ class Sweep:
     """Rows of one table that may go once they are old enough.
 
     Attributes:
-        may_go: What holds for them beside their age.
+        may_go: Their condition apart from age.
         size: Bytes of one.
     """
 
@@ -204,7 +203,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
 
 
 def count(conn: Connection, sweep: Sweep, age_s: float) -> Pruned:
-    """Return how much would go; looks at the whole table."""
+    """How much would go; reads the whole table."""
     return _counted(conn, sweep.size, _old(sweep.table, age_s), sweep.may_go)
 
 
@@ -214,7 +213,7 @@ def _counted(conn: Connection, size: ColumnElement[Any], *its: ColumnElement[boo
 
 
 def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
-    """Return the keys of rows that may go, at most `FOUND_ROWS`."""
+    """The keys of rows that may go, at most `FOUND_ROWS`."""
     # No index of times: it would cost each message, and readers look once an hour (decision 027).
     keys = select(*sweep.table.primary_key.columns)
     found = keys.where(_old(sweep.table, age_s), sweep.may_go).limit(FOUND_ROWS)
@@ -222,7 +221,7 @@ def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
 
 
 def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
-    """Erase the given rows, but not those that must stay by now."""
+    """Erase the given rows, except those that must stay by now."""
     keyed = [column == bindparam(column.name) for column in sweep.table.primary_key]
     gone = delete(sweep.table).where(*keyed, _old(sweep.table, age_s), sweep.may_go)
     names = [column.name for column in sweep.table.primary_key]
@@ -232,7 +231,7 @@ def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> 
 
 
 def count_raw(conn: Connection, age_s: float) -> Pruned:
-    """Return how many raw updates would go."""
+    """How many raw updates would go."""
     total = Pruned()
     for table, there in ((inbox, inbox.c.raw.is_not(None)), (quarantine, quarantine.c.raw != "")):
         total = total.plus(_counted(conn, _bytes_of(table.c.raw), _old(table, age_s), there))
@@ -240,7 +239,7 @@ def count_raw(conn: Connection, age_s: float) -> Pruned:
 
 
 def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
-    """Return the next conversations behind `after` that begin with an old message, in order."""
+    """The next conversations after `after` that begin with an old message, in order."""
     first_at = (
         select(message.c.at)
         .where(message.c.conversation == conversation.c.id)
@@ -253,7 +252,7 @@ def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[i
 
 
 def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
-    """Have a conversation show nothing that was said, if nobody has written for so long."""
+    """Empty the view of a conversation in which nobody has written for so long."""
     # Asked in this transaction: it may be in use again since a reader found it (decision 027).
     conversations.hold(conn, conversation_id)
     if not _is_idle(conn, conversation_id, age_s):
@@ -282,7 +281,7 @@ def _is_idle(conn: Connection, conversation_id: int, age_s: float) -> bool:
 
 
 def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
-    """Return how many messages of a conversation would go."""
+    """How many messages of a conversation would go."""
     active = sessions.find_active(conn, conversation_id)
     ranges = [] if active is None else _removable(active.plan)
     if _is_idle(conn, conversation_id, age_s):
@@ -297,7 +296,7 @@ def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pr
 def _may_go(
     conversation_id: int, first: int, last: int, age_s: float
 ) -> tuple[ColumnElement[bool], ...]:
-    """Match the old ones of a range; a turn goes as a whole, never while it runs or is dead."""
+    """Match the old messages of a range; a turn goes as a whole, never while it runs or is dead."""
     other = message.alias("other")
     young = (
         select(func.min(other.c.seq))
@@ -321,10 +320,10 @@ def _may_go(
 
 
 def _removable(plan: ViewPlan) -> list[Range]:
-    """Return what a view will never need again: what lies before it, or is well summarised.
+    """The ranges that a view will never need again: before its beginning, or well summarised.
 
-    What only an extract stands for is read again for a better summary; what a node of the engine
-    `lcm` stands for can be recalled.
+    An extract's messages are read again for a better summary; those of a node of the engine `lcm`
+    can be recalled.
     """
     covered = [
         (summary.first_seq, summary.last_seq)
@@ -338,15 +337,15 @@ def _removable(plan: ViewPlan) -> list[Range]:
 
 
 def may_take_out(conn: Connection, conversation_id: int, age_s: float) -> bool:
-    """Return whether any message of a conversation may go."""
+    """Whether any message of a conversation may go."""
     active = sessions.find_active(conn, conversation_id)
     return active is not None and bool(_old_messages(conn, conversation_id, active.plan, age_s))
 
 
 def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
-    """Erase the next messages that may go, with their words in the index and what is theirs alone.
+    """Erase the next messages that may go, with their words in the index and rows of theirs alone.
 
-    Returns nothing for a conversation that has been erased, or has no such messages in its index.
+    Nothing for a conversation that was erased, or has no such messages in its index.
     """
     conversations.hold(conn, conversation_id)
     active = sessions.find_active(conn, conversation_id)
@@ -387,7 +386,7 @@ _OLD = select(message.c.seq, message.c.turn_id, message.c.body).order_by(message
 
 
 def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Any]) -> bool:
-    """Take messages out of the search index; False if it cannot tell which words they have."""
+    """Take messages out of the search index; False if their words are unknown."""
     is_fed = conversations.search_progress(conn, conversation_id)[0] >= rows[-1].seq
     if not is_fed or not index.is_current(conn):
         return False
@@ -396,10 +395,9 @@ def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Any]) -
 
 
 def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> None:
-    """Empty the plans of segments that ended so long ago: summaries tell what messages said.
+    """Empty the plans of segments that ended so long ago: summaries repeat messages.
 
-    For the same reason the nodes of lineages that are over are erased. No summary and no node
-    outlives the last message.
+    Likewise nodes of ended lineages are erased. No summary and no node outlives the last message.
     """
     empty = dump_plan(ViewPlan())
     is_last = ~exists().where(message.c.conversation == conversation_id)
@@ -418,9 +416,9 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
 def files_due(
     conn: Connection, age_s: float | None, most_bytes: int | None
 ) -> list[tuple[int, int]]:
-    """Return the files that are too old, or the oldest beyond so many bytes of all; oldest first.
+    """Files that are too old, or the oldest ones beyond a total of bytes; oldest first.
 
-    Of each its id and its bytes. Those that a view shows, or that are still to be sent, stay.
+    Each as (id, bytes). Files in a view, or still to be sent, stay.
     """
     is_stored = attachment.c.state == "stored"
     total = int(conn.scalar(select(func.sum(attachment.c.size_bytes)).where(is_stored)) or 0)
@@ -454,7 +452,7 @@ _is_dead_letter = outbox.c.state == "dead"
 
 
 def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
-    """Whether a view has messages of the file's turn, or another that was asked about it again."""
+    """Whether a view has messages of the file's turn, or of another one that names it."""
     active = sessions.find_active(conn, row.conversation)
     if active is None:
         return False
@@ -467,7 +465,7 @@ def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
 
 
 def remove_file(conn: Connection, file_id: int) -> bool:
-    """Note that a file is gone, if nobody needs it; its parts are to be erased one by one."""
+    """Mark a file as gone, unless it is needed; its parts are to be erased one by one."""
     row = conn.execute(select(attachment).where(attachment.c.id == file_id)).one_or_none()
     if row is None or row.state != "stored":
         return False
@@ -480,7 +478,7 @@ def remove_file(conn: Connection, file_id: int) -> bool:
 
 
 def parts_left(conn: Connection) -> list[Key]:
-    """Return the keys of parts without a file; a kill may have left some."""
+    """The keys of parts without a file; a kill may have left some."""
     found = (
         select(attachment_part.c.attachment, attachment_part.c.n)
         .join(attachment, attachment.c.id == attachment_part.c.attachment)

@@ -1,8 +1,7 @@
 """The schema: all tables (gateway/storage/tables), and SQL functions that both databases know.
 
-Uniqueness rules are indexes; `message` rows are never updated.
-
-Times are seconds since the epoch by the database's clock (`now_s`), except where a comment says so.
+Uniqueness rules are indexes; `message` rows are never updated. Times are seconds since the epoch by
+the database's clock (`now_s`), unless a comment says otherwise.
 """
 
 from datetime import UTC, datetime
@@ -63,7 +62,7 @@ def _postgresql_octets(element: octets, compiler: Any, **how: Any) -> str:
 
 
 def now(conn: Connection) -> float:
-    """Return the time by the database's clock, in seconds since the epoch."""
+    """The time by the database's clock, in seconds since the epoch."""
     at: float = conn.execute(select(now_s())).scalar_one()
     return at
 
@@ -75,5 +74,5 @@ def id_in(text: str) -> int | None:
 
 
 def iso_time(at: float) -> str:
-    """Return a stored time as ISO 8601 in UTC, to the second."""
+    """Format a stored time as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

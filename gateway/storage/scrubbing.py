@@ -1,20 +1,17 @@
-"""Overwrites what erased rows have left in a SQLite file, in short steps between other writes.
+"""Overwrites what erased rows left in a SQLite file, in short steps between other writes.
 
-`secure_delete` overwrites a row that is deleted, and a page that is freed. It leaves the copies
-that SQLite makes when it splits a page: they lie in the unused middle of pages that are in use,
-between the list of cells and the first cell. VACUUM would write the whole file anew for them and
-stop all writes for minutes. Here they are looked for beside the writes, and overwritten where they
-lie.
+`secure_delete` overwrites a deleted row and a freed page, but not the copies that SQLite makes when
+it splits a page: they lie in the unused middle of pages in use, between the list of cells and the
+first cell. VACUUM would write the whole file anew and stop all writes for minutes.
 
-That is sound while nobody can write the same page, which `clean` makes sure of: the log is empty
-and the database locked for writing. Who reads the page meanwhile never looks at its unused bytes.
-Source of the layout: sqlite.org/fileformat2.html, "B-tree Pages".
+This is safe while nothing else can write the same page, which `clean` ensures: the log is empty and
+the database locked for writing. Readers never look at the unused bytes. Source of the layout:
+sqlite.org/fileformat2.html, "B-tree Pages".
 
-What a page is, its first byte tells: 2, 5, 10 or 13 for one of a tree. The first byte of any other
-page in use is the highest one of a page's number, which is 0 or 1 (`MOST_PAGES`), except where
-`auto_vacuum` has its maps: such a file is refused. Free pages may hold anything, and nobody reads
-them; neither does anybody read the one at 1 GiB, where the locks are. Bytes that are reserved at
-the end of each page are behind the last cell, and so are never touched.
+The first byte of a tree's page is 2, 5, 10 or 13. That of any other page in use is the highest one
+of a page number, which is 0 or 1 (`MOST_PAGES`), except for the maps of `auto_vacuum`: such a file
+is refused. Free pages, and the one at 1 GiB with the locks, are never read. Reserved bytes at the
+end of a page are behind the last cell, and so are never touched.
 """
 
 import os
@@ -43,7 +40,7 @@ _LARGEST_ROOT = slice(52, 56)
 
 
 def empty_log(raw: sqlite3.Connection) -> bool:
-    """Empty the write-ahead log into the file; returns False where a reader was in the way."""
+    """Empty the write-ahead log into the file; returns False if a reader was in the way."""
     (usual_ms,) = raw.execute("PRAGMA busy_timeout").fetchone()
     raw.execute(f"PRAGMA busy_timeout={READER_MS}")
     try:
@@ -54,24 +51,22 @@ def empty_log(raw: sqlite3.Connection) -> bool:
 
 
 class Scrubber:
-    """Looks for unused bytes that are not zero, and makes them so.
+    """Finds unused bytes that are not zero and overwrites them.
 
-    The file is opened once and closed when all connections of this process are: closing any handle
-    of a file gives up the locks that SQLite holds on it (sqlite.org/howtocorrupt.html, 2.2).
+    Close it after all connections of this process: closing any handle of a file gives up the locks
+    that SQLite holds on it (sqlite.org/howtocorrupt.html, 2.2).
     """
 
     def __init__(self, path: Path) -> None:
-        """Open nothing yet."""
         self._path = path
         self._log = path.with_name(f"{path.name}-wal")
         self._handle: int | None = None
 
     def find(self) -> list[int]:
-        """Return the pages with something in their unused bytes; for a thread of its own.
+        """Return the pages with data in their unused bytes; reads the whole file, 3 s for 2 GB.
 
-        Reads the whole file, 3 s for 2 GB. What has been erased and moved out of the log before is
-        found; a page that changes meanwhile may be listed in vain. Raises `StorageUnavailable` if
-        it is not a file in which that can be done.
+        It finds what was erased and moved out of the log before; a page that changes meanwhile may
+        be listed in vain. Raises `StorageUnavailable` if the file cannot be scrubbed.
         """
         page_bytes, count = self._size()
         found: list[int] = []
@@ -86,8 +81,7 @@ class Scrubber:
     def clean(self, raw: sqlite3.Connection, pages: list[int]) -> bool:
         """Overwrite the unused bytes of some pages, and take these off the list.
 
-        Returns False if a reader was in the way and nothing was done. Raises `StorageUnavailable`
-        if it is no longer a file in which that can be done.
+        Returns False, with nothing done, if a reader was in the way; raises as `find` does.
         """
         if not empty_log(raw):
             return False
@@ -115,11 +109,7 @@ class Scrubber:
             os.pwrite(self._file, bytes(end - start), page * page_bytes + start)
 
     def _size(self) -> tuple[int, int]:
-        """Return the bytes of a page, and how many pages there are.
-
-        Raises:
-            StorageUnavailable: The first byte of its pages does not tell which kind they are.
-        """
+        """Bytes of a page, and the number of pages."""
         header = os.pread(self._file, _HEADER_BYTES, 0)
         page_bytes = int.from_bytes(header[16:18], "big")
         # Two bytes cannot hold 65,536: a 1 stands for it here, a 0 in the header of a page.
@@ -142,7 +132,7 @@ class Scrubber:
         return self._handle
 
     def close(self) -> None:
-        """Close the file, after the last connection of this process. Idempotent."""
+        """Close the file. Idempotent."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -157,13 +147,7 @@ def _some(pages: list[int]) -> Iterator[int]:
 
 
 def _unused(content: bytes, offset: int, *, is_first: bool) -> tuple[int, int]:
-    """Return from where to where a page has nothing; the same place twice for one without cells.
-
-    Args:
-        content: Bytes that hold the page.
-        offset: Where in them it begins.
-        is_first: Whether it is the file's first page, which begins with the file's header.
-    """
+    """Start and end of the unused bytes of the page at `offset`; equal for a page without cells."""
     head = offset + (_HEADER_BYTES if is_first else 0)
     kind = content[head]
     if kind not in _TREE_PAGES:

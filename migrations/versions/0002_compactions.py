@@ -93,9 +93,7 @@ def upgrade() -> None:
             name=op.f("fk_summary_candidate_conversation_conversation"),
         ),
         sa.ForeignKeyConstraint(
-            ["session_id"],
-            ["session.id"],
-            name=op.f("fk_summary_candidate_session_id_session"),
+            ["session_id"], ["session.id"], name=op.f("fk_summary_candidate_session_id_session")
         ),
         sa.PrimaryKeyConstraint("session_id", name=op.f("pk_summary_candidate")),
     )

@@ -75,9 +75,7 @@ def _create_attachments() -> None:
         sa.Column("n", WHOLE, nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["attachment"],
-            ["attachment.id"],
-            name=op.f("fk_attachment_part_attachment_attachment"),
+            ["attachment"], ["attachment.id"], name=op.f("fk_attachment_part_attachment_attachment")
         ),
         sa.PrimaryKeyConstraint("attachment", "n", name=op.f("pk_attachment_part")),
     )

@@ -34,8 +34,7 @@ def _extend_conversations() -> None:
     op.add_column("conversation", sa.Column("parent_call_id", sa.Text(), nullable=True))
     op.add_column("conversation", sa.Column("model", sa.Text(), nullable=True))
     op.add_column(
-        "conversation",
-        sa.Column("searched_seq", WHOLE, server_default="0", nullable=False),
+        "conversation", sa.Column("searched_seq", WHOLE, server_default="0", nullable=False)
     )
     delegated = sa.text("parent_turn_id IS NOT NULL")
     op.create_index(

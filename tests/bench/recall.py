@@ -38,7 +38,7 @@ from gateway.storage.engine import connect
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.schema import conversation, message
 from gateway.storage.search import index, query
-from gateway.storage.search.terms import asked_words, folded, stop_words_of
+from gateway.storage.search.index import asked_words, folded, stop_words_of
 from tests.bench.figures import Figure, percentile
 from tests.bench.probes import Dialogue, chats, forms
 from tests.support.postgres import PostgresServer, postgres_server, server_at

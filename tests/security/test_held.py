@@ -66,7 +66,7 @@ async def test_of_raced_approvals_one_counts(database: Database) -> None:
     assert found is not None
     assert found.by == f"telegram:{taken.index(True)}"
     [row] = await database.read(lambda conn: list(audit_log.records(conn)))
-    assert row.text()["by"] == found.by
+    assert row.by == found.by
 
 
 @pytest.mark.thorough

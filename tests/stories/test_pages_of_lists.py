@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from agent.usage import Usage
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from tests.support.command_line import Run, one_line
 from tests.support.lists import CONVERSATIONS, fill_lists
 from tests.support.searching import feed
@@ -30,7 +30,7 @@ def lived(store: Store) -> Store:
     fill_lists(store)
     feed(store)
     for n in range(1, CONVERSATIONS + 1):
-        store.run(ledger.book, n, n, f"telegram:{n % 4}", [model_call(Usage(10))])
+        store.run(spending.book, n, n, f"telegram:{n % 4}", [model_call(Usage(10))])
     return store
 
 

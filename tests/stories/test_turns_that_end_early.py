@@ -20,7 +20,7 @@ from gateway.pipeline import notices
 from gateway.storage import schema
 from gateway.storage.conversation import turn_journal
 from gateway.storage.queue import leases
-from gateway.storage.reports import ledger as books
+from gateway.storage.reports import spending as books
 from tests.support.faulty_models import Counting
 from tests.support.gateway import HeldModel, Running, agent_of, running, serving
 from tests.support.scripted_model import ScriptedModel, Step, tool_call

@@ -42,8 +42,7 @@ from gateway.settings.changes import located
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.people import mcp, members
-from gateway.storage.reports import audit
-from gateway.storage.reports.audit import AuditFilter
+from gateway.storage.reports import steps
 from gateway.supervision.rotation import SettingsReloaded, reload_lines
 
 SETTINGS = f"{HOME}/settings"
@@ -210,12 +209,11 @@ async def record(ask: Ask) -> Result:
         raise Missing(f"There is no kind {kind}.")
     read = ask.inside.database.read
     rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
-    told = [(row, row.text()) for row in listed(rows)]
-    people = [who for _, said in told if said for who in (said["by"], said["subject"])]
+    people = [who for row in listed(rows) for who in (row.by, row.subject)]
     return Shown(
         "audit.html",
         {
-            "rows": told,
+            "rows": listed(rows),
             "names": await read(members.names, people),
             "kinds": AUDIT_KINDS,
             "kind": kind,
@@ -230,9 +228,9 @@ async def calls(ask: Ask) -> Result:
     """Show which tools were called, who allowed it and what came of it, the newest turn first."""
     tool, conversation = ask.query("tool"), ask.position("conversation")
     before = ask.pair("after")
-    wanted = AuditFilter(0.0, register.PAGE + 1, conversation, tool or None, before)
     read = ask.inside.database.read
-    rows = await read(audit.calls, wanted)
+    which: Any = {"conversation": conversation, "tool": tool or None, "before": before}
+    rows = await read(steps.calls, register.PAGE + 1, **which)
     filters = {"tool": tool, "conversation": "" if conversation is None else str(conversation)}
     return Shown(
         "audit.html",

@@ -55,13 +55,13 @@ class AwaitedFile:
 
 
 class StoredFile(NamedTuple):
-    """A file that came with a message or that a tool made, whatever became of it.
+    """A file that came with a message or that a tool made, in any state.
 
     Attributes:
         inbox_seq: The message it came with; None for one that a tool of `turn_id` made.
         size_bytes: As the platform said; exact once it is stored.
         state: pending, stored or failed.
-        error: Why it is not there, in words for the model.
+        error: Why it failed, in words for the model.
     """
 
     id: int
@@ -76,7 +76,7 @@ class StoredFile(NamedTuple):
 
     @property
     def stored_bytes(self) -> int:
-        """How large it is, once it is stored."""
+        """Its size, once it is stored."""
         return self.size_bytes or 0
 
 
@@ -134,20 +134,20 @@ def _store(conn: Connection, attachment_id: int, content: bytes) -> None:
 
 
 def parts_of(content: bytes) -> Iterator[bytes]:
-    """Return a content in pieces of at most `PART_BYTES`, at least one."""
+    """A content in pieces of at most `PART_BYTES`, at least one."""
     starts = range(0, max(1, len(content)), PART_BYTES)
     return (content[start : start + PART_BYTES] for start in starts)
 
 
 def too_large(limit_bytes: int) -> str:
-    """Return why a file is not taken, in words for the model."""
+    """Why a file is not taken, in words for the model."""
     if limit_bytes == 0:
         return "files are not taken here"
     return f"it is larger than the limit of {size_text(limit_bytes)}"
 
 
 def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[AwaitedFile]:
-    """Return the first awaited file of each conversation of this (platform, account).
+    """The first awaited file of each conversation of this (platform, account).
 
     Those that were tried least come first, then the oldest.
     """
@@ -194,7 +194,7 @@ def _pending(row: Row[Any]) -> AwaitedFile:
 
 
 def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
-    """Return the given files that are not downloaded and that no message waits for."""
+    """The given files that are not downloaded and that no message waits for."""
     awaited = _awaited(attachment.c.id)
     query = select(attachment.c.id).where(
         file_is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
@@ -203,10 +203,10 @@ def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
 
 
 def attempt(conn: Connection, attachment_id: int) -> int:
-    """Count an attempt that is about to begin; returns how many that makes.
+    """Count an attempt that is about to begin; returns the number of attempts.
 
-    It is counted first, so that one which kills the process is not made again and again. Where
-    nobody waits for the file any more the answer is 0.
+    Counted first, so that an attempt which kills the process is not repeated without end. 0 if
+    nothing waits for the file any more.
     """
     awaited = _awaited(attachment.c.id).correlate(None)
     this = (attachment.c.id == attachment_id, attachment.c.id.in_(awaited))
@@ -217,7 +217,7 @@ def attempt(conn: Connection, attachment_id: int) -> int:
 def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:
     """Store one piece; the first takes those of an earlier attempt away.
 
-    Returns False if nobody waits for the file any more: it is stored, failed or erased.
+    Returns False if nothing waits for the file any more: it is stored, failed or erased.
     """
     awaited = select(attachment.c.id).where(attachment.c.id == attachment_id, file_is_awaited)
     if conn.execute(awaited).first() is None:
@@ -237,7 +237,7 @@ def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -
 def fail(conn: Connection, attachment_id: int, error: str) -> bool:
     """Note that a file will never be there; what waited for it goes on.
 
-    `error` says why, in words for the model. Returns whether it was awaited until now.
+    `error`: why, in words for the model. Returns whether it was awaited until now.
     """
     is_new = _change(conn, attachment_id, state="failed", error=error)
     if is_new:
@@ -300,23 +300,19 @@ def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> i
 
 
 def of_turn(conn: Connection, turn_id: int) -> list[StoredFile]:
-    """Return the files that the tools of a turn made, in order."""
+    """The files that the tools of a turn made, in order."""
     return [_stored(row) for row in _made_by(conn, turn_id)]
 
 
 def _made_by(conn: Connection, turn_id: int) -> Sequence[Row[Any]]:
-    query = (
-        select(attachment)
-        .where(attachment.c.turn_id == turn_id, attachment.c.state == "stored")
-        .order_by(attachment.c.id)
-    )
-    return conn.execute(query).all()
+    its = (attachment.c.turn_id == turn_id, attachment.c.state == "stored")
+    return conn.execute(select(attachment).where(*its).order_by(attachment.c.id)).all()
 
 
 def of_messages(
     conn: Connection, conversation_id: int, inbox_seqs: Sequence[int]
 ) -> list[StoredFile]:
-    """Return all files that came with these messages, in order."""
+    """All files that came with these messages, in order."""
     if not inbox_seqs:
         return []
     query = select(attachment).where(
@@ -329,7 +325,7 @@ def of_messages(
 def of_conversation(
     conn: Connection, conversation_id: int, attachment_id: int
 ) -> OutgoingFile | None:
-    """Return a stored file of this conversation, and of no other, with its bytes."""
+    """A stored file of this conversation, and of no other, with its bytes."""
     query = select(attachment.c.id).where(
         attachment.c.id == attachment_id,
         attachment.c.state == "stored",
@@ -339,14 +335,14 @@ def of_conversation(
 
 
 def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
-    """Return a stored file with its bytes."""
+    """A stored file with its bytes."""
     columns = (attachment.c.name, attachment.c.mime)
     row = conn.execute(select(*columns).where(attachment.c.id == attachment_id)).one()
     return OutgoingFile(row.name, row.mime, beginning(conn, attachment_id))
 
 
 def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
-    """Return the first bytes of a file: so many at most; None for all."""
+    """The first `size_bytes` of a file; None for all."""
     query = select(attachment_part.c.body).where(attachment_part.c.attachment == attachment_id)
     if size_bytes is not None:
         query = query.where(attachment_part.c.n <= size_bytes // PART_BYTES)
@@ -358,7 +354,7 @@ def _stored(row: Row[Any]) -> StoredFile:
 
 
 def clean_name(name: str) -> str:
-    """Return a file name for display: one line, no path, nothing unseen, at most 120 characters."""
+    """A file name for display: one line, no path, nothing unseen, at most 120 characters."""
     last = re.split(r"[/\\]", name)[-1]
     seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in last)
     plain = " ".join(seen.split()).strip(". ") or "file"
@@ -371,13 +367,13 @@ def clean_name(name: str) -> str:
 
 
 def clean_mime(mime: str) -> str:
-    """Return a media type without parameters; "" for what is none."""
+    """A media type without parameters; "" for an invalid one."""
     plain = mime.partition(";")[0].strip().lower()
     return plain if _MIME.fullmatch(plain) else ""
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size for people: "512 bytes", "34 KB", "3.2 MB"."""
+    """A size for people: "512 bytes", "34 KB", "3.2 MB"."""
     if size_bytes < 1000:
         return f"{size_bytes} bytes"
     if size_bytes < 999_500:

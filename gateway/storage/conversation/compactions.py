@@ -1,9 +1,8 @@
 """Compactions: the split that shows less, what is reported about it, and what prepares it.
 
 A compaction is one fenced transaction of a running turn (invariant 5): with `LeaseLost` or
-`TurnCancelled` nothing is written. Neither messages nor anything else
-whose number grows with the conversation is read or written. The nodes of the engine `lcm` are
-stored with the compaction that made them.
+`TurnCancelled` nothing is written. It neither reads nor writes anything whose number grows with the
+conversation. The nodes of the engine `lcm` are stored with their compaction.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.people import notebook
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from gateway.storage.schema import (
     compaction,
     node,
@@ -33,13 +32,12 @@ from gateway.storage.schema import (
 
 @dataclass(frozen=True, slots=True)
 class CompactionRow:
-    """What is on record about one compaction.
+    """The record of one compaction; `at` is in seconds since the epoch.
 
     Attributes:
         tokens_before: As measured when it was decided; `tokens_after` is in the same scale.
-        tokens_after_reported: Prompt of the first call after it, with whatever had been added
-            until then; None before that call.
-        at: Seconds since the epoch.
+        tokens_after_reported: Prompt of the first call after it, with what had been added by then;
+            None before that call.
     """
 
     id: int
@@ -78,12 +76,18 @@ def compact(
     here = {"conversation": parent.conversation, "parent_session_id": parent.id}
     figures = {name: getattr(compaction, name) for name in _RECORDED}
     conn.execute(_INSERT, here | {"child_session_id": child.id} | figures)
-    store_nodes(conn, child.conversation, compaction.nodes)
+    rows = [
+        asdict(each)
+        | {"conversation": child.conversation, "children": orjson.dumps(each.children).decode()}
+        for each in compaction.nodes
+    ]
+    if rows:
+        conn.execute(node.insert().values(at=now_s()), rows)
     return child
 
 
 def _with_notes(conn: Connection, current: Turn) -> Session:
-    """Return a turn's segment with the current notes; that of a child unchanged."""
+    """A turn's segment with the current notes; that of a child unchanged."""
     if current.lease.parent is not None:
         return current.session
     scope = notebook.scope_of(conn, current.lease.conversation)
@@ -99,7 +103,7 @@ _RECORDED = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
 
 
 def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
-    """Return the compaction that a turn has committed already, or None if there is none."""
+    """The compaction that a turn has committed already, or None."""
     begun_at = select(turn.c.started_at).where(turn.c.id == current.id).scalar_subquery()
     row = conn.execute(
         select(compaction).where(
@@ -123,10 +127,10 @@ def put_candidate(
 ) -> bool:
     """Keep a summary that was prepared in the background, in place of an earlier one.
 
-    Not fenced: a session that has ended by now takes none, and False comes back. The calls that
-    made it are booked all the same; `sender` is whose budget they count for.
+    Not fenced: for a session that has ended it returns False. The calls that made it are booked all
+    the same; `sender`: whose budget they count for.
     """
-    ledger.book(conn, conversation_id, None, sender, calls)
+    spending.book(conn, conversation_id, None, sender, calls)
     query = select(session.c.id).where(session.c.id == session_id, session.c.ended_at.is_(None))
     if conn.scalar(query) is None:
         return False
@@ -147,7 +151,7 @@ def put_candidate(
 
 
 def candidate(conn: Connection, session_id: int) -> Summary | None:
-    """Return the summary that was prepared for a session; its role is still to be chosen."""
+    """The summary that was prepared for a session; its role is still to be chosen."""
     query = select(summary_candidate).where(summary_candidate.c.session_id == session_id)
     row = conn.execute(query).one_or_none()
     if row is None:
@@ -168,7 +172,7 @@ def put_part(
     sender: str,
 ) -> None:
     """Keep the summary of a part, and book the calls that made it; old ones of others go."""
-    ledger.book(conn, conversation_id, None, sender, calls)
+    spending.book(conn, conversation_id, None, sender, calls)
     here = (summary_part.c.conversation == conversation_id) & (summary_part.c.key == key)
     conn.execute(delete(summary_part).where(here | (summary_part.c.at < now_s() - PARTS_KEPT_S)))
     row = {"conversation": conversation_id, "key": key, "text": text, "at": now_s()}
@@ -176,19 +180,19 @@ def put_part(
 
 
 def parts_of(conn: Connection, conversation_id: int) -> dict[str, str]:
-    """Return the summaries of parts that wait for the whole, by key."""
+    """The summaries of parts that wait for the whole, by key."""
     columns = summary_part.c.key, summary_part.c.text
     rows = conn.execute(select(*columns).where(summary_part.c.conversation == conversation_id))
     return {row.key: row.text for row in rows}
 
 
 def forget_parts(conn: Connection, conversation_id: int) -> None:
-    """Drop them: the whole is written."""
+    """Drop the summaries of parts: the whole is written."""
     conn.execute(delete(summary_part).where(summary_part.c.conversation == conversation_id))
 
 
 def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRow]:
-    """Return a conversation's compactions, oldest first."""
+    """A conversation's compactions, oldest first."""
     columns = [column for column in compaction.c if column.name != "conversation"]
     rows = conn.execute(
         select(*columns)
@@ -198,19 +202,8 @@ def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRo
     return [CompactionRow(*row) for row in rows]
 
 
-def store_nodes(conn: Connection, conversation_id: int, nodes: Sequence[Node]) -> None:
-    """Add the nodes that a compaction has made."""
-    rows = [
-        asdict(each)
-        | {"conversation": conversation_id, "children": orjson.dumps(each.children).decode()}
-        for each in nodes
-    ]
-    if rows:
-        conn.execute(node.insert().values(at=now_s()), rows)
-
-
 def nodes_of(conn: Connection, conversation_id: int) -> list[Node]:
-    """Return the nodes of a conversation in order of number."""
+    """The nodes of a conversation in order of number."""
     columns = [node.c[field.name] for field in fields(Node)]
     found = select(*columns).where(node.c.conversation == conversation_id).order_by(node.c.number)
     rows = conn.execute(found).mappings()

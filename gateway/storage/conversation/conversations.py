@@ -1,9 +1,9 @@
-"""Conversations: their table's owner. Beside `storage/queue/leases.py` nobody else writes to it.
+"""Conversations: the owner of their table, which only `storage/queue/leases.py` writes to as well.
 
-A row says where a conversation is and whose it is, how far its inbox, outbox, transcript and search
-index go, which segment is active, who works on it, and what was stopped or chosen in it. Functions
-run inside of their caller's transaction. What asks for rows of another table by a conversation's
-place or key joins the table where that saves a statement.
+A row has the place and user of a conversation, how far its inbox, outbox, transcript and search
+index go, its active segment, its lease, and what was stopped or chosen in it. Functions run inside
+of their caller's transaction. Statements about other tables join this one if that saves a
+statement.
 """
 
 from collections.abc import Collection, Sequence
@@ -46,13 +46,14 @@ class Conversation(NamedTuple):
     """A conversation as a transaction has found it.
 
     Attributes:
-        user: Whose it is; None for one that several people share.
+        user: Its only user; None for one that several people share.
         epoch: The fencing token of its newest lease.
         cancel_upto_seq: Newest entry of its inbox that a `/stop` was about.
         parent_turn_id: Of a delegated child: the turn that waits for it.
-        waits: Whether anything waits for a person's answer; only where that is asked for.
-        pending: How many entries of its inbox wait or are being answered, likewise.
-        session_key: One of its keys, likewise.
+        waits: Whether anything waits for a person's answer; only if the statement asks for it, as
+            are the fields below.
+        pending: How many entries of its inbox wait or are being answered.
+        session_key: One of its keys.
     """
 
     id: int
@@ -74,12 +75,12 @@ class Conversation(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """Where it is, as its platform knows it."""
+        """Its place, as its platform knows it."""
         return Address(self.platform, self.account, self.chat, self.thread)
 
     @property
     def account_key(self) -> tuple[str, str]:
-        """Platform and account, as adapters are found by."""
+        """Platform and account, the key of adapters."""
         return self.platform, self.account
 
 
@@ -102,9 +103,8 @@ _pending = (
 def hold(conn: Connection, conversation_id: int) -> None:
     """Lock a conversation before a statement that decides by rows of other tables.
 
-    For PostgreSQL. There a statement sees of other tables what was committed when it began, not
-    when it got the lock on the row that it changes: what another transaction has entered meanwhile
-    would not count. SQLite has one writer: nothing is done.
+    For PostgreSQL: there a statement sees of other tables what was committed when it began, not
+    when it got the lock on the row that it changes. SQLite has one writer: nothing is done.
     """
     if conn.dialect.name != "sqlite":
         conn.execute(_HOLD, {"conversation_id": conversation_id})
@@ -119,10 +119,10 @@ def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
 
 
 def locking(found: Select[Any], *also: Table) -> Select[Any]:
-    """Have a statement lock the conversations that it finds, and rows of other tables.
+    """Make a statement lock the conversations that it finds, and rows of other tables.
 
-    Without `key_share` who enters a row that refers to one of them would wait, too. SQLite has no
-    such clause and needs none.
+    Without `key_share` a transaction that enters a row referring to one of them would wait, too.
+    SQLite has no such clause and needs none.
     """
     return found.with_for_update(of=(conversation, *also), key_share=True)
 
@@ -131,7 +131,7 @@ _HOLD = locking(select(conversation.c.id).where(conversation.c.id == bindparam("
 
 
 def get(conn: Connection, conversation_id: int) -> Conversation:
-    """Return a conversation that exists."""
+    """A conversation that exists."""
     query = select(*COLUMNS).where(conversation.c.id == conversation_id)
     return Conversation(*conn.execute(query).one())
 
@@ -143,14 +143,14 @@ def exists(conn: Connection, conversation_id: int) -> bool:
 
 
 def in_service(conn: Connection, conversation_id: int) -> bool:
-    """Whether a conversation is there, and `withdraw` has not taken it out to be erased."""
+    """Whether a conversation exists, and `withdraw` has not taken it out to be erased."""
     is_kept = conversation.c.searched_seq <= conversation.c.message_head
     here = select(conversation.c.id).where(conversation.c.id == conversation_id, is_kept)
     return conn.scalar(here) is not None
 
 
 def locked(conn: Connection, conversation_id: int) -> Conversation:
-    """Return a conversation, locked, with its `waits` and `pending`."""
+    """A conversation, locked, with its `waits` and `pending`."""
     return Conversation(*conn.execute(_LOCKED, {"conversation_id": conversation_id}).one())
 
 
@@ -160,13 +160,13 @@ _LOCKED = locking(
 
 
 def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
-    """Return the conversation of a session key as `locked` does; None where there is none yet."""
+    """The conversation of a session key as `locked` returns it, or None."""
     row = conn.execute(_OF_KEY, {"session_key": session_key}).one_or_none()
     return None if row is None else Conversation(*row)
 
 
 def of_key(session_key: Any, *beside: Any) -> Select[Any]:
-    """Select the conversation of a session key, locked, and what else is asked beside it."""
+    """Select the conversation of a session key, locked, and further columns."""
     found = (
         select(*COLUMNS, WAITS, _pending, *beside)
         .join(alias, alias.c.conversation == conversation.c.id)
@@ -180,7 +180,7 @@ _OF_KEY = of_key(bindparam("session_key"))
 
 
 def find(conn: Connection, session_key: str) -> int | None:
-    """Return the id of the conversation of a session key, or None if there is none."""
+    """The id of the conversation of a session key, or None."""
     found: int | None = conn.scalar(_ID_OF_KEY, {"session_key": session_key})
     return found
 
@@ -189,19 +189,16 @@ _ID_OF_KEY = select(alias.c.conversation).where(alias.c.session_key == bindparam
 
 
 def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
-    """Return a conversation that one person has alone, with its shortest key, else None."""
-    query = (
-        _keyed()
-        .where(conversation.c.id == conversation_id, conversation.c.user.is_not(None))
-        # The shortest key first: that of a direct chat has no sender behind it.
-        .order_by(func.length(alias.c.session_key))
-    )
-    row = conn.execute(query).first()
+    """A conversation of a single user, with its shortest key, else None."""
+    here = (conversation.c.id == conversation_id, conversation.c.user.is_not(None))
+    # The shortest key first: that of a direct chat has no sender behind it.
+    shortest = _keyed().where(*here).order_by(func.length(alias.c.session_key))
+    row = conn.execute(shortest).first()
     return None if row is None else _with_key(row)
 
 
 def all_of_user(conn: Connection, platform: str, user: str) -> list[Conversation]:
-    """Return somebody's conversations with their keys; where they wrote last comes first."""
+    """A user's conversations with their keys; the one that they wrote in last comes first."""
     written_at = (
         select(inbox.c.at)
         .where(inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head)
@@ -226,23 +223,16 @@ def create(
     conn: Connection, session_key: str, address: Address, user: str | None, text: str
 ) -> int:
     """Enter a conversation under its first key, named after a text; returns its id."""
-    values = {
-        "platform": address.platform,
-        "account": address.account,
-        "chat": address.chat,
-        "thread": address.thread,
-        "user": user,
-        "title": title_of(text),
-        "created_at": now_s(),
-    }
-    entered = conn.execute(conversation.insert().values(values).returning(conversation.c.id))
+    place = {name: getattr(address, name) for name in ("platform", "account", "chat", "thread")}
+    fresh = conversation.insert().values(**place, user=user, title=title_of(text))
+    entered = conn.execute(fresh.values(created_at=now_s()).returning(conversation.c.id))
     conversation_id = int(entered.scalar_one())
     conn.execute(alias.insert().values(session_key=session_key, conversation=conversation_id))
     return conversation_id
 
 
 def create_child(conn: Connection, parent: Conversation, turn_id: int, call: str, task: str) -> int:
-    """Enter the conversation of a delegated child where its parent is; returns its id."""
+    """Enter the conversation of a delegated child in its parent's place; returns its id."""
     where = ("platform", "account", "chat", "thread", "user")
     values: dict[str, Any] = {name: getattr(parent, name) for name in where}
     values |= {"parent_turn_id": turn_id, "parent_call_id": call, "title": title_of(task)}
@@ -276,21 +266,16 @@ def children_of(conversation_id: Any) -> Select[Any]:
 
 
 def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
-    """Return the session keys of all conversations in a chat, each with its conversation."""
-    query = (
-        select(alias.c.session_key, alias.c.conversation)
-        .join(conversation, conversation.c.id == alias.c.conversation)
-        .where(
-            conversation.c.platform == chat.platform,
-            conversation.c.account == chat.account,
-            conversation.c.chat == chat.chat,
-        )
-    )
-    return [(row.session_key, row.conversation) for row in conn.execute(query)]
+    """The session keys of all conversations in a chat, each with its conversation."""
+    names = ("platform", "account", "chat")
+    here = (conversation.c[name] == getattr(chat, name) for name in names)
+    keys = select(alias.c.session_key, alias.c.conversation)
+    keyed = keys.join(conversation, conversation.c.id == alias.c.conversation).where(*here)
+    return [(row.session_key, row.conversation) for row in conn.execute(keyed)]
 
 
 def move(conn: Connection, conversation_id: int, session_key: str, to: Move) -> bool:
-    """Move a conversation to a new chat: it gets one more session key and keeps its old ones.
+    """Move a conversation to a new chat: it gets another session key and keeps its old ones.
 
     Returns False if another conversation has that key: then it stays where it is.
     """
@@ -305,19 +290,19 @@ def move(conn: Connection, conversation_id: int, session_key: str, to: Move) -> 
 
 
 def title_of(text: str) -> str:
-    """Return what a conversation is named after: the text on one line, cut."""
+    """The title of a conversation that begins with a text: one line, cut."""
     line = " ".join(text.split())
     return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
 
 
 def title(conn: Connection, conversation_id: int) -> str:
-    """Return the title of a conversation; empty for none."""
+    """The title of a conversation; empty for none."""
     query = select(conversation.c.title).where(conversation.c.id == conversation_id)
     return conn.scalar(query) or ""
 
 
 def titles(conn: Connection, conversation_ids: Sequence[int]) -> dict[int, str]:
-    """Return the titles of several conversations by their ids."""
+    """The titles of several conversations by their ids."""
     here = conversation.c.id.in_(conversation_ids)
     rows = conn.execute(select(conversation.c.id, conversation.c.title).where(here))
     return {row.id: row.title for row in rows}
@@ -336,7 +321,7 @@ def change(conn: Connection, conversation_id: int, **columns: Any) -> None:
 
 
 def chosen_model(conn: Connection, conversation_id: int) -> str | None:
-    """Return the model that `/model` has chosen, or None for the settings' own."""
+    """The model that `/model` has chosen, or None for the settings' own."""
     query = select(conversation.c.model).where(conversation.c.id == conversation_id)
     chosen: str | None = conn.scalar(query)
     return chosen
@@ -350,16 +335,16 @@ def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:
 
 
 def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> None:
-    """Have a `/stop` from before not count for entries that an operator queued again since."""
+    """Ignore an earlier `/stop` for entries that an operator has queued again."""
     here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq >= first_seq)
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=first_seq - 1))
 
 
 def take_inbox_seq(conn: Connection, conversation_id: int, *, is_work: bool) -> int:
-    """Return the next seq of the inbox, which is taken by this.
+    """Take the next seq of the inbox.
 
-    `is_work`: makes the conversation, which the caller has locked, ready if it waits for no
-    person's answer.
+    `is_work`: the conversation, which the caller has locked, becomes ready if it does not wait for
+    a person's answer.
     """
     taken = _TAKE_SEQ_OF_WORK if is_work else _TAKE_INBOX_SEQ
     return int(conn.scalar(taken, {"p_conversation_id": conversation_id}) or 0)
@@ -374,7 +359,7 @@ _TAKE_INBOX_SEQ = (
 
 
 def take_outbox_seq(conn: Connection, conversation_id: int, source_key: str) -> int | None:
-    """Return the next seq of the outbox, or None where a row of this key has one already."""
+    """Take the next seq of the outbox, or return None if a row of this key exists."""
     seq: int | None = conn.scalar(
         _TAKE_OUTBOX_SEQ, {"p_conversation_id": conversation_id, "p_source_key": source_key}
     )
@@ -407,26 +392,20 @@ _TAKE_MESSAGE_SEQS = (
 
 
 def message_head(conn: Connection, conversation_id: int) -> int:
-    """Return the newest seq of the transcript; 0 for none, and for no conversation."""
+    """The newest seq of the transcript; 0 for none, and for no conversation."""
     here = conversation.c.id == conversation_id
     return int(conn.scalar(select(conversation.c.message_head).where(here)) or 0)
 
 
 def move_on(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
-    """Activate a child of the active segment; return False if another segment is active by now."""
-    changed = (
-        update(conversation)
-        .where(
-            conversation.c.id == conversation_id,
-            conversation.c.active_session_id == parent_id,
-        )
-        .values(active_session_id=child_id)
-    )
-    return conn.execute(changed).rowcount == 1
+    """Activate a child of the active segment; returns False if another segment is active by now."""
+    here = (conversation.c.id == conversation_id, conversation.c.active_session_id == parent_id)
+    moved = update(conversation).where(*here).values(active_session_id=child_id)
+    return conn.execute(moved).rowcount == 1
 
 
 def active_sessions(conversation_ids: Collection[int]) -> Select[Any]:
-    """Select the ids of the segments to which conversations currently write."""
+    """Select the ids of the active segments of conversations."""
     return select(conversation.c.active_session_id).where(conversation.c.id.in_(conversation_ids))
 
 
@@ -437,7 +416,7 @@ def active_session_id(conversation_id: Any) -> ScalarSelect[Any]:
 
 
 def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
-    """Have nobody take a conversation before that time, if it is not held for longer already."""
+    """Keep a conversation from being claimed before that time, or a later one set before."""
     later = case((conversation.c.turn_not_before < at, at), else_=conversation.c.turn_not_before)
     here = conversation.c.id == conversation_id
     conn.execute(update(conversation).where(here).values(turn_not_before=later))
@@ -446,8 +425,8 @@ def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
 def make_ready(conn: Connection, conversation_id: int) -> None:
     """Put a conversation at the end of the ready line, unless it waits or is worked on already.
 
-    To be called behind what makes it work: whoever releases it before sees that, or this its
-    release.
+    Call it after what makes work: then a release before it is seen here, or a later one sees the
+    work.
     """
     hold(conn, conversation_id)
     conn.execute(_MAKE_READY, {"p_conversation_id": conversation_id})
@@ -457,7 +436,7 @@ _is_idle = (conversation.c.owner.is_(None), conversation.c.ready_no.is_(None))
 
 
 def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
-    """Return the given conversations that no worker has and that are not ready."""
+    """The given conversations without an owner that are not ready."""
     found = select(conversation.c.id).where(*_is_idle, conversation.c.id.in_(among))
     return list(conn.scalars(found.limit(limit)))
 
@@ -486,7 +465,7 @@ _lacks_words = conversation.c.message_head > conversation.c.searched_seq
 
 
 def unsearched(conn: Connection, limit: int, left_out: Collection[int] = ()) -> list[int]:
-    """Return conversations with messages that are not in the search index yet."""
+    """Conversations with messages that are not in the search index yet."""
     found = conn.scalars(_UNSEARCHED, {"limit": limit + len(left_out)})
     return [each for each in found if each not in left_out][:limit]
 
@@ -495,7 +474,7 @@ _UNSEARCHED = select(conversation.c.id).where(_lacks_words).limit(bindparam("lim
 
 
 def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
-    """Return how many messages of conversations (None: of all) are not in the index yet."""
+    """How many messages of conversations (None: of all) are not in the index yet."""
     missing = select(func.sum(conversation.c.message_head - conversation.c.searched_seq))
     if conversation_ids is not None:
         missing = missing.where(conversation.c.id.in_(conversation_ids))
@@ -503,7 +482,7 @@ def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -
 
 
 def search_progress(conn: Connection, conversation_id: int) -> tuple[int, int]:
-    """Return up to which seq a conversation is indexed, and its newest one; zeros for none."""
+    """The indexed seq of a conversation, and its newest one; zeros for none."""
     row = conn.execute(_SEARCH_PROGRESS, {"conversation_id": conversation_id}).one_or_none()
     return (0, 0) if row is None else (row[0], row[1])
 
@@ -514,7 +493,7 @@ _SEARCH_PROGRESS = select(conversation.c.searched_seq, conversation.c.message_he
 
 
 def note_searched(conn: Connection, conversation_id: int, after_seq: int, upto_seq: int) -> bool:
-    """Note that the index has gone from one seq to another; False where it was not at the first."""
+    """Note the new seq of the index; returns False if it was not at `after_seq`."""
     moved = conn.execute(
         _NOTE_SEARCHED,
         {"p_conversation_id": conversation_id, "p_after_seq": after_seq, "p_upto_seq": upto_seq},
@@ -533,7 +512,7 @@ _NOTE_SEARCHED = (
 
 
 def search_anew(conn: Connection) -> None:
-    """Make the indexer begin again at the first message of every conversation."""
+    """Make the indexer start over at the first message of every conversation."""
     fed = conversation.c.searched_seq > 0
     conn.execute(update(conversation).where(fed).values(searched_seq=0))
 
@@ -555,5 +534,5 @@ def withdraw(conn: Connection, conversation_id: int) -> None:
 
 
 def erase(conn: Connection, conversation_id: int) -> None:
-    """Erase the row of a conversation, behind all that refers to it."""
+    """Erase the row of a conversation, after all rows that refer to it."""
     conn.execute(delete(conversation).where(conversation.c.id == conversation_id))

@@ -1,9 +1,10 @@
 """Delegated children: conversations that only the turn that began them writes in.
 
-A child has no inbox, no alias and no lease of its own: who holds its parent's lease works on it, so
-that a worker that has lost the parent can write in neither. Its turn ends as `done`, whatever its
-outcome is, or as `cancelled` with its parent's; it is never a dead letter. A function that fences
-raises `LeaseLost`, or `TurnCancelled` if the parent's user stopped it: then nothing is written.
+A child has no inbox, no alias and no lease of its own: the holder of its parent's lease works on
+it, so that a worker that has lost the parent can write in neither. Its turn ends as `done`,
+whatever its outcome, or as `cancelled` with its parent's; it is never a dead letter. A function
+that fences raises `LeaseLost`, or `TurnCancelled` if the parent's user stopped it: then nothing is
+written.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from gateway.storage.schema import is_running, turn
 
 TIME_IS_UP = (
@@ -32,10 +33,7 @@ GIVEN_UP = "Error: the task was given up before this finished."
 def open_child(
     conn: Connection, parent: Turn, call_id: str, task: str, base: PromptBase
 ) -> Turn | Delegated:
-    """Return the turn that does the task of a call, begun or resumed; its result if it has ended.
-
-    `parent`: the turn whose call it is, which has noted that it runs.
-    """
+    """The turn that does the task of a started call, begun or resumed, or its result."""
     turns.proceed(conn, parent)
     key = turn_journal.call_key(conn, parent, call_id)
     child = conversations.child_of_call(parent.id, key)
@@ -69,7 +67,7 @@ def _turn(conn: Connection, parent: Turn, row: Row[Any], session: Session) -> Tu
 
 
 def cut_short(conn: Connection, child: Turn) -> Turn:
-    """Close the calls that a child has not finished in time; returns its turn as it stands now."""
+    """Close the calls that a child has not finished in time; returns its turn as it is now."""
     turns.proceed(conn, child)
     row = conn.execute(select(turn).where(turn.c.id == child.id)).one()
     now = replace(child, session=sessions.get(conn, row.session_id))
@@ -91,9 +89,9 @@ def end_child(
 def pause_child(conn: Connection, child: Turn, calls: Sequence[ModelCall]) -> None:
     """Leave a child to a later attempt, which is not counted: its parent is interrupted.
 
-    What it was asking a model is booked, whoever goes on with it.
+    The call that it was making is booked.
     """
-    ledger.book(conn, child.lease.conversation, child.id, child.sender, calls)
+    spending.book(conn, child.lease.conversation, child.id, child.sender, calls)
     conn.execute(
         update(turn)
         .where(
@@ -116,7 +114,7 @@ def _delegated(conn: Connection, row: Row[Any]) -> Delegated:
 
 
 def _text(conn: Connection, row: Row[Any]) -> str:
-    """Return what a turn answered; else why it did not, and what it had said before."""
+    """A turn's answer; else why it has none, and what it had said before."""
     own = transcript.of_turn(conn, row.conversation, row.id)
     if row.error is None and own[-1]["role"] == "assistant":
         return partial_text(own) + text_of(own[-1])

@@ -1,9 +1,9 @@
 """What the model reads of messages with files: their text, then what each file is or says.
 
-A picture that the model can look at stands as a handle ("attachment:12"), which keeps the stored
-message small; agent/turn/pictures.py puts the bytes in its place when a model is asked. The type of
-a picture is read from its first bytes: models refuse one whose type is another than it says.
-Whatever a file says is data: it stands between fences that nothing inside it can close.
+A picture that the model can look at is a handle ("attachment:12"), which keeps the stored message
+small; agent/turn/pictures.py replaces it by the bytes for a request. The type of a picture is read
+from its first bytes: models refuse one whose type differs. Whatever a file says is data, between
+fences that nothing inside it can close.
 """
 
 import codecs
@@ -51,9 +51,9 @@ class Picture(NamedTuple):
 
 
 def look_at(content: bytes) -> Picture | None:
-    """Return what a file is, by its beginning; None for anything but PNG, JPEG, GIF and WebP.
+    """The picture in a file, by its beginning; None for anything but PNG, JPEG, GIF and WebP.
 
-    None, too, where the size does not stand in what is given.
+    None, too, if the size is not in what is given.
     """
     try:
         if content.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -140,17 +140,12 @@ Part = dict[str, Any]
 
 
 def content_of(
-    conn: Connection,
-    conversation_id: int,
-    entries: Sequence[InboxEntry],
-    text: str,
+    conn: Connection, conversation_id: int, entries: Sequence[InboxEntry], text: str
 ) -> str | list[Part]:
-    """Return the content of the user message that a turn begins with.
-
-    A string where there is no picture to be looked at, else parts: one text, then the pictures.
+    """The content of the user message that a turn begins with: a string, or parts with pictures.
 
     Args:
-        entries: All that the turn answers, or is to know.
+        entries: All that the turn answers, or is told.
         text: Theirs, merged.
     """
     seqs = [entry.seq for entry in entries if entry.has_files]
@@ -174,7 +169,7 @@ def content_of(
 def origins_of(
     conn: Connection, conversation_id: int, entries: Sequence[InboxEntry]
 ) -> list[Origin]:
-    """Return the origins of files and pasted parts in these messages.
+    """The origins of files and pasted parts in these messages.
 
     Every file counts: models read pictures too, and a file's name is also text.
     """
@@ -191,7 +186,7 @@ def origins_of(
 
 
 def _without_quote(conn: Connection, entry: InboxEntry) -> str:
-    """Return a message without the quote that its platform puts before it.
+    """A message without the quote that its platform puts before it.
 
     Such a quote has its author in `authors`, or repeats a message of this conversation.
     """
@@ -247,9 +242,9 @@ def _seen(conn: Connection, row: StoredFile) -> _File:
 
 
 def shares_of(sizes: Sequence[int], total: int) -> list[int]:
-    """Return how much of each text is shown, `total` of all: short ones whole, others alike.
+    """How much of each text is shown, `total` of all: short ones whole, others alike.
 
-    Where that is less than `LEAST_CHARS`, the last ones get nothing.
+    If that is less than `LEAST_CHARS`, the last ones get nothing.
     """
     shown = min(len(sizes), max(1, total // LEAST_CHARS))
     shares, left = [0] * len(sizes), total
@@ -260,7 +255,7 @@ def shares_of(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _label(row: StoredFile, sender: str) -> str:
-    """Return what a file is, without a bracket that would end the label early."""
+    """The name, type and size of a file, without a bracket that would end the label early."""
     size = None if row.size_bytes is None else size_text(row.size_bytes)
     facts = ", ".join(fact for fact in (row.name, row.mime, size) if fact)
     return f"{_KINDS.get(row.kind, row.kind)}: {facts}{sender}".translate(_BRACKETS)
@@ -292,7 +287,7 @@ def _trouble(picture: Picture, size_bytes: int) -> str | None:
 
 
 def _decoded(head: bytes, mime: str, size_bytes: int) -> str | None:
-    """Return the beginning of a text file; None for what is no text."""
+    """The beginning of a text file; None for another file."""
     # The cut may go through a character; only a whole file has to end with one.
     is_whole = len(head) == size_bytes
     for mark, encoding in _BYTE_ORDERS.items():

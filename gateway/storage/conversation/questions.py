@@ -1,8 +1,7 @@
-"""Inquiries: what a person is asked while a turn waits, and what became of it.
+"""Inquiries: what a person is asked while a turn waits, and the answer.
 
-Life of a row: pending → answered, expired or cancelled; nothing comes after these. A conversation
-with a pending row has no work (gateway/storage/queue/leases.py): its turn goes on when there is
-none.
+Life of a row: pending → answered, expired or cancelled, for good. A conversation with a pending row
+has no work (gateway/storage/queue/leases.py): its turn goes on when there is none.
 """
 
 import hashlib
@@ -42,8 +41,7 @@ class Question:
     Attributes:
         definition: Digest of the tool as it was offered; empty for a question of the agent.
         turn_id: The turn whose call waits; a delegated child's has another conversation.
-        answer: approval: once, conversation or deny; clarify: what was said. Empty while there is
-            none.
+        answer: approval: once, conversation or deny; clarify: what was said. Empty before that.
         by: Who answered, "platform:sender id".
         text: As it was shown where it was asked; it has the arguments of the call in it.
         at: When it was asked; until `expires_at` it can be answered. Seconds since the epoch.
@@ -71,7 +69,7 @@ class Question:
 
 
 def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
-    """Return what was asked for a call."""
+    """The question about a call, or None."""
     query = select(*_COLUMNS).where(inquiry.c.turn_id == turn_id, inquiry.c.call_id == call)
     row = conn.execute(query).one_or_none()
     return None if row is None else _found(row)
@@ -81,39 +79,35 @@ _COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
 
 
 def of_turns(conn: Connection, turn_ids: Iterable[int]) -> list[Question]:
-    """Return what people were asked while turns waited, in order."""
+    """What people were asked while turns waited, in order."""
     query = select(*_COLUMNS).where(inquiry.c.turn_id.in_(turn_ids)).order_by(inquiry.c.id)
     return [_found(row) for row in conn.execute(query)]
 
 
 def find(conn: Connection, inquiry_id: int) -> Question | None:
-    """Return an inquiry by its id."""
+    """An inquiry by its id, or None."""
     row = conn.execute(select(*_COLUMNS).where(inquiry.c.id == inquiry_id)).one_or_none()
     return None if row is None else _found(row)
 
 
 def upto_seq(conn: Connection, conversation_id: int) -> int:
-    """Return the newest entry of the inbox that the turn which waits answers; 0 for no turn."""
+    """The newest entry of the inbox that the waiting turn answers; 0 for no turn."""
     here = turn.c.conversation == conversation_id
     return conn.scalar(select(turn.c.upto_seq).where(here, is_running)) or 0
 
 
 def pending(conn: Connection, conversation_id: int) -> list[Question]:
-    """Return what waits for an answer in a conversation, oldest first."""
-    query = (
-        select(*_COLUMNS)
-        .where(inquiry.c.conversation == conversation_id, is_unanswered)
-        .order_by(inquiry.c.id)
-    )
-    return [_found(row) for row in conn.execute(query)]
+    """What waits for an answer in a conversation, oldest first."""
+    here = (inquiry.c.conversation == conversation_id, is_unanswered)
+    rows = conn.execute(select(*_COLUMNS).where(*here).order_by(inquiry.c.id))
+    return [_found(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingQuestion:
     """A question that waits for an answer, as an operator sees it.
 
-    Attributes:
-        senders: Whose words the waiting turn holds, "platform:sender id".
+    `senders`: whose words the waiting turn holds, "platform:sender id".
     """
 
     question: Question
@@ -124,10 +118,7 @@ class WaitingQuestion:
 
 
 def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list[WaitingQuestion]:
-    """Return what waits for an answer in all conversations, the newest first.
-
-    `after`: only what was asked before the question with this id; None for all.
-    """
+    """What waits for an answer in all conversations, newest first, before the question `after`."""
     here = conversation.c
     query: Any = (
         select(*_COLUMNS, here.platform, here.chat, here.title, turn.c.senders)
@@ -148,19 +139,15 @@ def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list
 
 
 def newest(conn: Connection, conversation_id: int) -> int:
-    """Return the id of the newest question in a conversation, or 0 if there is none."""
+    """The id of the newest question in a conversation, or 0."""
     here = inquiry.c.conversation == conversation_id
     return conn.scalar(select(func.max(inquiry.c.id)).where(here)) or 0
 
 
 def is_awaited(conn: Connection, conversation_id: int) -> bool:
     """Whether anything waits for an answer in a conversation."""
-    query = (
-        select(inquiry.c.id)
-        .where(inquiry.c.conversation == conversation_id, is_unanswered)
-        .limit(1)
-    )
-    return conn.execute(query).one_or_none() is not None
+    here = (inquiry.c.conversation == conversation_id, is_unanswered)
+    return conn.scalar(select(inquiry.c.id).where(*here).limit(1)) is not None
 
 
 def is_asked(conn: Connection, conversation_id: int) -> bool:
@@ -176,10 +163,7 @@ def enter(
     asked: Inquiry,
     timeout_s: float,
 ) -> Question:
-    """Store a question; it is pending until somebody answers.
-
-    `call`: names the call; once in a turn.
-    """
+    """Store a pending question; `call` is unique in its turn."""
     here = (conversation_id, turn_id, call)
     entered = _entered(conn, here, asked, state="pending", expires_at=now_s() + timeout_s)
     if asked.decision is not None:
@@ -190,9 +174,9 @@ def enter(
 def enter_approved(
     conn: Connection, conversation_id: int, turn_id: int, call: str, asked: Inquiry, by: str
 ) -> Question:
-    """Enter the answer of a tool that stays approved in the conversation, by whoever approved it.
+    """Enter the answer of a tool that stays approved in the conversation.
 
-    Nobody is asked; that the call was allowed, and by whom, is on record all the same.
+    Nobody is asked; the audit log records that the call was allowed, and by whom before.
     """
     answer = {"state": "answered", "answer": "conversation", "answered_by": by}
     here = (conversation_id, turn_id, call)
@@ -202,9 +186,9 @@ def enter_approved(
 
 
 def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: float) -> str | None:
-    """Return who has approved such calls for the conversation, if anybody has.
+    """Who has approved such calls for the conversation, or None.
 
-    What counts was said since it began anew last, and not longer ago than `valid_s`.
+    Approvals count since the newest root, for `valid_s` seconds.
     """
     by: str | None = conn.scalar(
         _STANDING,
@@ -263,7 +247,7 @@ def _entered(conn: Connection, here: tuple[int, int, str], asked: Inquiry, **mor
 
 
 def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
-    """Take an answer; False where there is one, nobody waits any more, or the time is over."""
+    """Take an answer; False if there is one, nothing waits for it any more, or the time is over."""
     taken = conn.execute(
         update(inquiry)
         # The statement that takes the answer decides: of two presses one finds it answered.
@@ -286,9 +270,9 @@ def _put_on_record(
     """Put a decision into the audit log, with what exactly it was about.
 
     Args:
-        by: Who decided; "" where nobody did in time.
-        grounds: Why it is asked, where that is not on record yet: a new question, or one that
-            follows from what was approved for the conversation before.
+        by: Who decided; "" for an expired question.
+        grounds: Why it is asked, if that is not on record yet: for a new question, or one that
+            follows from an earlier approval for the conversation.
     """
     detail = {
         "inquiry": row.id,
@@ -309,8 +293,8 @@ def _put_on_record(
 def add_senders(conn: Connection, found: Question, senders: Sequence[str]) -> None:
     """Note that a turn now holds the words of others, who may not be allowed the same.
 
-    A delegated child's words come back to its parent's turn. Who is quoted, all but the first, is
-    noted for the lineage as well.
+    A delegated child's words come back to its parent's turn. All senders but the first are quoted,
+    and noted for the lineage as well.
     """
     if quoted := [Origin("quoted", sender) for sender in senders[1:]]:
         sessions.note_origins(conn, sessions.active(conn, found.conversation), quoted)
@@ -324,13 +308,13 @@ def add_senders(conn: Connection, found: Question, senders: Sequence[str]) -> No
 
 
 def senders(conn: Connection, found: Question) -> Sequence[str]:
-    """Return the senders of the waiting turn's messages."""
+    """The senders of the waiting turn's messages."""
     stored = conn.scalar(select(turn.c.senders).where(turn.c.id == found.turn_id))
     return tuple(orjson.loads(stored or _UNKNOWN))
 
 
 def read_before(conn: Connection, found: Question) -> set[Origin]:
-    """Return what the turn had read whose call waits; of a delegated child its parent's as well."""
+    """What the waiting turn had read; for a delegated child also its parent."""
     own = select(turn.c.session_id).where(turn.c.id == found.turn_id)
     its = session.c.id.in_(own) | (
         session.c.id == conversations.active_session_id(found.conversation)
@@ -343,14 +327,14 @@ def read_before(conn: Connection, found: Question) -> set[Origin]:
 
 
 def due(conn: Connection) -> list[Question]:
-    """Return what waits though its time is over, oldest first."""
+    """What waits though its time is over, oldest first."""
     rows = conn.execute(select(*_COLUMNS).where(is_unanswered, inquiry.c.expires_at <= now_s()))
     # Sorted here: for an order by id SQLite would look at all that was ever asked.
     return sorted((_found(row) for row in rows), key=lambda found: found.id)
 
 
 def expire(conn: Connection, found: Question) -> bool:
-    """Give up waiting for an answer; False where that is over already."""
+    """Stop waiting for an answer; returns False if that is over already."""
     expired = conn.execute(
         update(inquiry)
         .where(inquiry.c.id == found.id, is_unanswered, inquiry.c.expires_at <= now_s())
@@ -366,7 +350,7 @@ def expire(conn: Connection, found: Question) -> bool:
 
 
 def cancel(conn: Connection, conversation_id: int) -> int:
-    """Have nothing wait in a conversation any more; returns how many answers were waited for."""
+    """Cancel all pending questions of a conversation; returns how many there were."""
     return _cancel(conn, inquiry.c.conversation == conversation_id)
 
 
@@ -376,10 +360,8 @@ def cancel_of_turn(conn: Connection, turn_id: int) -> None:
 
 
 def _cancel(conn: Connection, its: ColumnElement[bool]) -> int:
-    cancelled = (
-        update(inquiry).where(its, is_unanswered).values(state="cancelled", answered_at=now_s())
-    )
-    ids = conn.scalars(cancelled.returning(inquiry.c.id)).all()
+    pending = update(inquiry).where(its, is_unanswered).returning(inquiry.c.id)
+    ids = conn.scalars(pending.values(state="cancelled", answered_at=now_s())).all()
     for inquiry_id in ids:
         withdraw(conn, inquiry_id, ENDED["cancelled"])
     return len(ids)
@@ -390,14 +372,9 @@ def withdraw(
 ) -> set[int]:
     """Replace the buttons of a question by a note, in all chats that were asked.
 
-    On platforms the message is edited (gateway/pipeline/delivery.py), and what its page reads tells
-    it.
-
-    Args:
-        but_in: Where a button was pressed: the platform itself takes it off there.
-
-    Returns:
-        The conversations that are told something.
+    On platforms the message is edited (gateway/pipeline/delivery.py); pages read the note.
+    `but_in`: where a button was pressed: the platform itself removes it there. Returns the
+    conversations that are told.
     """
     places = shown_in(conn, inquiry_id)
     for conversation_id, about in places.items():
@@ -407,12 +384,12 @@ def withdraw(
 
 
 def told(inquiry_id: int, conversation_id: int) -> str:
-    """Return the name of a question in the chat of an owner, who is asked there as well."""
+    """The name of a question in the chat of an owner, who is asked there as well."""
     return f"inquiry:{inquiry_id}:owner:{conversation_id}"
 
 
 def shown_in(conn: Connection, inquiry_id: int) -> dict[int, str]:
-    """Return the conversations in which a question has buttons, with its name there."""
+    """The conversations in which a question has buttons, with its name there."""
     return outbox.with_buttons(conn, f"inquiry:{inquiry_id}:")
 
 

@@ -1,9 +1,9 @@
 """Sessions: the segments of a conversation's lineage, each with its view plan and its base.
 
-A base is what requests begin with: a prompt and the tools. Most conversations have the same ones.
-So a text is kept once, by the hash of its content; a base names the texts of a prompt and its
-tools, and segments refer to a base. What only one root has in its prompt (`SystemPrompt.split`)
-lies beside the reference in the segment's row.
+A base is what requests begin with: a prompt and the tools. Most conversations have the same ones,
+so a text is stored once, by the hash of its content; a base names the texts of a prompt and its
+tools, and segments refer to a base. What only one root has in its prompt (`SystemPrompt.split`) is
+in the segment's row.
 """
 
 import hashlib
@@ -50,11 +50,11 @@ MOST_ORIGINS = 100
 def _find_base(
     conn: Connection, prompt: SystemPrompt, tools: str | None, inputs: Mapping[str, str] | None
 ) -> int:
-    """Return the id of a base; it is entered, with its texts, where it is not known yet.
+    """The id of a base, entered with its texts if it is new.
 
     Args:
-        prompt: The part of the system prompt that is no root's own.
-        tools: Their schemas as JSON; None before version 0.3, `inputs` likewise.
+        prompt: The part of the system prompt that roots share.
+        tools: Their schemas as JSON; None before version 0.3, like `inputs`.
         inputs: What prompt and tools were made from.
     """
     layers, stored_inputs = dumped(prompt.layers), dumped(inputs)
@@ -83,7 +83,7 @@ def _find_text(conn: Connection, body: str) -> int:
 
 
 def digest_of(*parts: str | None) -> bytes:
-    """Return the key of a content: None is another part than an empty text."""
+    """The key of a content; None differs from an empty text."""
     known = hashlib.sha256()
     for part in parts:
         encoded = b"" if part is None else part.encode()
@@ -94,7 +94,7 @@ def digest_of(*parts: str | None) -> bytes:
 
 
 def with_base(*columns: Any) -> Select[Any]:
-    """Select columns of segments, with plan and what their base says; a row for each segment."""
+    """Select columns of segments with plan and base; a row for each segment."""
     shared, tools = prompt_text.alias("shared"), prompt_text.alias("tools")
     return select(
         *columns,
@@ -115,7 +115,7 @@ def with_base(*columns: Any) -> Select[Any]:
 def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
     """Erase the given bases that no segment uses any more, and the texts that only they used.
 
-    Whoever erases a segment, or gives it another base, calls this in the same transaction.
+    To be called in the transaction that erases a segment or gives it another base.
     """
     unused = ~exists().where(session.c.base_id == prompt_base.c.id)
     for base_id in base_ids:
@@ -123,42 +123,37 @@ def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
         texts = gone.returning(prompt_base.c.prompt_id, prompt_base.c.tools_id)
         for row in conn.execute(texts).all():
             for text_id in {row.prompt_id, row.tools_id} - {None}:
-                _release_text(conn, text_id)
-
-
-def _release_text(conn: Connection, text_id: int) -> None:
-    used = [
-        exists().where(column == prompt_text.c.id)
-        for column in (prompt_base.c.prompt_id, prompt_base.c.tools_id)
-    ]
-    unused = [~each for each in used]
-    conn.execute(delete(prompt_text).where(prompt_text.c.id == text_id, *unused))
+                used = (
+                    exists().where(column == prompt_text.c.id)
+                    for column in (prompt_base.c.prompt_id, prompt_base.c.tools_id)
+                )
+                gone = delete(prompt_text).where(prompt_text.c.id == text_id)
+                conn.execute(gone.where(*(~each for each in used)))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One segment.
+    """One segment. Fields with "inherited" pass from parent to child.
 
     Attributes:
         system_prompt: Built once per root segment, kept byte for byte; None until its first turn.
         prompt_tokens: What the model last reported for this view; None before its first answer.
-        number: Place in its lineage: 1 for a root, one more than its parent's for a child.
+        number: Place in its lineage, from 1 for a root.
         prompt_upto_seq: Newest message that the report covers, the answer included.
         prompt_output_tokens: What the reported call wrote.
-        report_model: The model that reported, and whose ratio it is; inherited. None where that is
-            not known.
+        report_model: The model that reported, and whose ratio it is; inherited. None if unknown.
         token_ratio: What the meter has learned about its estimates (agent/context/meter.py);
             inherited.
         planner_state: What the planner remembers; inherited.
         start_reason: Why it was begun: first_message, new, compression, retry, …
         tools: As `system_prompt`, in JSON; inherited with it. None also before version 0.3.
-        prompt_inputs: What both were made from; None where that is not known.
+        prompt_inputs: What both were made from; None if unknown.
         prefix: Fingerprint of the conversation's last request; inherited.
-        moved: Why the next request may begin otherwise than that one; None where it must not.
+        moved: Why the next request may begin differently from that one; None if it must not.
         prompt_layers: (name, characters) of each layer of the prompt, in order; inherited. Empty
             before version 0.5.
-        base_id: Names the stored base that holds prompt, tools and inputs; inherited with them.
-        origins: What its lineage has read beside the words of its own people; inherited.
+        base_id: The stored base with prompt, tools and inputs; inherited with them.
+        origins: What its lineage has read besides the words of its own people; inherited.
     """
 
     id: int
@@ -189,17 +184,17 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class PromptBase:
-    """What the requests of a segment begin with, and what is told beside its questions.
+    """What the requests of a segment begin with, and the context told with its questions.
 
     Attributes:
         tools: Their schemas as canonical JSON, in order.
         inputs: What prompt and tools are made from, by name: a digest of the instructions, the
             model, … They are compared for every turn.
-        write: Returns the system prompt of a segment; called in the transaction, and only where it
-            needs one.
+        write: Returns the system prompt of a segment; called in the transaction, only if one is
+            needed.
         prefill: Messages that a root begins with.
-        context: What stands before the question of the turn that begins; empty for nothing.
-        context_origins: What taints a turn that reads it.
+        context: The text before the question of the turn that begins.
+        context_origins: The origins of that text.
     """
 
     tools: str
@@ -211,17 +206,14 @@ class PromptBase:
 
 
 def started_at(conn: Connection, session_id: int) -> float:
-    """Return when a segment was begun, in seconds since the epoch."""
+    """When a segment was begun, in seconds since the epoch."""
     query = select(session.c.started_at).where(session.c.id == session_id)
     at: float = conn.execute(query).scalar_one()
     return at
 
 
 def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
-    """Make the last request of a conversation's active segment that much older, for a replay.
-
-    Nothing is done where none is remembered.
-    """
+    """Make the last request of a conversation's active segment that much older, for a replay."""
     active = session.c.id == conversations.active_session_id(conversation_id)
     stored = conn.scalar(select(session.c.prefix).where(active))
     if stored is None:
@@ -232,7 +224,7 @@ def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
 
 
 def titled(title: str, number: int) -> str:
-    """Return a title as a segment carries it: the second one of a lineage as "Title #2"."""
+    """A title as a segment shows it: the second one of a lineage as "Title #2"."""
     return title if number == 1 else f"{title} #{number}"
 
 
@@ -258,16 +250,12 @@ def split(
     """End `parent` and move the conversation on to a child with another plan, as one step.
 
     The child inherits what requests begin with byte for byte, the fingerprint of the last one, what
-    the meter has learned, and the planner's state where no other is given; it has no report, since
-    its view has another size.
+    the meter has learned, and the planner's state unless another is given; it has no report, since
+    its view has another size. `keeps_candidate`: the summary prepared for `parent` passes to the
+    child; else it is dropped.
 
-    Args:
-        keeps_candidate: Whether a summary that was prepared for `parent` is one of the child, and
-            not dropped.
-
-    Raises:
-        LeaseLost: The conversation has moved on from `parent`; the caller's transaction must
-            write nothing.
+    Raises `LeaseLost` if the conversation has moved on from `parent`; the caller's transaction must
+    write nothing.
     """
     ended = conn.execute(_END, {"p_session_id": parent.id, "p_reason": reason}).one_or_none()
     if ended is None:
@@ -287,12 +275,8 @@ def split(
     )
     child = _insert(conn, fresh, parent.id)
     if keeps_candidate:
-        changed = (
-            update(summary_candidate)
-            .where(summary_candidate.c.session_id == parent.id)
-            .values(session_id=child.id)
-        )
-        conn.execute(changed)
+        prepared = update(summary_candidate).where(summary_candidate.c.session_id == parent.id)
+        conn.execute(prepared.values(session_id=child.id))
     else:
         conn.execute(_DROP_CANDIDATE, {"p_session_id": parent.id})
     if not conversations.move_on(conn, parent.conversation, parent.id, child.id):
@@ -301,7 +285,7 @@ def split(
 
 
 def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Session:
-    """Return a segment with another prompt, for a child to inherit; stores the prompt's base.
+    """A segment with another prompt, for a child to inherit; stores the prompt's base.
 
     Even if the prompt is the same: undoing a note may have removed its base.
     """
@@ -316,7 +300,7 @@ def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Sess
 
 
 def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[PinnedNote]) -> None:
-    """Rewrite the notes in the prompts of conversations, after one was removed.
+    """Rewrite the notes in the prompts of conversations after one was removed.
 
     Prompts without notes keep their bytes.
     """
@@ -330,7 +314,7 @@ def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[P
 
 
 def end(conn: Connection, session_id: int, reason: str) -> None:
-    """Mark a segment as ended, if it has not ended before; what was prepared for it is dropped."""
+    """End a segment, unless it has ended before; what was prepared for it is dropped."""
     conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none()
     conn.execute(_DROP_CANDIDATE, {"p_session_id": session_id})
 
@@ -349,12 +333,12 @@ _DROP_CANDIDATE = delete(summary_candidate).where(
 
 
 def active(conn: Connection, conversation_id: int) -> Session:
-    """Return the segment that the conversation's next turn belongs to."""
+    """The segment of the conversation's next turn."""
     return in_row(conn.execute(_ACTIVE, {"conversation_id": conversation_id}).one())
 
 
 def find_active(conn: Connection, conversation_id: int) -> Session | None:
-    """Return what `active` does; None where the conversation has been erased."""
+    """As `active`; None if the conversation has been erased."""
     row = conn.execute(_ACTIVE, {"conversation_id": conversation_id}).one_or_none()
     return None if row is None else in_row(row)
 
@@ -365,7 +349,7 @@ _ACTIVE = with_base(session).where(
 
 
 def get(conn: Connection, session_id: int) -> Session:
-    """Return one segment."""
+    """One segment."""
     return in_row(conn.execute(_BY_ID, {"session_id": session_id}).one())
 
 
@@ -373,12 +357,11 @@ _BY_ID = with_base(session).where(session.c.id == bindparam("session_id"))
 
 
 def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session:
-    """Decide what a segment's requests begin with: what is stored, unless its reasons have changed.
+    """Decide what a segment's requests begin with: what is stored, unless its inputs have changed.
 
     A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
-    conversation that is under way, unless its notes are of a version that made some by rules.
-    Returns the segment as it stands now. Where tools or inputs have changed, its `moved` names
-    them.
+    running conversation, unless its notes are of a version that made some by rules. Returns the
+    segment as it is now; its `moved` names changed tools or inputs.
     """
     based = replace(session, tools=base.tools, prompt_inputs=base.inputs)
     if session.system_prompt is None:
@@ -404,16 +387,11 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
 
 
 def _store_prompt(conn: Connection, session: Session, prompt: SystemPrompt) -> Session:
-    """Give a segment, as it is to be, another prompt; returns it with that."""
+    """Give a segment another prompt; returns it with that."""
     shared, own = prompt.split()
     base_id = _find_base(conn, shared, session.tools, session.prompt_inputs)
-    values = {
-        "settled_id": session.id,
-        "new_base": base_id,
-        "new_own": own,
-        "new_moved": session.moved,
-    }
-    conn.execute(_SET_BASE, values)
+    values = {"settled_id": session.id, "new_base": base_id, "new_own": own}
+    conn.execute(_SET_BASE, values | {"new_moved": session.moved})
     # Behind the change: as long as a segment refers to it, a base is not released.
     if session.base_id is not None:
         release_bases(conn, {session.base_id})
@@ -426,9 +404,7 @@ _SET_BASE = (
     update(session)
     .where(session.c.id == bindparam("settled_id"))
     .values(
-        base_id=bindparam("new_base"),
-        own_prompt=bindparam("new_own"),
-        moved=bindparam("new_moved"),
+        base_id=bindparam("new_base"), own_prompt=bindparam("new_own"), moved=bindparam("new_moved")
     )
 )
 
@@ -436,7 +412,7 @@ _SET_BASE = (
 def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> Session:
     """Note what a segment's lineage has read; returns the segment with it.
 
-    It is read anew: others may have noted something since. Nothing is written where all is known.
+    It is read again: others may have noted something since. Nothing is written if all is known.
     """
     new = [each for each in dict.fromkeys(read) if each not in active.origins]
     if not new:
@@ -455,7 +431,7 @@ _ORIGINS = select(session.c.origins).where(session.c.id == bindparam("session_id
 
 
 def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
-    """Return all senders of the lineage that a segment belongs to, as "platform:sender id".
+    """All senders of a segment's lineage, as "platform:sender id".
 
     Turns of versions that did not note their senders are left out: they let no guests in.
     """
@@ -491,11 +467,9 @@ _SPEAKERS = (
 def held_by(
     conn: Connection, segments: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], tuple[Origin, ...]]:
-    """Return what the lineages of segments have read, and whose words they hold.
+    """What the lineages of segments (conversation, session) have read, and their speakers.
 
-    Args:
-        segments: (conversation, session) of each. Who speaks there is one of its people no more
-            where a later lineage reads it: such people count like those who were quoted.
+    A later lineage that reads them treats their own people like quoted ones.
     """
     held = {}
     for here, segment in set(segments):
@@ -506,93 +480,64 @@ def held_by(
 
 
 def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:
-    """Return what conversations and their delegated children ever read, and whose words they hold.
+    """Origins that conversations and their delegated children ever read, with their speakers.
 
     In a conversation of one person all words of others are noted with the segments.
     """
     found: set[Origin] = set()
     for each in conversation_ids:
-        query = select(session.c.origins).where(
-            (
-                (session.c.conversation == each)
-                | session.c.conversation.in_(conversations.children_of(each))
-            ),
-            session.c.origins.is_not(None),
-        )
-        found |= {origin for stored in conn.scalars(query) for origin in load_origins(stored)}
-        query = (
-            select(turn.c.senders)
-            .distinct()
-            .where(
-                turn.c.conversation.in_(conversations.if_shared(each)),
-                turn.c.senders.is_not(None),
-            )
-        )
-        found |= {
-            Origin("quoted", who)
-            for senders in conn.scalars(query)
-            for who in orjson.loads(senders)
-        }
+        own = session.c.conversation == each
+        theirs = session.c.conversation.in_(conversations.children_of(each))
+        noted = select(session.c.origins).where(own | theirs, session.c.origins.is_not(None))
+        found |= {origin for stored in conn.scalars(noted) for origin in load_origins(stored)}
+        here = turn.c.conversation.in_(conversations.if_shared(each))
+        spoken = select(turn.c.senders).distinct().where(here, turn.c.senders.is_not(None))
+        people = {who for senders in conn.scalars(spoken) for who in orjson.loads(senders)}
+        found |= {Origin("quoted", who) for who in people}
     return found
 
 
 def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
-    values = {
-        "conversation": fresh.conversation,
+    values = {name: getattr(fresh, name) for name in _OWN} | {
         "parent_session_id": parent_id,
-        "start_reason": fresh.start_reason,
-        "number": fresh.number,
-        "report_model": fresh.report_model,
-        "token_ratio": fresh.token_ratio,
         "planner_state": dump_state(fresh.planner_state),
         "prefix": dumped(fresh.prefix),
-        "moved": fresh.moved,
-        "base_id": fresh.base_id,
         "own_prompt": None if fresh.base_id is None else fresh.prompt.split()[1],
         "origins": dump_origins(fresh.origins),
     }
     stored = replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
-    conn.execute(_INSERT_PLAN, {"session_id": stored.id, "body": dump_plan(stored.plan)})
+    conn.execute(view_plan.insert(), {"session_id": stored.id, "body": dump_plan(stored.plan)})
     return stored
 
 
+_OWN = ("conversation", "start_reason", "number", "report_model", "token_ratio", "moved", "base_id")
+"""Columns that a child has from its parent, or from its caller, as they are."""
+_REPORTED = ("prompt_tokens", "prompt_upto_seq", "prompt_output_tokens")
 _INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
-_INSERT_PLAN = view_plan.insert()
 
 
 def in_row(row: Any) -> Session:
-    """Return the segment in a row of `with_base(…, session)`."""
+    """The segment in a row of `with_base(…, session)`."""
     prompt = _prompt(row)
     return Session(
-        id=row.id,
-        conversation=row.conversation,
+        **{name: getattr(row, name) for name in ("id", "tools", *_OWN, *_REPORTED)},
         plan=load_plan(row.plan),
         system_prompt=None if prompt is None else prompt.text,
-        prompt_tokens=row.prompt_tokens,
-        number=row.number,
-        prompt_upto_seq=row.prompt_upto_seq,
-        prompt_output_tokens=row.prompt_output_tokens,
-        report_model=row.report_model,
-        token_ratio=row.token_ratio,
         planner_state=PlannerState(**orjson.loads(row.planner_state)),
-        start_reason=row.start_reason,
-        tools=row.tools,
         prompt_inputs=None if row.prompt_inputs is None else orjson.loads(row.prompt_inputs),
         prefix=None if row.prefix is None else Prefix(**orjson.loads(row.prefix)),
-        moved=row.moved,
         prompt_layers=() if prompt is None else prompt.layers,
-        base_id=row.base_id,
         origins=load_origins(row.origins),
     )
 
 
 def dump_origins(origins: Iterable[Origin]) -> str | None:
-    """Return origins as they are stored."""
+    """Origins as they are stored."""
     return dumped([tuple(each) for each in origins] or None)
 
 
 def load_origins(stored: str | None) -> tuple[Origin, ...]:
-    """Return stored origins."""
+    """Stored origins."""
     return () if stored is None else tuple(Origin(*each) for each in orjson.loads(stored))
 
 
@@ -604,12 +549,12 @@ def _prompt(row: Row[Any]) -> SystemPrompt | None:
 
 
 def dumped(value: object) -> str | None:
-    """Return a value as JSON text, or None."""
+    """A value as JSON text, or None."""
     return None if value is None else orjson.dumps(value).decode()
 
 
 def dump_state(state: PlannerState) -> str:
-    """Return the planner's state as it is stored: JSON text of what is not as at the beginning."""
+    """JSON text of the planner's state, without what is as at the beginning."""
     named = {each.name: getattr(state, each.name) for each in fields(state)}
     own = {name: value for name, value in named.items() if value != getattr(_UNTOUCHED, name)}
     return orjson.dumps(own).decode()

@@ -1,4 +1,4 @@
-"""The transcript: append-only rows, and the stored originals of long tool outputs."""
+"""The transcript: append-only rows, the originals of long tool outputs, and imported sessions."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ READ_LIMIT = 2000
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """Where in the books a message is entered."""
+    """The place of a message's row."""
 
     conversation: int
     session_id: int
@@ -54,7 +54,7 @@ def insert(
 ) -> list[Entry]:
     """Insert messages under the seqs up to `newest_seq`, which the caller has taken for them.
 
-    Returns the messages with their seqs. Without `times` they are of now.
+    Returns the messages with their seqs. `times`: theirs, instead of now.
     """
     first = newest_seq - len(messages) + 1
     rows = [
@@ -84,22 +84,21 @@ _INSERT = message.insert().values(at=now_s())
 def load_rows(
     conn: Connection, conversation_id: int, plan: ViewPlan, after_seq: int = 0
 ) -> list[tuple[int, str]]:
-    """Return the originals behind a place that the plan shows, in order; nothing else is read.
+    """The stored originals after a place that the plan shows, in order; nothing else is read.
 
-    As they are stored: decoding many (`decoded`) is not for the event loop. A plan has few ranges,
-    so each is a statement of its own.
+    Decoding many (`decoded`) is not for the event loop. A plan has few ranges: each is a statement.
     """
     ranges = [part for span in shown_ranges(plan) for part in without((0, after_seq), span)]
     return [row for low, high in ranges for row in load_bodies(conn, conversation_id, low, high)]
 
 
 def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
-    """Return rows as entries."""
+    """Rows as entries."""
     return [Entry(seq, decode(body)) for seq, body in rows]
 
 
 def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
-    """Return what the plan shows as ranges of seqs in order, both ends included, none in two."""
+    """The ranges of seqs that the plan shows, in order, both ends included, without overlaps."""
     tail = max(plan.tail_from, plan.first_seq)
     between = {seq for seq in plan.pinned if max(plan.head_upto + 1, plan.first_seq) <= seq < tail}
     head = (plan.first_seq, min(plan.head_upto, tail - 1))
@@ -111,7 +110,7 @@ def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
 
 
 def without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return what of a range lies before and behind a hole in it."""
+    """The parts of a range before and after a hole in it."""
     parts = ((span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1]))
     return [part for part in parts if part[0] <= part[1]]
 
@@ -119,7 +118,7 @@ def without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int
 def load_bodies(
     conn: Connection, conversation_id: int, first_seq: int, last_seq: int, *, limit: int = END
 ) -> Sequence[tuple[int, str]]:
-    """Return at most `limit` messages of a range as they are stored, with their seqs, in order."""
+    """At most `limit` stored messages of a range, with their seqs, in order."""
     return conn.execute(
         _BODIES,
         {
@@ -143,18 +142,18 @@ _BODIES = (
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMessage]:
-    """Return the messages that a turn has recorded so far, its user message first."""
+    """The messages that a turn has recorded so far, its user message first."""
     return [entry.message for entry in entries_of_turn(conn, conversation_id, turn_id)]
 
 
 def question_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> ChatMessage | None:
-    """Return a turn's user message; None for a turn that has recorded nothing."""
+    """A turn's user message; None for a turn that has recorded nothing."""
     own = of_turn(conn, conversation_id, turn_id)
     return next((message for message in own if not is_ephemeral(message)), None)
 
 
 def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
-    """Return the messages that a turn has recorded so far, with their seqs."""
+    """The messages that a turn has recorded so far, with their seqs."""
     return decoded(
         conn.execute(_OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id}).all()
     )
@@ -171,7 +170,7 @@ _OF_TURN = (
 
 
 def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:
-    """Return the first and the last seq of a turn's messages; None if it has none."""
+    """The first and the last seq of a turn's messages; None if it has none."""
     low, high = conn.execute(
         select(func.min(message.c.seq), func.max(message.c.seq)).where(
             message.c.conversation == conversation_id, message.c.turn_id == turn_id
@@ -188,10 +187,7 @@ def read_past(
     limit: int,
     contains: str | None,
 ) -> list[PastMessage]:
-    """Return past messages in order; see agent.ports.ConversationReader.
-
-    What was only told beside a question is no message that anybody asks for.
-    """
+    """Past messages in order, without context messages; see agent.ports.ConversationReader."""
     query = select(*PAST).where(message.c.conversation == conversation_id, is_lasting)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
@@ -204,7 +200,7 @@ def read_past(
 
 
 def past(conn: Connection, rows: Collection[Any]) -> list[PastMessage]:
-    """Return rows with the columns of `PAST` as messages, with what their lineages have read."""
+    """Rows with the columns of `PAST` as messages, with what their lineages have read."""
     held = sessions.held_by(conn, ((row.conversation, row.session_id) for row in rows))
     return [
         PastMessage(
@@ -228,7 +224,7 @@ def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) 
 
 
 def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | None:
-    """Return a stored output of this conversation; None if it has none by that id."""
+    """A stored output of this conversation; None if it has none by that id."""
     number = id_in(output_id.removeprefix("o"))
     return conn.scalar(
         select(blob.c.body).where(blob.c.id == number, blob.c.conversation == conversation_id)
@@ -243,53 +239,38 @@ def tokens_shown(
     from_seq: int = 1,
     from_session: int = 0,
 ) -> int:
-    """Return the estimates of the messages that a plan shows, summed up.
+    """The sum of the estimates of the messages that a plan shows.
 
     Args:
         from_seq: Only messages from there on.
         from_session: Only what was recorded in this segment or a later one.
     """
-    here = {"conversation_id": conversation_id, "from_session": from_session}
+    here = (message.c.conversation == conversation_id, message.c.session_id >= from_session)
+    tokens = select(func.sum(message.c.tokens)).where(*here)
     spans = ((max(low, from_seq), high) for low, high in shown_ranges(plan))
     return sum(
-        conn.scalar(_TOKENS_WITHIN, here | {"low": low, "high": high}) or 0
+        conn.scalar(tokens.where(message.c.seq.between(low, high))) or 0
         for low, high in spans
         if low <= high
     )
 
 
-_TOKENS_WITHIN = select(func.sum(message.c.tokens)).where(
-    message.c.conversation == bindparam("conversation_id"),
-    message.c.seq.between(bindparam("low"), bindparam("high")),
-    message.c.session_id >= bindparam("from_session"),
-)
-
-
 def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq: int) -> bool:
     """Whether none of these messages is erased (gateway/storage/retention.py)."""
-    query = select(func.count()).where(
-        message.c.conversation == conversation_id,
-        message.c.seq.between(first_seq, last_seq),
-    )
-    count: int = conn.execute(query).scalar_one()
+    here = (message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq))
+    count: int = conn.execute(select(func.count()).where(*here)).scalar_one()
     return count == last_seq - first_seq + 1
 
 
 def days(
     conn: Connection, conversation_id: int, first_seq: int, last_seq: int
 ) -> list[tuple[int, str]]:
-    """Return the first message of people on each day of a range, with the day (UTC, ISO 8601)."""
+    """The first user message on each day of a range, with the day (UTC, ISO 8601)."""
     found: list[tuple[int, str]] = []
-    query = (
-        select(message.c.seq, message.c.at)
-        .where(
-            message.c.conversation == conversation_id,
-            message.c.seq.between(first_seq, last_seq),
-            message.c.role == "user",
-        )
-        .order_by(message.c.seq)
-    )
-    for row in conn.execute(query):
+    here = (message.c.conversation == conversation_id, message.c.role == "user")
+    said = select(message.c.seq, message.c.at).where(*here)
+    within = said.where(message.c.seq.between(first_seq, last_seq))
+    for row in conn.execute(within.order_by(message.c.seq)):
         day = datetime.fromtimestamp(row.at, UTC).date().isoformat()
         if not found or day > found[-1][1]:
             found.append((row.seq, day))
@@ -297,18 +278,8 @@ def days(
 
 
 def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
-    """Return when the newest message from `first_seq` on was entered; None if there is none.
-
-    In seconds since the epoch.
-    """
-    query = (
-        select(message.c.at)
-        .where(
-            message.c.conversation == conversation_id,
-            message.c.seq >= first_seq,
-        )
-        .order_by(message.c.seq.desc())
-        .limit(1)
-    )
-    at: float | None = conn.scalar(query)
+    """When the newest message from `first_seq` on was entered, or None; in epoch seconds."""
+    here = (message.c.conversation == conversation_id, message.c.seq >= first_seq)
+    newest = select(message.c.at).where(*here).order_by(message.c.seq.desc()).limit(1)
+    at: float | None = conn.scalar(newest)
     return at

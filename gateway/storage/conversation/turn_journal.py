@@ -1,8 +1,8 @@
 """What a turn writes while it runs, and how it ends: as done (answered), cancelled or dead.
 
-Every function but `leave_preview` and `go_on_from`, which are part of another's transaction, starts
-with the fence, which raises `LeaseLost` or `TurnCancelled`: then nothing is written. The rows of
-all that an end touches change in one transaction; a repeat has no effect.
+Every function but `leave_preview` and `go_on_from`, which belong to another transaction, starts
+with the fence, which raises `LeaseLost` or `TurnCancelled`: then nothing is written. All rows of an
+end change in one transaction; a repeat has no effect.
 """
 
 import hashlib
@@ -25,27 +25,24 @@ from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_att
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.leases import Lease, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
-from gateway.storage.reports import ledger, spending
+from gateway.storage.reports import spending
 from gateway.storage.schema import (
     Whole,
     compaction,
     is_running,
+    ledger,
     now_s,
     session,
     step,
     still_runs,
     turn,
 )
-from gateway.storage.schema import ledger as ledger_table
 
 
 def record_message(
     conn: Connection, current: Turn, message: ChatMessage, call: ModelCall | None = None
 ) -> int:
-    """Append an intermediate message; a model's step is journalled, and its call booked.
-
-    Returns its seq.
-    """
+    """Append an intermediate message; returns its seq. A model's call is journalled and booked."""
     seq, n = _enter_message(conn, current, message)
     if message["role"] == "assistant":
         _journal_model(conn, current, call, seq, n)
@@ -66,10 +63,7 @@ def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> tup
 def _journal_model(
     conn: Connection, current: Turn, call: ModelCall | None, seq: int, n: int
 ) -> None:
-    """Note step `n` of the model, the message `seq`; its call is booked and tells about the view.
-
-    The caller has the turn's row say that it has got further.
-    """
+    """Note step `n` of the model, the message `seq`; book its call, and store what it reports."""
     values = {
         "turn_id": current.id,
         "n": n,
@@ -81,7 +75,7 @@ def _journal_model(
     conn.execute(_INSERT_STEP, values)
     if call is None:
         return
-    ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])
+    spending.append(conn, current.lease.conversation, current.id, current.sender, [call])
     if is_step(call):
         report_prompt(conn, current.session, call, seq)
 
@@ -107,15 +101,9 @@ def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) ->
     conn.execute(_REPORT, values)
     # Number 1 is a root, which no compaction began.
     if told.number != 1:
-        changed = (
-            update(compaction)
-            .where(
-                compaction.c.child_session_id == told.id,
-                compaction.c.tokens_after_reported.is_(None),
-            )
-            .values(tokens_after_reported=usage.prompt_tokens)
-        )
-        conn.execute(changed)
+        its, reported = compaction.c.child_session_id == told.id, compaction.c.tokens_after_reported
+        unreported = update(compaction).where(its, reported.is_(None))
+        conn.execute(unreported.values(tokens_after_reported=usage.prompt_tokens))
 
 
 # Values that are named as columns are set besides these.
@@ -132,14 +120,14 @@ _REPORT = (
 
 
 def is_step(call: ModelCall | None) -> bool:
-    """Whether a call was for an answer: it is a step of the turn, also where it said nothing."""
+    """Whether a call was for an answer: then it is a step of the turn, even without text."""
     return call is not None and call.purpose == "answer"
 
 
 def book(conn: Connection, current: Turn, call: ModelCall | None) -> None:
     """Book a call that has made no message, if there is one."""
     if call is not None:
-        ledger.book(conn, current.lease.conversation, current.id, current.sender, [call])
+        spending.book(conn, current.lease.conversation, current.id, current.sender, [call])
 
 
 def start_tool(
@@ -149,10 +137,9 @@ def start_tool(
     effect: JournaledEffect,
     decision: Decision | None = None,
 ) -> None:
-    """Note that a tool is about to run; a call that is noted already stays noted once.
+    """Note that a tool is about to run; a call is noted once, with its present effect.
 
-    Its effect is that of now: what was refused before a crash may be allowed after it. What was
-    decided goes into the audit log.
+    What was refused before a crash may be allowed after it. The decision goes into the audit log.
     """
     proceed(conn, current)
     # An earlier attempt alone can have noted it; its calls stand open since then.
@@ -189,9 +176,9 @@ _RECORDED: Mapping[str, AuditKind] = {
 def _put_on_record(
     conn: Connection, current: Turn, call: ToolCall, decision: Decision | None
 ) -> None:
-    """Put what was decided about a call into the audit log, behind the fence.
+    """Put the decision about a call into the audit log, behind the fence.
 
-    Everybody locks the conversation before the end of that log: else two could wait for each other.
+    All lock the conversation before the end of that log: else two could wait for each other.
     """
     if decision is None:
         return
@@ -251,7 +238,7 @@ _NOTE_AGAIN = (
 
 
 def call_key(conn: Connection, current: Turn, call_id: str) -> str:
-    """Return a name of a call that none with another result has in its turn.
+    """A name for a call, different from those of earlier calls with its id and a result.
 
     Some servers use an id again in a later step.
     """
@@ -284,7 +271,7 @@ def enter(
 def _shown_in(
     place: Conversation, current: Turn, parts: Sequence[OutboxPart]
 ) -> Sequence[OutboxPart]:
-    """Return rows as they can be shown in a turn's conversation as it is now."""
+    """Rows as they can be shown in a turn's conversation as it is now."""
     if place.chat == current.lease.address.chat:
         return parts
     # The chat has moved since the turn began: message ids begin anew there.
@@ -292,10 +279,7 @@ def _shown_in(
 
 
 def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
-    """Note that a message with this nonce will be posted as the live preview.
-
-    Raises `LeaseLost` if another worker has the conversation, or the turn has ended.
-    """
+    """Note that a message with this nonce will be posted as the live preview."""
     # Committed before the message is posted: after a crash the platform is asked for this nonce.
     fence(conn, current.lease)
     mark = {"p_turn_id": current.id, "p_ref": PREVIEW_INTENT + nonce}
@@ -317,24 +301,18 @@ _SET_PREVIEW = (
 
 
 def leave_preview(conn: Connection, lease: Lease) -> None:
-    """Have the answer not take the place of the preview: something was said below it.
+    """Keep the answer from replacing the preview: something was said below it.
 
     For a delegated child that is its parent's preview.
     """
-    changed = (
-        update(turn)
-        .where(turn.c.conversation == (lease.parent or lease.conversation), is_running)
-        .values(preview_ref=None)
-    )
-    conn.execute(changed)
+    its = turn.c.conversation == (lease.parent or lease.conversation)
+    conn.execute(update(turn).where(its, is_running).values(preview_ref=None))
 
 
 def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> None:
     """End an attempt that waits for a person; this attempt is not counted.
 
-    Args:
-        current: The turn; it goes on running for who looks at it.
-        parts: What its live preview becomes, for good; empty where there is none.
+    `parts`: what its live preview becomes, for good, if it has one.
     """
     forgive_attempt(conn, current)
     if parts:
@@ -344,11 +322,8 @@ def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> Non
 
 def go_on_from(conn: Connection, conversation_id: int, seq: int) -> None:
     """Make the waiting turn of a conversation answer below the newest reply to its question."""
-    conn.execute(
-        update(turn)
-        .where(turn.c.conversation == conversation_id, is_running, turn.c.upto_seq < seq)
-        .values(upto_seq=seq)
-    )
+    here = (turn.c.conversation == conversation_id, is_running, turn.c.upto_seq < seq)
+    conn.execute(update(turn).where(*here).values(upto_seq=seq))
 
 
 CANCELLED = "Cancelled by the user."
@@ -364,10 +339,10 @@ class TurnEnd:
     """What is stored about a finished turn.
 
     Attributes:
-        call: What made its last message; of purpose "lost" where it was cut off. Booked with the
-            end; None where all calls are booked by then.
-        chosen: The model that the conversation is to use from now on, "" for the default; None
-            where that stays as it is.
+        call: What made its last message; of purpose "lost" if it was cut off. Booked with the end;
+            None if all calls are booked by then.
+        chosen: The model that the conversation uses from now on, "" for the default; None for no
+            change.
     """
 
     outcome: str
@@ -382,7 +357,7 @@ class Totals:
 
     Attributes:
         iterations: Steps of the model in its journal; `tool_calls` likewise.
-        usd: None if the price of any call is not known.
+        usd: None if the price of any call is unknown.
         estimated: Whether Parley counted the tokens of any call.
         released: Whether the commit gave its conversation back.
     """
@@ -409,12 +384,11 @@ def commit(
 ) -> Totals:
     """Answer: final messages, outbox rows, inbox done and counters in one transaction.
 
-    The files that its tools have made are shown behind `parts`. A repeat of a commit that succeeded
-    has no effect.
+    The files that its tools have made are shown after `parts`. A repeat has no effect.
 
     Args:
-        parts: What the chat is shown; the keys of these rows are new. A delegated child has none.
-        releases: Whether its conversation is given back where nothing else waits in it.
+        parts: What the chat is shown, with new keys; nothing for a delegated child.
+        releases: Whether its conversation is given back if nothing else waits in it.
     """
     running, wanted = (current.id, current.upto_seq), (len(messages), len(parts))
     taken = leases.take_seqs(conn, current.lease, running, wanted, releases=releases)
@@ -485,7 +459,7 @@ def bury(conn: Connection, current: Turn, parts: Sequence[OutboxPart], end: Turn
 def close_group(conn: Connection, current: Turn, text: str) -> None:
     """Give open tool calls a result, so that no half group stays (invariant 6).
 
-    What they wait for is not asked any more.
+    Their questions are cancelled.
     """
     questions.cancel_of_turn(conn, current.id)
     if current.lease.parent is not None:
@@ -505,11 +479,9 @@ def _close(
     end: TurnEnd,
     last_steps: int = 0,
 ) -> Totals:
-    """End a turn, and what it answers; returns what it took.
+    """End a turn, and what it answers, in a state; returns what it took.
 
-    Args:
-        state: Of both.
-        last_steps: Steps of which its row does not know yet.
+    `last_steps`: steps that its row does not count yet.
     """
     inbox.finish_turn(conn, current.lease.conversation, current.id, state)
     values = {
@@ -531,8 +503,8 @@ def _close(
 
 _here = bindparam("in_conversation", type_=Whole)
 _this = bindparam("closed_id", type_=Whole)
-_calls = (ledger_table.c.conversation == _here, ledger_table.c.turn_id == _this)
-_estimates = select(func.count()).where(*_calls, ledger_table.c.estimated).scalar_subquery()
+_calls = (ledger.c.conversation == _here, ledger.c.turn_id == _this)
+_estimates = select(func.count()).where(*_calls, ledger.c.estimated).scalar_subquery()
 _TOTALS = (
     turn.c.iterations,
     turn.c.tool_calls,
@@ -584,7 +556,7 @@ _CLOSE = _closing()
 
 
 def _end_children(conn: Connection, current: Turn) -> None:
-    """End the delegated turns that a turn leaves behind: nobody waits for them any more."""
+    """End the delegated turns that a turn leaves behind."""
     query = select(turn).where(
         turn.c.conversation.in_(conversations.children_of_turn(current.id)), is_running
     )
@@ -596,15 +568,8 @@ def _end_children(conn: Connection, current: Turn) -> None:
 
 
 def cancel_running(conn: Connection, conversation_id: int) -> None:
-    """Have the running turn, if any, cancelled: a newer message replaces it.
-
-    What it waits for is not asked any more.
-    """
+    """Have the running turn, if any, cancelled with its questions: a newer message replaces it."""
     questions.cancel(conn, conversation_id)
-    upto = conn.scalar(
-        select(turn.c.upto_seq).where(
-            turn.c.conversation == conversation_id, turn.c.state == "running"
-        )
-    )
-    if upto is not None:
+    here = (turn.c.conversation == conversation_id, is_running)
+    if (upto := conn.scalar(select(turn.c.upto_seq).where(*here))) is not None:
         conversations.stop_upto(conn, conversation_id, upto)

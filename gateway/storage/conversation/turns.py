@@ -1,4 +1,4 @@
-"""Turns: what one is, who has asked it, how it begins, is resumed and leaves the view.
+"""Turns: what one is, its senders, how it begins, is resumed and leaves the view.
 
 What a turn writes, and how it ends: gateway/storage/conversation/turn_journal.py. Senders are named
 "platform:sender id", as in budgets and in the settings' lists of owners.
@@ -52,23 +52,23 @@ class Turn:
 
     Attributes:
         upto_seq: Entry of the inbox below which this turn speaks: the newest that it answers, or a
-            newer one below which the turn before it spoke; frozen when it began, but for answers to
-            what it has asked.
+            newer one below which the turn before it spoke; frozen when it began, except for answers
+            to what it has asked.
         attempt: 1 for the first; grows only by crashes that left no new journalled step.
-        entries: What the turn has recorded so far, with its seqs; its user message first, behind
-            what is told beside it.
+        entries: What the turn has recorded so far, with its seqs; its user message first, after its
+            context.
         started_calls: Ids of side-effect calls that were started and have no result.
         reply_to: The platform's id of the newest message that is answered.
-        refs: The platform's ids of all messages that are answered, where they have one.
+        refs: The platform's ids of all messages that are answered.
         preview_ref: The platform's id of its live preview.
         preview_nonce: Of a live preview that was announced, and may be shown or not.
         stopped: Its user stopped it, and the process ended before that took effect.
         command: The command that it carries out; None for a turn of the agent.
-        sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
-        senders: All whose words the question holds, likewise: who wrote what is answered, what is
-            told beside it, and a question that is asked again.
+        sender: Of the newest entry, whose budget counts.
+        senders: All whose words the question holds: senders of what is answered, of its context,
+            and of a question that is asked again.
         model: What `/model` has chosen for the conversation; None for the settings' own.
-        deaths: Deaths of the process that it ran at, since it last got further.
+        deaths: Deaths of the process while it ran, since it last got further.
         blamed: Those of them that are held against it (gateway/storage/queue/blame.py).
         retries: The dead turn that it asks again.
         asked: The entries of the inbox that it answers, in order.
@@ -98,12 +98,12 @@ class Turn:
 
     @property
     def begins_at(self) -> int:
-        """Seq of its first message; the end of all where it has recorded none."""
+        """Seq of its first message; `END` if it has recorded none."""
         return min((entry.seq for entry in self.entries), default=END)
 
     @property
     def place(self) -> MessagePlace:
-        """Where this turn's messages are entered."""
+        """The place of this turn's messages."""
         return MessagePlace(self.lease.conversation, self.session.id, self.id)
 
     @property
@@ -123,8 +123,8 @@ class AskedQuestion:
     """What a turn answers.
 
     Attributes:
-        asked: What the model reads; None for a command, which is no message of the transcript.
-        others: Whose words it holds beside those of the senders of the turn's entries.
+        asked: What the model reads; None for a command, which is not in the transcript.
+        others: Whose words it holds besides those of the senders of the turn's entries.
         retries: The dead turn that is asked again.
         origins: Its files and pasted parts (`message_content.origins_of`).
     """
@@ -143,9 +143,9 @@ def has_running(conn: Connection, conversation_id: int) -> bool:
 def find_running(
     conn: Connection, held: Held, base: PromptBase, *, counts: bool = True
 ) -> Turn | None:
-    """Return the conversation's unfinished turn, counting one more attempt at it.
+    """The conversation's unfinished turn, counting one more attempt at it.
 
-    What its requests begin with is settled anew: see `sessions.settle_base`.
+    What its requests begin with is settled again: see `sessions.settle_base`.
     """
     if not held.runs:
         return None
@@ -163,10 +163,8 @@ def find_running(
 def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool = True) -> int:
     """Count one more attempt at a running turn, under this lease; returns its number.
 
-    With progress since the last one it begins anew, also what deaths of the process have cost it.
-
-    Args:
-        counts: False where it is the last one again.
+    With progress since the last one it starts over, also what deaths of the process have cost it.
+    `counts`: False if it is the last attempt again.
     """
     progress = progress_of(conn, row)
     values: dict[str, Any] = {"attempt": row.attempt + 1 if counts else max(row.attempt, 1)}
@@ -178,7 +176,7 @@ def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool
 
 
 def progress_of(conn: Connection, row: Row[Any]) -> int:
-    """Return how many steps a turn has made; what its delegated children have done counts, too."""
+    """How many steps a turn and its delegated children have made."""
     query = select(func.sum(turn.c.progress)).where(
         turn.c.conversation.in_(conversations.children_of_turn(row.id))
     )
@@ -203,9 +201,8 @@ def begin(
     Args:
         held: The conversation, as this transaction has found it.
         entries: At least one queued message, in order.
-        question: What it answers.
-        base: What its requests begin with, where `sessions.settle_base` says so; a root begins with
-            its prefill, and its context is told beside the question.
+        base: What its requests begin with, if `sessions.settle_base` says so; a root begins with
+            its prefill, and the question comes with its context.
     """
     lease, asked = held.lease, question.asked
     whose = (*senders_of(lease, entries), *question.others, *earlier_senders(conn, entries))
@@ -268,7 +265,7 @@ MOST_SAID = 500
 
 
 def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[tuple[str, bool]]:
-    """Return people's own words in a segment's lineage, the newest first.
+    """People's own words in a segment's lineage, the newest first.
 
     With each: whether its message also has a pasted part. Messages that quote or forward are left
     out: their text does not show who wrote which part.
@@ -308,7 +305,7 @@ class Step:
 
     @property
     def status(self) -> str:
-        """What became of a tool's call; empty while that is not known."""
+        """What became of a tool's call; empty while that is unknown."""
         return str(orjson.loads(self.result).get("status", "")) if self.result else ""
 
     @property
@@ -322,13 +319,13 @@ _STEP = tuple(step.c[each.name] for each in fields(Step))
 
 
 def steps_of(conn: Connection, turn_ids: Iterable[int]) -> list[Step]:
-    """Return the steps of turns, in order."""
+    """The steps of turns, in order."""
     query = select(*_STEP).where(step.c.turn_id.in_(turn_ids)).order_by(step.c.turn_id, step.c.n)
     return [Step(*row) for row in conn.execute(query)]
 
 
 def tool_steps(conn: Connection, current: Turn) -> list[Step]:
-    """Return the calls of a turn and its delegated children that will not run again."""
+    """The calls of a turn and its delegated children that will not run again."""
     if all(each["role"] == "user" for each in current.messages):
         return []
     return [Step(*row) for row in conn.execute(_TOOL_STEPS, {"turn_id": current.id})]
@@ -349,7 +346,7 @@ _TOOL_STEPS = (
 
 
 def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
-    """Return the results of tools that the delegated children of a turn have read."""
+    """The results of tools that the delegated children of a turn have read."""
     if all(each["role"] == "user" for each in current.messages):
         return []
     query = select(message.c.seq, message.c.body).where(
@@ -361,7 +358,7 @@ def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:
-    """Return the running turn, else one of the entry that has waited longest, to be given up.
+    """The running turn, else a new one of the entry that has waited longest, to be given up.
 
     Nothing is settled or recorded for it, since that is what fails.
     """
@@ -389,7 +386,7 @@ def enter(
     whose: Sequence[str],
     retries: int | None = None,
 ) -> tuple[int, int]:
-    """Enter a running turn; return its id and `upto_seq`.
+    """Enter a running turn; returns its id and `upto_seq`.
 
     `seqs`: of the first and the last entry of the inbox that it answers.
     """
@@ -442,8 +439,6 @@ def _record_question(
 def proceed(conn: Connection, current: Turn) -> Conversation:
     """Fence, and notice a `/stop` even if its signal was lost; each write of a turn begins with it.
 
-    Returns the conversation.
-
     Raises:
         LeaseLost: Another worker has the conversation.
         TurnCancelled: Its user stopped the turn.
@@ -455,10 +450,9 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
 
 
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
-    """Move the turn to the segment that it has begun, also for when it is resumed.
+    """Move the fenced turn to the segment that it has begun, also for when it is resumed.
 
-    The caller has fenced it (`proceed`). Raises `LeaseLost` if the turn has ended; the caller's
-    transaction must write nothing.
+    Raises `LeaseLost` if the turn has ended; the caller's transaction must write nothing.
     """
     moved = update(turn).where(turn.c.id == current.id, still_runs).values(session_id=session.id)
     if conn.execute(moved).rowcount == 0:
@@ -468,7 +462,7 @@ def move_on(conn: Connection, current: Turn, session: Session) -> None:
 def forgive_attempt(conn: Connection, current: Turn) -> None:
     """Take one attempt back: a graceful stop, or a wait for a person, is not the turn's fault.
 
-    From then on it does not run, so that a death of the process is none of its business.
+    Until it is resumed a death of the process is not held against it.
     """
     fence(conn, current.lease)
     conn.execute(
@@ -479,7 +473,7 @@ def forgive_attempt(conn: Connection, current: Turn) -> None:
 
 
 def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Turn:
-    """Return a turn as its rows have it."""
+    """A turn as its rows have it."""
     started = conn.scalars(_STARTED, {"turn_id": row.id})
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
@@ -527,10 +521,7 @@ def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:
 
 
 def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
-    """Take the newest turn out of the view; return what was asked in it.
-
-    Returns the content of its user message; None if the view has no turn.
-    """
+    """Take the newest turn out of the view; returns what was asked in it, or None."""
     newest = _newest_ended(conn, conversation_id)
     if newest is None or not hide(conn, conversation_id, newest.id):
         return None
@@ -539,9 +530,9 @@ def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
 
 
 def asked_newest(conn: Connection, lease: Lease) -> tuple[tuple[str, ...], int | None]:
-    """Return the senders of the question that `hide_newest` gives back, and its dead turn, if any.
+    """The senders of the question that `hide_newest` returns, and its dead turn, if any.
 
-    Who asks a second time for what failed is about the first one, too.
+    A second repetition of what failed refers to the first turn, too.
     """
     newest = _newest_ended(conn, lease.conversation)
     if newest is None:
@@ -564,7 +555,7 @@ def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
     """Split the session (reason `retry`) so that its view leaves a turn out.
 
     What a summary says about the turn stays. A turn that is running meanwhile is resumed in the new
-    session. Returns False if nothing of the turn is in the view, and nothing was done.
+    session. Returns False, with nothing done, if no message of the turn is in the view.
     """
     session = sessions.active(conn, conversation_id)
     place = transcript.range_of_turn(conn, conversation_id, turn_id)
@@ -585,23 +576,23 @@ def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
 
 
 def newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
-    """Return who wrote the newest entry, as budgets and the settings' owners are named."""
+    """The sender of the newest entry."""
     return f"{lease.address.platform}:{entries[-1].sender}" if entries else ""
 
 
 def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return all whose words these entries hold, as "platform:sender id": quoted ones, too."""
+    """All whose words these entries hold, quoted ones included."""
     platform = lease.address.platform
     return tuple(dict.fromkeys(f"{platform}:{who}" for each in entries for who in each.speakers))
 
 
 def senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return a turn's senders as it began with them; one of an older version has its entries'."""
+    """A turn's senders as it began with them; one of an older version has its entries'."""
     return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
 
 
 def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
-    """Return the senders of the earlier turns of entries that an operator has queued again."""
+    """The senders of the earlier turns of entries that an operator has queued again."""
     turns = {entry.turn_id for entry in entries} - {None}
     if not turns:
         return []
@@ -611,7 +602,7 @@ def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str
 
 
 def segments(conn: Connection, named: Collection[str]) -> dict[int, tuple[int, int]]:
-    """Return (conversation, session) of those of these turns that there are, by their ids."""
+    """(conversation, session) of those of these turns that exist, by their ids."""
     ids = {int(each) for each in named if each.isdecimal() and len(each) < transcript.INT64_DIGITS}
     columns = (turn.c.id, turn.c.conversation, turn.c.session_id)
     return {

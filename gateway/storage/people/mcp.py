@@ -12,9 +12,9 @@ from sqlalchemy import Connection, delete, select, update
 
 from agent.tools.registry import HeldTool
 from gateway.errors import NotFound
-from gateway.storage import audit_log, sharing
+from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
-from gateway.storage.queue import leases
+from gateway.storage.queue import leases, replicas
 from gateway.storage.schema import mcp_confined, mcp_text, now_s
 
 EVERY = ""
@@ -42,7 +42,7 @@ class ToolText:
 
     Attributes:
         state: "asked", "agreed" or "refused".
-        by: The owner who decided, "platform:sender id"; empty while undecided.
+        by: The owner who decided, "platform:sender id", if any.
         told: Whether an owner has seen it.
     """
 
@@ -58,12 +58,12 @@ class ToolText:
 
 
 def confined(conn: Connection) -> frozenset[str]:
-    """Return the servers that stay confined unless their settings decide; see `EVERY`."""
+    """The servers that stay confined unless their settings decide; see `EVERY`."""
     return frozenset(conn.scalars(select(mcp_confined.c.name)))
 
 
 def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
-    """Return the records; the first start after the upgrade enters these servers."""
+    """The records; the first start after the upgrade enters these servers."""
     # If two replicas start at once, the second finds the rows of the first.
     leases.one_at_a_time(conn)
     if EVERY in (known := confined(conn)):
@@ -74,7 +74,7 @@ def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
 
 
 def agreed(conn: Connection) -> frozenset[str]:
-    """Return the digests of the texts that an owner approved."""
+    """The digests of the texts that an owner approved."""
     state = mcp_text.c.state == "agreed"
     return frozenset(conn.scalars(select(mcp_text.c.digest).where(state)))
 
@@ -94,7 +94,7 @@ def note(conn: Connection, held: Iterable[HeldTool]) -> None:
 
 
 def texts(conn: Connection) -> list[ToolText]:
-    """Return all texts, by server and tool; of one tool the newest last."""
+    """All texts, by server and tool; of one tool the newest last."""
     order = (mcp_text.c.server, mcp_text.c.tool, mcp_text.c.at)
     return [
         ToolText(
@@ -106,7 +106,7 @@ def texts(conn: Connection) -> list[ToolText]:
 
 
 def text_of(conn: Connection, name: str) -> ToolText:
-    """Return the text with this ID; raises `NotFound` if no text has it."""
+    """The text with this ID; raises `NotFound` if no text has it."""
     found = [each for each in texts(conn) if each.id == name.strip().lower()]
     if not found:
         raise NotFound("There is no tool with this id; `/mcp` lists those that wait.")
@@ -121,11 +121,7 @@ def mark_told(conn: Connection, digests: Collection[str]) -> None:
 def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
     """Record an owner's decision about a text, also in the audit log; the latest one counts.
 
-    Raises `NotFound` if there is no such text.
-
-    Args:
-        name: The first characters of its digest, `ToolText.id`.
-        by: The owner, "platform:sender id".
+    `name`: its `ToolText.id`. Raises `NotFound` if there is no such text.
     """
     text = text_of(conn, name)
     here = mcp_text.c.digest == text.held.digest
@@ -135,5 +131,5 @@ def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
     audit_log.append(conn, AuditEntry(kind, by=by, subject=subject[:200], detail=detail))
     if conn.dialect.name == "postgresql":
         # Every replica reloads its settings and, with them, owners' decisions.
-        sharing.announce(conn, "secrets")
+        replicas.announce(conn, "secrets")
     return ToolText(text.held, verdict, by, text.told)

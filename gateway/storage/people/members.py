@@ -1,4 +1,4 @@
-"""Who was let in, and who asks to be: the tables `member` and `pairing`.
+"""Members, and strangers who ask to be one: the tables `member` and `pairing`.
 
 A row of `pairing` is a request: pending → approved or denied, until it expires. The one without a
 sender is the code that makes the first owner.
@@ -54,7 +54,7 @@ _UNTIL_USED_S = 100 * 365 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Somebody who was let in; `at` is ISO 8601 in UTC."""
+    """A person who was let in; `at` is in seconds since the epoch."""
 
     platform: str
     sender: str
@@ -65,16 +65,16 @@ class Member:
 
     @property
     def name(self) -> str:
-        """By which it is named: "platform:sender"."""
+        """Its name in commands: "platform:sender"."""
         return f"{self.platform}:{self.sender}"
 
 
 @dataclass(frozen=True, slots=True)
 class PairingRequest:
-    """Somebody who asks, or asked, to be let in; `at` is ISO 8601 in UTC.
+    """A person who asks, or asked, to be let in; `at` is in seconds since the epoch.
 
     Attributes:
-        conversation: Their direct chat; with it their request is erased.
+        conversation: Their direct chat; their request is erased with it.
         left_s: Seconds until the code expires; negative when it has.
     """
 
@@ -91,12 +91,12 @@ class PairingRequest:
 
     @property
     def name(self) -> str:
-        """By which it is named: its code."""
+        """Its name in commands: its code."""
         return self.code
 
 
 def role(conn: Connection, platform: str, sender: str) -> Role | None:
-    """Return as what somebody was let in; None for who was not."""
+    """The role of a member, or None."""
     found: Role | None = conn.scalar(_ROLE, {"platform": platform, "sender": sender})
     return found
 
@@ -107,7 +107,7 @@ _ROLE = select(member.c.role).where(
 
 
 def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
-    """Return as what each (platform, sender) was let in, without those who were not."""
+    """The role of each member among (platform, sender) pairs."""
     batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
     rows = (
         row
@@ -120,9 +120,9 @@ def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, 
 
 
 def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
-    """Return as what each "platform:sender id" is known, without those who are not.
+    """The known names of "platform:sender id".
 
-    By their newest message, else by their request. In the web chat the id is the name.
+    From their newest message, else from their request. In the web chat the id is the name.
     """
     asked = [who.partition(":")[::2] for who in sorted(set(whom)) if ":" in who]
     asked = [each for each in asked if each[0] != BUILT_IN]
@@ -149,7 +149,7 @@ def _names(whom: Sequence[tuple[str, str]]) -> Any:
 
 
 def everybody(conn: Connection) -> list[Member]:
-    """Return all who were let in, owners first, then by time."""
+    """All members, owners first, then by time."""
     # By the alphabet "owner" is behind "member".
     return _members(conn, member.c.role.desc(), member.c.at)
 
@@ -161,10 +161,9 @@ def _members(conn: Connection, *order: Any) -> list[Member]:
 
 
 def listed(conn: Connection, limit: int, after: str | None = None) -> list[PairingRequest | Member]:
-    """Return pending requests, then members; each the newest first.
+    """Pending requests, then members; each newest first.
 
-    `after`: only what stands behind the one of this name; None for all. Raises `NotFound` if there
-    is no such request or member (any more).
+    `after`: only those after this name; raises `NotFound` if it does not exist (any more).
     """
     newest = (member.c.at.desc(), member.c.platform.desc(), member.c.sender.desc())
     found: list[PairingRequest | Member] = [*reversed(pending(conn)), *_members(conn, *newest)]
@@ -177,7 +176,7 @@ def listed(conn: Connection, limit: int, after: str | None = None) -> list[Pairi
 def let_in(
     conn: Connection, whom: tuple[str, str], sender_name: str, role_: Role, granted_by: str
 ) -> None:
-    """Let somebody (platform, sender) in; an owner stays one."""
+    """Let a person (platform, sender) in; an owner stays one."""
     platform, sender = whom
     if role(conn, platform, sender) in {"owner", role_}:
         return
@@ -196,19 +195,19 @@ def let_in(
 
 
 def revoke(conn: Connection, platform: str, sender: str) -> bool:
-    """Take back that somebody was let in; whether they were."""
+    """Remove a member; returns whether there was one."""
     known = (member.c.platform == platform, member.c.sender == sender)
     return conn.execute(delete(member).where(*known)).rowcount == 1
 
 
 def set_role(conn: Connection, platform: str, sender: str, role_: Role, granted_by: str) -> None:
-    """Give somebody who was let in another role, and note by whom."""
+    """Give a member another role, and note by whom."""
     known = (member.c.platform == platform, member.c.sender == sender)
     conn.execute(update(member).where(*known).values(role=role_, granted_by=granted_by, at=now_s()))
 
 
 def owners(conn: Connection) -> list[tuple[str, str]]:
-    """Return (platform, sender) of all owners that were made by a code."""
+    """(platform, sender) of all owners that were made by a code."""
     rows = conn.execute(select(member.c.platform, member.c.sender).where(member.c.role == "owner"))
     return [(row.platform, row.sender) for row in rows]
 
@@ -223,20 +222,20 @@ def set_owner_code(conn: Connection, code: str | None) -> None:
 
 
 def take_owner_code(conn: Connection, code: str) -> bool:
-    """Use the code up that makes the first owner; False where it is another one, or was used."""
+    """Use up the code that makes the first owner; False if it is another one, or was used."""
     is_it = (pairing.c.sender.is_(None), pairing.c.code == code)
     # The statement that takes it away decides: of two who send it one becomes the owner.
     return conn.execute(delete(pairing).where(*is_it)).rowcount == 1
 
 
 def owner_code(conn: Connection) -> str | None:
-    """Return the code that makes the first owner, if there is one."""
+    """The code that makes the first owner, or None."""
     code: str | None = conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))
     return code
 
 
 def may_ask(conn: Connection, platform: str, sender: str) -> bool:
-    """Whether somebody gets a code: not within `CODE_S` of the last, nor soon after a denial."""
+    """Whether a person gets a code: not within `CODE_S` of the last, nor soon after a denial."""
     query = select(pairing.c.id).where(
         pairing.c.platform == platform,
         pairing.c.sender == sender,
@@ -248,7 +247,7 @@ def may_ask(conn: Connection, platform: str, sender: str) -> bool:
 def enter_request(
     conn: Connection, message: InboundMessage, sender_name: str, code: str, conversation_id: int
 ) -> int:
-    """Enter a request of a message's sender; returns its id. What is of no use any more goes."""
+    """Enter a request of a message's sender; returns its id. Useless old ones are deleted."""
     # Here, since only requests make the table grow; no sweep is needed for it.
     conn.execute(delete(pairing).where(pairing.c.sender.is_not(None), _is_over))
     inserted = conn.execute(
@@ -274,7 +273,7 @@ _is_over = and_(pairing.c.expires_at <= now_s(), pairing.c.at <= now_s() - CODE_
 
 
 def expire_all_but_newest(conn: Connection, platform: str, account: str, kept: int) -> None:
-    """Let the oldest pending requests of an account expire where there are more than `kept`."""
+    """Let the oldest pending requests of an account expire beyond `kept`."""
     pending = (
         pairing.c.platform == platform,
         pairing.c.account == account,
@@ -288,7 +287,7 @@ def expire_all_but_newest(conn: Connection, platform: str, account: str, kept: i
 
 
 def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> int:
-    """Return how many requests came within the last `CODE_S`, in all or through one account."""
+    """How many requests came within the last `CODE_S`, in all or through one account."""
     query = select(func.count()).where(
         pairing.c.sender.is_not(None), pairing.c.at > now_s() - CODE_S
     )
@@ -298,14 +297,14 @@ def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> in
 
 
 def pending(conn: Connection) -> list[PairingRequest]:
-    """Return the pending requests, oldest first."""
+    """The pending requests, oldest first."""
     return _requests(conn, pairing.c.state == "pending", pairing.c.expires_at > now_s())
 
 
 def decidable(conn: Connection) -> list[PairingRequest]:
-    """Return the requests with a valid code: the pending ones, and for a while the decided ones.
+    """The requests with a valid code: the pending ones, and for a while the decided ones.
 
-    A denied one can still be approved while its code holds.
+    A denied one can still be approved while its code is valid.
     """
     holds = pairing.c.at > now_s() - CODE_S
     denied = and_(pairing.c.state == "denied", holds)
@@ -313,7 +312,7 @@ def decidable(conn: Connection) -> list[PairingRequest]:
 
 
 def approved(conn: Connection) -> list[PairingRequest]:
-    """Return the requests that were approved lately."""
+    """The requests that were approved lately."""
     return _requests(conn, pairing.c.state == "approved")
 
 
@@ -337,14 +336,14 @@ def decide(conn: Connection, request_id: int, state: RequestState) -> None:
 
 
 def drop_requests(conn: Connection, platform: str, sender: str) -> None:
-    """Forget what somebody asked: they may ask again at once."""
+    """Forget a person's requests: they may ask again at once."""
     conn.execute(delete(pairing).where(pairing.c.platform == platform, pairing.c.sender == sender))
 
 
 def newest_direct_chat(
     conn: Connection, platform: str, sender: str, accounts: Collection[tuple[str, str]]
 ) -> Conversation | None:
-    """Return the conversation where somebody last wrote to the bot directly, and may read again.
+    """The direct conversation in which a person wrote last, of accounts that still reach them.
 
     `accounts`: the (platform, account) pairs that count.
     """

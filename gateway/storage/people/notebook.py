@@ -61,10 +61,10 @@ _CONVERSATION = "conversation:"
 
 
 def scope_of(conn: Connection, conversation_id: int) -> str:
-    """Return the scope of the notes that a conversation reads and writes.
+    """The scope of the notes that a conversation reads and writes.
 
-    "platform:sender id" in a direct chat: its sender has one memory in all of them. Everywhere
-    else "conversation:id", which no other conversation sees.
+    "platform:sender id" in a direct chat: its sender has one memory in all of them. Everywhere else
+    "conversation:id", which no other conversation sees.
     """
     here = conversations.of_user(conn, conversation_id)
     if here is not None and is_direct(here):
@@ -73,7 +73,7 @@ def scope_of(conn: Connection, conversation_id: int) -> str:
 
 
 def sharing(conn: Connection, conversation_id: int) -> list[int]:
-    """Return the conversations whose scope is that of this one, with itself first."""
+    """The conversations with the scope of this one, itself first."""
     theirs = conversations_of(conn, scope_of(conn, conversation_id))
     return list(dict.fromkeys([conversation_id, *theirs]))
 
@@ -84,7 +84,7 @@ def is_shared(scope: str) -> bool:
 
 
 def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[TodoItem]:
-    """Return a conversation's list; empty where it was written before its root began.
+    """A conversation's list; empty if it was written before its root began.
 
     `first_seq`: where the root's view begins (`ViewPlan.first_seq`).
     """
@@ -110,12 +110,12 @@ def set_todo(conn: Connection, current: Turn, items: Sequence[TodoItem]) -> None
 
 
 def notes_of(conn: Connection, scope: str, target: MemoryTarget) -> list[str]:
-    """Return the texts of a scope's notes in the order in which they were made."""
+    """The texts of a scope's notes in the order in which they were made."""
     return [note.text for note in of_scope(conn, scope) if note.target == target]
 
 
 def of_scope(conn: Connection, scope: str) -> list[Note]:
-    """Return the rows of a scope, also those that wait, in the order in which they were made."""
+    """The rows of a scope, also those that wait, in the order in which they were made."""
     query = select(memory).where(memory.c.scope == scope).order_by(memory.c.id)
     return [_note(row) for row in conn.execute(query)]
 
@@ -125,13 +125,13 @@ def _note(row: Any) -> Note:
 
 
 def kept(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
-    """Return the notes of a scope that prompts may have, with their days."""
+    """The notes of a scope that prompts may have, with their days."""
     rows = (note for note in of_scope(conn, scope) if not note.waits)
     return tuple(PinnedNote(note.text, note.at[:10]) for note in rows)
 
 
 def pinned(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
-    """Return the notes for a prompt, without those that the current scan finds suspicious."""
+    """The notes for a prompt, without those that the current scan finds suspicious."""
     return tuple(PinnedNote(scan(text).text, day) for text, day in kept(conn, scope))
 
 
@@ -140,9 +140,9 @@ class Change:
     """A change of notes.
 
     Attributes:
-        remove: Words of the one note that goes; None for none.
-        add: The note that takes its place, or comes behind the others; None for none.
-        max_chars: As much as all notes of the target may have together.
+        remove: Words of the one note that goes, if any.
+        add: The note that takes its place, or comes after the others.
+        max_chars: The limit of all notes of the target together.
     """
 
     scope: str
@@ -155,8 +155,8 @@ class Change:
 def change_notes(conn: Connection, current: Turn, change: Change) -> tuple[list[str], Note | None]:
     """Change the notes of a scope in a turn; returns all of its target, and the removed one.
 
-    A note that replaces another has a new id, and records the text of the other. Raises
-    `ToolError`: see `changed`; nothing was written.
+    A note that replaces another has a new id, and records the text of the other. Raises `ToolError`
+    as `changed`; nothing was written.
     """
     proceed(conn, current)
     known = [note for note in of_scope(conn, change.scope) if note.target == change.target]
@@ -195,7 +195,7 @@ def _repin(conn: Connection, scope: str) -> None:
 
 
 def conversations_of(conn: Connection, scope: str) -> list[int]:
-    """Return the conversations whose prompts contain the notes of a scope."""
+    """The conversations whose prompts contain the notes of a scope."""
     if is_shared(scope):
         return [int(scope.removeprefix(_CONVERSATION))]
     platform, _, user = scope.partition(":")
@@ -204,7 +204,7 @@ def conversations_of(conn: Connection, scope: str) -> list[int]:
 
 
 def written_in(conn: Connection, turn_id: int) -> list[Note]:
-    """Return the notes that a turn made and that still exist."""
+    """The notes that a turn made and that still exist."""
     query = select(memory).where(memory.c.turn_id == turn_id).order_by(memory.c.id)
     return [_note(row) for row in conn.execute(query)]
 
@@ -247,7 +247,7 @@ def keep_found(
 
 
 def unnoted(conn: Connection, conversation_id: int, turn_ids: Collection[int]) -> set[int]:
-    """Return the turns in which the agent did not use its tool `memory`.
+    """The turns in which the agent did not use its tool `memory`.
 
     In the others it noted what matters, or a person undid that. None of a conversation that is
     being erased.
@@ -331,11 +331,10 @@ def reword(conn: Connection, note: Note, text: str, who: Corrector) -> None:
 
 
 def changed(notes: Sequence[str], change: Change) -> list[str]:
-    """Return notes after a change; those that were changed already as they are.
+    """Notes after a change; unchanged if it was made before, as after a crash.
 
-    No text is there twice. That a change was made is seen by its result, so that one that is
-    repeated after a crash finds nothing to do. Raises `ToolError` if no note or several hold
-    `remove`, or there is no room for `add`.
+    No text is there twice. Raises `ToolError` if no note or several contain `remove`, or there is
+    no room for `add`.
     """
     found = _held(notes, change)
     if len(found) > 1:
@@ -378,14 +377,14 @@ def _chars(notes: Sequence[str]) -> int:
 
 
 def listed(notes: Sequence[str]) -> str:
-    """Return notes as a list, one line each."""
+    """Notes as a list, one line each."""
     return "\n".join(f"- {note}" for note in notes) or "(no notes)"
 
 
 def all_notes(
     conn: Connection, scope: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[Note]:
-    """Return the notes of a scope, or of all, the newest first; those before the id `before`."""
+    """The notes of a scope, or of all, newest first; those before the id `before`."""
     query = select(memory).order_by(memory.c.id.desc()).limit(limit)
     if scope is not None:
         query = query.where(memory.c.scope == scope)
@@ -422,7 +421,7 @@ def forget_found(conn: Connection, conversation_id: int) -> None:
 def take_note(
     conn: Connection, scope: str, target: MemoryTarget, text: str, max_chars: int
 ) -> bool | None:
-    """Add a note from elsewhere; False where it is there, None where there is no room."""
+    """Add a note from elsewhere; False if it exists, None if there is no room."""
     before = notes_of(conn, scope, target)
     try:
         after = changed(before, Change(scope, target, None, text, max_chars))

@@ -1,7 +1,7 @@
 """Users of the web chat, their sessions, and links that sign in.
 
-The tables `web_user`, `web_session` and `web_link`. A secret is stored as its hash alone. Lives are
-in seconds. Nor does a chat hold the secret of a link that stands in it (`ChatLinks`).
+The tables `web_user`, `web_session` and `web_link`. Secrets are stored as hashes; a chat does not
+have the secret of a link in it either (`ChatLinks`). Lives are in seconds.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ _OF_THIS_PROCESS = secrets.token_bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class WebUser:
-    """Somebody who was invited; `at` is in seconds since the epoch.
+    """An invited user; `at` is in seconds since the epoch.
 
     Attributes:
-        same_as: "platform:sender id" of whom they are on another platform, and whose role they
-            have; None where `role` is their own.
-        identity: "issuer subject" of whom an identity provider names; None for all others.
+        same_as: "platform:sender id" of the same person on another platform, who gives the role;
+            None if `role` is their own.
+        identity: "issuer subject" at an identity provider, if it names them.
         let_in_by: The entry of `web.oidc.allowed` that let them in last, and whose role they have;
             None for those who were invited.
     """
@@ -56,10 +56,9 @@ class WebUser:
 
 @dataclass(frozen=True, slots=True)
 class WebSession:
-    """Somebody who is signed in; times are in seconds since the epoch.
+    """A signed-in browser; times are in seconds since the epoch.
 
-    Attributes:
-        stale: Nobody has noted for `NOTED_EVERY_S` that it is used.
+    `stale`: its use was not noted for `NOTED_EVERY_S`.
     """
 
     id: int
@@ -90,12 +89,12 @@ _OF_SESSION = [
 
 
 def user(conn: Connection, name: str) -> WebUser | None:
-    """Return a user; those who were removed as well."""
+    """A user, even a removed one."""
     return named(conn, [name]).get(name)
 
 
 def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
-    """Return the users of these names, without those that there are not."""
+    """The existing users of these names."""
     batches = (names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE))
     rows = (
         row
@@ -106,13 +105,13 @@ def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
 
 
 def everybody(conn: Connection) -> list[WebUser]:
-    """Return all users by name, without those who were removed."""
+    """All users by name, except removed ones."""
     query = select(web_user).where(web_user.c.role != "removed").order_by(web_user.c.name)
     return [WebUser(*row) for row in conn.execute(query)]
 
 
 def enter(conn: Connection, name: str, role: WebRole, same_as: str | None, by: str) -> None:
-    """Enter a user, in place of one of the same name; whom a provider names so stays the same."""
+    """Enter a user, in place of one of the same name; its identity at a provider stays."""
     values = {"role": role, "same_as": same_as, "invited_by": by, "let_in_by": None, "at": now_s()}
     known = conn.execute(update(web_user).where(web_user.c.name == name).values(values))
     if known.rowcount == 0:
@@ -120,19 +119,19 @@ def enter(conn: Connection, name: str, role: WebRole, same_as: str | None, by: s
 
 
 def identified(conn: Connection, identity: str) -> WebUser | None:
-    """Return the user whom an identity provider names so; those who were removed as well."""
+    """The user with this identity at a provider, even a removed one."""
     row = conn.execute(select(web_user).where(web_user.c.identity == identity)).one_or_none()
     return None if row is None else WebUser(*row)
 
 
 def identify(conn: Connection, name: str, identity: str, let_in_by: str) -> None:
-    """Note whom an identity provider names, and which entry of the settings has let them in."""
+    """Note a user's identity at a provider, and the entry of the settings that let them in."""
     known = update(web_user).where(web_user.c.name == name)
     conn.execute(known.values(identity=identity, let_in_by=let_in_by))
 
 
 def remove(conn: Connection, name: str) -> bool:
-    """Sign a user out for good; whether there was one. Their chats stay."""
+    """Sign a user out for good; returns whether there was one. Their chats stay."""
     is_there = (web_user.c.name == name, web_user.c.role != "removed")
     gone = conn.execute(update(web_user).where(*is_there).values(role="removed")).rowcount
     conn.execute(delete(web_link).where(web_link.c.sender == name))
@@ -141,14 +140,14 @@ def remove(conn: Connection, name: str) -> bool:
 
 
 def enter_link(conn: Connection, hash_: str, sender: str, life_s: float) -> None:
-    """Store a link that signs somebody in; those that have expired go."""
+    """Store a link that signs a user in; expired ones are deleted."""
     conn.execute(delete(web_link).where(web_link.c.expires_at <= now_s()))
     values = {"hash": hash_, "sender": sender}
     conn.execute(web_link.insert().values(expires_at=now_s() + life_s, **values))
 
 
 def link_for(conn: Connection, hash_: str) -> str | None:
-    """Return the user that a link signs in, None if it is used or has expired; keeps the link."""
+    """The user that a link signs in, None if it is used or has expired; keeps the link."""
     sender: str | None = conn.scalar(select(web_link.c.sender).where(*_works(hash_)))
     return sender
 
@@ -158,7 +157,7 @@ def _works(hash_: str) -> tuple[Any, Any]:
 
 
 def take_link(conn: Connection, hash_: str) -> str | None:
-    """Use a link up; returns whom it signs in, None where it does not hold."""
+    """Use a link up; returns its user, or None if it is invalid."""
     taken = conn.execute(delete(web_link).where(*_works(hash_)).returning(web_link.c.sender))
     sender: str | None = taken.scalar_one_or_none()
     return sender
@@ -184,7 +183,7 @@ def begin(conn: Connection, sender: str, new: NewSession) -> int:
 
 
 def find(conn: Connection, hash_: str, oidc_s: float) -> WebSession | None:
-    """Return the session with a secret of this hash, if it holds; see `sessions`."""
+    """The valid session with a secret of this hash; see `sessions`."""
     row = conn.execute(_SESSION, {"hash_": hash_, "oidc_s": oidc_s}).one_or_none()
     return None if row is None else WebSession(*row)
 
@@ -200,15 +199,15 @@ _SESSION = select(*_OF_SESSION).where(
 
 
 def note_use(conn: Connection, session_id: int) -> None:
-    """Note that a session was used: from now on it holds for `SESSION_S`."""
+    """Note that a session was used: it is valid for `SESSION_S` from now on."""
     used = update(web_session).where(web_session.c.id == session_id)
     conn.execute(used.values(used_at=now_s(), expires_at=now_s() + SESSION_S))
 
 
 def sessions(conn: Connection, oidc_s: float) -> list[WebSession]:
-    """Return all sessions that hold, the one that was used last first.
+    """All valid sessions, the one that was used last first.
 
-    `oidc_s`: how long one holds that an identity provider has begun, however much it is used.
+    `oidc_s`: how long one of an identity provider is valid, however much it is used.
     """
     last = (web_session.c.used_at.desc(), web_session.c.id.desc())
     rows = conn.execute(select(*_OF_SESSION).where(_holds(oidc_s)).order_by(*last))
@@ -221,39 +220,36 @@ def end(conn: Connection, hash_: str) -> None:
 
 
 def end_one(conn: Connection, session_id: int) -> str | None:
-    """End a session; returns whose it was, None where there is none."""
+    """End a session; returns its user, or None if it does not exist."""
     gone = delete(web_session).where(web_session.c.id == session_id)
     sender: str | None = conn.scalar(gone.returning(web_session.c.sender))
     return sender
 
 
 def end_all(conn: Connection, sender: str) -> int:
-    """End all sessions of somebody; returns how many there were."""
+    """End all sessions of a user; returns how many there were."""
     return conn.execute(delete(web_session).where(web_session.c.sender == sender)).rowcount
 
 
 @dataclass(frozen=True, slots=True)
 class ChatLinks:
-    """Makes and shows links that sign in and stand in a chat.
+    """Makes and shows links in a chat that sign in.
 
-    What is stored of a message, and so every backup, has a number where the link's secret stands.
-    The secret is made of that number, the conversation and the web chat's token, which is in no
-    database, each time that the message is shown. It is as long as the number, so that places in
-    the text stay.
-
-    Attributes:
-        token: The web chat's; a link that was made with another one opens nothing.
+    The stored text, and so every backup, has a number in place of the link's secret. The secret is
+    made of that number, the conversation and the web chat's `token`, which is not in the database,
+    each time that the message is shown. It is as long as the number, so that places in the text
+    stay.
     """
 
     token: SecretStr | None
 
     def new(self, page: str, conversation: int) -> tuple[str, str]:
-        """Return a link to this page as it is stored in a conversation, and its secret."""
+        """A link to this page as it is stored in a conversation, and its secret."""
         number = secrets.token_hex(_LINK_CHARS)[:_LINK_CHARS]
         return f"{page}{STORED_LINK}{number}", self._secret(number, conversation)
 
     def shown(self, text: str, conversation: int) -> str:
-        """Return a stored text of a conversation with its links as they work."""
+        """A stored text of a conversation with working links."""
         # What stands in another conversation leads to nothing: a model can be told to repeat it.
         return _NUMBER.sub(lambda found: SHOWN_LINK + self._secret(found[1], conversation), text)
 

@@ -1,12 +1,12 @@
 """Alerts: troubles that owners are told of. The table `alert`.
 
 A trouble has one open row, however many replicas see it and however often one restarts: the index
-`ux_alert_open` sees to that. Whoever sees it notes so (`seen_at`); it is over once nobody has seen
-it for a while. What chats are told is entered into the outbox in the transaction that changes the
+`ux_alert_open` ensures that. Replicas that see it note so (`seen_at`); it is over once it was not
+seen for a while. What chats are told is entered into the outbox in the transaction that changes the
 row.
 
-`posted` says what a webhook was told of it: nothing, its begin (1), its end (2). A post is claimed
-by putting the row off: where whoever claimed it dies, another one posts it later.
+`posted` is what a webhook was told: nothing, its begin (1), its end (2). A post is claimed by
+putting the row off: if the claimant dies, another replica posts it later.
 """
 
 from collections.abc import Collection
@@ -30,9 +30,8 @@ class Alert:
 
     Attributes:
         kind: The id of its finding (gateway/findings/).
-        subject: What has it.
-        told_at: When the chats were told; None where it was one too many for an hour, or nobody
-            has a chat.
+        told_at: When the chats were told; None if it was one too many for an hour, or no owner has
+            a chat.
         posted: What a webhook was told of it.
     """
 
@@ -50,10 +49,7 @@ _COLUMNS = [alert.c[field.name] for field in fields(Alert)]
 
 
 def note(conn: Connection, kind: str, subject: str, what: str, since: float) -> int | None:
-    """Note that a trouble is there; returns its id where it is new, None where it is known.
-
-    `since`: seconds since the epoch by the database's clock.
-    """
+    """Note a trouble; returns its id if it is new, else None. `since`: by the database's clock."""
     this = update(alert).where(alert.c.kind == kind, alert.c.subject == subject, is_open)
     if conn.execute(this.values(seen_at=now_s())).rowcount:
         return None
@@ -69,7 +65,7 @@ _NOTE = text(
 
 
 def end(conn: Connection, alert_id: int, quiet_s: float) -> bool:
-    """End an alert that nobody has seen for so long; whether this call has ended it."""
+    """End an alert that was not seen for so long; returns whether this call has ended it."""
     this = (alert.c.id == alert_id, is_open, alert.c.seen_at <= now_s() - quiet_s)
     return conn.execute(update(alert).where(*this).values(over_at=now_s())).rowcount == 1
 
@@ -94,23 +90,23 @@ def told_lately(conn: Connection, within_s: float, *, kinds: Collection[str] = (
 
 
 def ended_lately(conn: Connection, kind: str, subject: str, within_s: float) -> int:
-    """Return how often the same trouble was over within so many seconds."""
+    """How often the same trouble was over within so many seconds."""
     same = (alert.c.kind == kind, alert.c.subject == subject, alert.c.over_at > now_s() - within_s)
     return conn.execute(select(func.count()).where(*same)).scalar_one()
 
 
 def found(conn: Connection, *, with_past: bool = False, limit: int | None = 100) -> list[Alert]:
-    """Return the open alerts, and those that are over as well; the newest first. None: all."""
+    """The open alerts, or those that are over as well; newest first. `limit` None: all."""
     query = select(*_COLUMNS).order_by(alert.c.at.desc(), alert.c.id.desc()).limit(limit)
     rows = conn.execute(query if with_past else query.where(is_open))
     return [Alert(*row) for row in rows]
 
 
 def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
-    """Return what may be told now: the open alerts, and ends that there was no room for.
+    """What may be told now: the open alerts, and ends that there was no room for.
 
-    `kinds`: those whose ends are told; only of alerts whose begins were told, for a day. Where the
-    same trouble was told of again since, its newest end says it.
+    `kinds`: those whose ends are told; only of alerts whose begins were told, for a day. If the
+    same trouble was told again since, its newest end says it.
     """
     newer = alert.alias()
     is_again = exists().where(
@@ -130,12 +126,12 @@ def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
 
 
 def get(conn: Connection, alert_id: int) -> Alert:
-    """Return an alert."""
+    """An alert."""
     return Alert(*conn.execute(select(*_COLUMNS).where(alert.c.id == alert_id)).one())
 
 
 def to_post(conn: Connection) -> list[Alert]:
-    """Return those of which a webhook was not told all that there is to tell, and may be now."""
+    """The alerts whose latest state has not been posted to the webhook and is now due."""
     rest = or_(
         and_(is_open, alert.c.posted == 0), and_(alert.c.over_at.is_not(None), alert.c.posted < 2)
     )
@@ -145,14 +141,14 @@ def to_post(conn: Connection) -> list[Alert]:
 
 
 def noticed_s(conn: Connection, alert_id: int) -> float:
-    """Return how long ago an alert was noticed, in seconds."""
+    """How long ago an alert was noticed, in seconds."""
     return float(
         conn.execute(select(now_s() - alert.c.at).where(alert.c.id == alert_id)).scalar_one()
     )
 
 
 def claim_post(conn: Connection, alert_id: int, for_s: float) -> bool:
-    """Have nobody else post an alert for so long; whether that is this caller's to do now."""
+    """Claim an alert's post for so long; returns whether the caller must post it now."""
     this = (alert.c.id == alert_id, alert.c.post_at <= now_s())
     return conn.execute(update(alert).where(*this).values(post_at=now_s() + for_s)).rowcount == 1
 
@@ -163,7 +159,7 @@ def mark_posted(conn: Connection, alert_id: int, stage: int) -> None:
 
 
 def put_off(conn: Connection, alert_id: int, for_s: float) -> None:
-    """Have nobody post an alert for so long: its webhook does not take it now."""
+    """Put an alert's post off: its webhook does not take it now."""
     conn.execute(update(alert).where(alert.c.id == alert_id).values(post_at=now_s() + for_s))
 
 

@@ -1,6 +1,6 @@
-"""Updates as they arrive: whether one is known, whose it is, where its chat is; how far was read.
+"""Updates as they arrive: known ones, their conversations, moved chats, cursors.
 
-What nobody can answer goes into quarantine. The update as it came is kept for some days.
+What cannot be answered goes into quarantine. The update as it came is kept for some days.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ from gateway.storage.schema import (
 
 
 def source_of(message: InboundMessage) -> str:
-    """Return the name within which a message's dedupe key is unique."""
+    """The name within which a message's dedupe key is unique."""
     return f"{message.address.platform}:{message.address.account}"
 
 
@@ -58,18 +58,15 @@ _KNOWN = union_all(
 
 
 def key_of(message: InboundMessage) -> tuple[str, str]:
-    """Return by what a message is told from all others."""
+    """Source and dedupe key of a message, which identify it."""
     return source_of(message), message.dedupe_key
 
 
 def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
-    """Return how long ago the sender's messages for the model came, the newest first.
+    """How long ago the sender's messages for the model came, newest first.
 
-    Not those that were refused, nor what was answered at once: no turn has taken that.
-
-    Args:
-        message: What its sender sends now, on any account of the platform.
-        within_s: Older ones are left out.
+    Without those that were refused, or answered at once without a turn. Messages to any account of
+    the platform count, back to `within_s`.
     """
     sources = f"{message.address.platform}:%"
     its = {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit}
@@ -93,7 +90,7 @@ _AGES = (
 def arrival(
     conn: Connection, session_key: str, message: InboundMessage
 ) -> tuple[bool, Conversation | None]:
-    """Return whether a message is known (`is_known`), and its conversation, locked, if any.
+    """Whether a message is known (`is_known`), and its conversation, locked, if any.
 
     One statement if there is a conversation.
     """
@@ -120,7 +117,7 @@ _ARRIVAL = conversations.of_key(
 def find_or_create(
     conn: Connection, session_key: str, message: InboundMessage, user: str | None
 ) -> Conversation:
-    """Return the conversation of a session key, locked; it is created where there is none."""
+    """The conversation of a session key, locked; created if there is none."""
     known = conversations.locked_by_key(conn, session_key)
     return known or create(conn, session_key, message, user)
 
@@ -130,9 +127,7 @@ def create(
 ) -> Conversation:
     """Enter a conversation, with its first session, and return it, locked.
 
-    Args:
-        session_key: See gateway/session_keys.py.
-        user: Whose conversation it is; None for a shared one.
+    `user`: its only user; None for a shared one.
     """
     here = conversations.create(conn, session_key, message.address, user, message.text)
     sessions.start_root(conn, here, "first_message")
@@ -140,10 +135,10 @@ def create(
 
 
 def move(conn: Connection, to: Move) -> bool:
-    """Re-key the conversations of a chat that has another id now; whether all could be.
+    """Re-key the conversations of a chat that has a new id; returns whether all could be.
 
-    Their old keys stay as aliases. One whose new key another conversation has already stays behind
-    with its old key, and so does its outbox.
+    Their old keys stay as aliases. If another conversation has the new key, one stays with its old
+    key, and so does its outbox.
     """
     source = f"{to.platform}:{to.account}"
     strangers = (quarantine.c.source == source, quarantine.c.chat == to.chat)
@@ -165,9 +160,9 @@ def _move(conn: Connection, session_key: str, conversation_id: int, to: Move) ->
 
 
 def _forget_refs(conn: Connection, conversation_id: int) -> None:
-    """Drop the ids of messages: they begin anew there, and an old one would be another message's.
+    """Drop the ids of messages: they start over there, and an old one would be another message's.
 
-    Those that a running turn holds in memory are dropped when it uses them: `turn_journal.enter`.
+    A running turn drops those that it holds when it uses them: `turn_journal.enter`.
     """
     unsent = (outbox.c.conversation == conversation_id, is_unsent)
     conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
@@ -180,9 +175,9 @@ def _forget_refs(conn: Connection, conversation_id: int) -> None:
 
 
 def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = None) -> None:
-    """Store updates that nobody can answer, whatever is in them; a known one is skipped.
+    """Store updates that cannot be answered, whatever is in them; a known one is skipped.
 
-    `chat`: where a stranger wrote them; None for what could not be decoded.
+    `chat`: of a stranger's message; None for what could not be decoded.
     """
     for update_ in poison:
         source, key = storable(update_.source), storable(update_.dedupe_key)
@@ -211,14 +206,14 @@ _ADVANCE = (
 
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:
-    """Return how far each source was read, for all sources with a name prefix."""
+    """How far each source was read, for all sources with a name prefix."""
     # Names of accounts may hold "_", which would be any character to LIKE.
     query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
     return {row.source: row.position for row in conn.execute(query)}
 
 
 def position(conn: Connection, source: str) -> int | None:
-    """Return how far a source was read."""
+    """How far a source was read."""
     return conn.scalar(select(cursor.c.position).where(cursor.c.source == source))
 
 

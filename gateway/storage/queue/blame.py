@@ -3,16 +3,16 @@
 Which turns ran is known from their rows: they are running, and were taken up under the lease that
 their conversation still has. So nothing is written on the path of a message for this.
 
-A death whose cause is not known to be a turn costs no attempt while `GIVE_UP_AFTER_S` lasts.
-A turn that ran at two of them without getting further in between is a suspect. It is tried beside
-all others, but only when the process has lived for `quiet_s` without it, and no two trials
-coincide. A trial lasts a quarter of that time. Only a death in that quarter is held against it: one
-from outside falls into it by chance much more rarely than into the quiet time before. A turn that
-is blamed twice is given up: after four deaths at most, of which it was alone under suspicion at
-the last two.
+A death whose cause is not known to be a turn costs no attempt while `GIVE_UP_AFTER_S` lasts. A turn
+that ran at two of them without getting further in between is a suspect. It is tried with all
+others, but only when the process has lived for `quiet_s` without it, and no two trials coincide. A
+trial lasts a quarter of that time. Only a death in that quarter is held against it: one from
+outside falls into it by chance much more rarely than into the quiet time before. A turn that is
+blamed twice is given up: after four deaths at most, of which it was alone under suspicion at the
+last two.
 
-The same causes and the same time budget decide about the files that were on their way: an attempt
-to fetch one counts only at a death from within, or once that time is used up.
+The same causes and time budget apply to files that were being fetched: an attempt counts only at a
+death from within, or once that time is used up.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class Death:
 
     Attributes:
         died_at: At the latest, in seconds since the epoch; None: just now.
-        turn: The id of the turn whose task ran at that moment, where that is known.
+        turn: The id of the turn whose task ran at that moment, if known.
     """
 
     how: DeathCause = "killed"
@@ -82,7 +82,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class TurnDeaths:
-    """How a turn stands after the deaths that it ran at, since it last got further.
+    """A turn after the deaths that it ran at, since it last got further.
 
     Attributes:
         attempt: Attempts that count.
@@ -113,7 +113,7 @@ class Inheritance:
     Attributes:
         conversations: How many an earlier process had left behind.
         ran: How many turns ran when it ended.
-        trials: For how many seconds each suspect is on trial once it begins, by conversation.
+        trials: Seconds of a suspect's trial once it begins, by conversation.
     """
 
     conversations: int
@@ -128,7 +128,9 @@ def take_over(conn: Connection, replica_id: int, death: Death) -> Inheritance:
     _forgive_files(conn, death)
     # NOBODYS: | Nothing ran, so what killed the process was no turn.
     if not ran and death.how not in FREE | NOBODYS:
-        _clear_suspects(conn)
+        # Suspects were held back when the process died: it died without them.
+        suspects = (is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed == 0)
+        conn.execute(update(turn).where(*suspects).values(deaths=0, quiet_s=0.0))
     count = leases.reap_others(conn, replica_id)
     return Inheritance(count, len(ran), _hold_suspects(conn))
 
@@ -136,32 +138,31 @@ def take_over(conn: Connection, replica_id: int, death: Death) -> Inheritance:
 def take_over_from(conn: Connection, dead_id: int, death: Death) -> Inheritance:
     """Charge the turns that ran in one replica when it died, and take everything from it.
 
-    Others live, and their turns go on. Suspects that wait are not cleared where nothing ran in it:
-    of several processes the one that died tells little of a turn that ran in none.
+    Others live, and their turns go on. Waiting suspects are not cleared if nothing ran in it: of
+    several processes the one that died says little about a turn that ran in none.
 
-    Args:
-        dead_id: The replica, whose row the caller has locked (`replicas.dead`).
-        death: How it ended, as far as the others can tell.
+    `dead_id`: the replica, whose row the caller has locked (`replicas.reap`).
     """
-    leases.hold_owned(conn, dead_id)
+    # It may live after all, and write at this moment: wait for that, and keep it from more.
+    held = select(conversation.c.id).where(conversation.c.owner == dead_id)
+    conn.execute(conversations.locking(held.order_by(conversation.c.id)))
     ran = _charge(conn, conversation.c.owner == dead_id, death)
     _forgive_files(conn, death)
     count = leases.reap(conn, dead_id)
-    held = _hold_suspects(conn, turn.c.id.in_(ran))
-    return Inheritance(count, len(ran), held)
+    return Inheritance(count, len(ran), _hold_suspects(conn, turn.c.id.in_(ran)))
 
 
 def trials(conn: Connection) -> dict[int, float]:
-    """Return for how many seconds each suspect is on trial once it begins, by conversation.
+    """Seconds of a suspect's trial once it begins, by conversation.
 
-    Where there are several replicas any of them may claim a suspect after its quiet time.
+    Any of several replicas may claim a suspect after its quiet time.
     """
     suspects = conn.execute(select(turn.c.conversation, turn.c.quiet_s).where(*_IS_SUSPECT))
     return {row.conversation: TRIAL_SHARE * row.quiet_s for row in suspects}
 
 
 def _charge(conn: Connection, its: ColumnElement[bool], death: Death) -> list[int]:
-    """Charge the turns that ran in the conversations of whoever died; returns their ids."""
+    """Charge the turns that ran in the conversations of the dead process; returns their ids."""
     rows = _ran(conn, its)
     if not rows:
         return []
@@ -175,7 +176,7 @@ def _charge(conn: Connection, its: ColumnElement[bool], death: Death) -> list[in
 
 
 def judged(ran: Sequence[TurnDeaths], death: Death, now: float) -> list[TurnDeaths]:
-    """Return the state of each running turn after a death of the process at a known time."""
+    """The state of each running turn after a death of the process at a known time."""
     if death.how in FREE:
         return [_forgiven(each) for each in ran]
     culprit = _culprit(ran, death)
@@ -189,15 +190,16 @@ def judged(ran: Sequence[TurnDeaths], death: Death, now: float) -> list[TurnDeat
         if each is culprit:
             standing = _held_against(standing, death)
         elif culprit is None and death.how not in NOBODYS:
-            standing = _suspected(standing, death)
+            quiet_s = max(standing.quiet_s, _quiet_s(standing, death))
+            standing = replace(standing, deaths=standing.deaths + 1, quiet_s=quiet_s)
         after.append(standing)
     return after
 
 
 def _forgive_files(conn: Connection, death: Death) -> None:
-    """Take back an attempt of each awaited file, unless one of them may be what killed the process.
+    """Take back an attempt of each awaited file, unless one may have killed the process.
 
-    Which of them were on their way is not stored: one that only waited gets another try as well.
+    Which of them were being fetched is not stored: one that only waited gets another try as well.
     """
     if death.how in INSIDE and death.turn is None:
         return
@@ -212,7 +214,7 @@ def _forgiven(standing: TurnDeaths) -> TurnDeaths:
 
 
 def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
-    """Return the turn that a death is held against, if any; all others are cleared of it."""
+    """The turn that a death is held against, if any; all others are cleared of it."""
     if death.turn is not None:
         return next((each for each in ran if each.turn == death.turn), None)
     suspects = [each for each in ran if each.is_suspect]
@@ -228,7 +230,7 @@ def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
 
 
 def _held_against(standing: TurnDeaths, death: Death) -> TurnDeaths:
-    """Return a turn that is blamed; its next trial has twice the quiet time before it."""
+    """A turn that is blamed; its next trial has twice the quiet time before it."""
     quiet_s = max(2 * standing.quiet_s, _quiet_s(standing, death))
     return replace(
         standing,
@@ -238,13 +240,8 @@ def _held_against(standing: TurnDeaths, death: Death) -> TurnDeaths:
     )
 
 
-def _suspected(standing: TurnDeaths, death: Death) -> TurnDeaths:
-    quiet_s = max(standing.quiet_s, _quiet_s(standing, death))
-    return replace(standing, deaths=standing.deaths + 1, quiet_s=quiet_s)
-
-
 def _quiet_s(standing: TurnDeaths, death: Death) -> float:
-    """Return a quiet time so long that a death this late would fall into the trial after it."""
+    """A quiet time so long that a death this late would fall into the trial after it."""
     wanted = max(QUIET_S, _ran_s(standing, death) / TRIAL_SHARE)
     return min(wanted, LONGEST_QUIET_S)
 
@@ -254,7 +251,7 @@ def _ran_s(standing: TurnDeaths, death: Death) -> float:
 
 
 def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Return the turns that ran in a process that is gone: taken up, not suspended, not stopped."""
+    """The turns that ran in a process that is gone: taken up, not suspended, not stopped."""
     return conn.execute(
         select(turn, now_s().label("looked_at"))
         .join(
@@ -272,28 +269,27 @@ def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
 
 
 def _standing(conn: Connection, row: Row[Any]) -> TurnDeaths:
-    """Return how a turn stood; one that got further since its last attempt begins anew."""
+    """The state of a turn before; one that got further since its last attempt starts over."""
     began_at = row.started_at if row.attempt_at is None else row.attempt_at
     if progress_of(conn, row) > row.attempt_progress:
         return TurnDeaths(row.id, began_at, 1)
     return TurnDeaths(
-        row.id,
-        began_at,
-        row.attempt,
-        row.deaths,
-        row.blamed,
-        row.quiet_s,
-        row.troubled_at,
+        row.id, began_at, row.attempt, row.deaths, row.blamed, row.quiet_s, row.troubled_at
     )
 
 
 def _note(conn: Connection, row: Row[Any], standing: TurnDeaths) -> None:
     blamed = standing.blamed
-    if blamed >= MOST_BLAMED and _give_up_children(conn, row):
+    children = conversations.children_of_turn(row.id)
+    # Those that were worked on with it.
+    ran = (turn.c.conversation.in_(children), is_running, turn.c.epoch == row.epoch)
+    given_up = {"attempt": CHILD_GIVEN_UP, "attempt_progress": turn.c.progress}
+    if blamed >= MOST_BLAMED and conn.execute(update(turn).where(*ran).values(given_up)).rowcount:
         # They are given up in its stead: it goes on without them.
         blamed = MOST_BLAMED - 1
     elif standing.attempt < row.attempt:
-        _forgive_children(conn, row)
+        forgiven = update(turn).where(*ran, turn.c.attempt > 0)
+        conn.execute(forgiven.values(attempt=turn.c.attempt - 1))
     conn.execute(
         update(turn)
         .where(turn.c.id == row.id)
@@ -308,31 +304,8 @@ def _note(conn: Connection, row: Row[Any], standing: TurnDeaths) -> None:
     )
 
 
-def _children_that_ran(row: Row[Any]) -> Any:
-    """Match the delegated children of a turn that were worked on with it."""
-    children = conversations.children_of_turn(row.id)
-    return and_(turn.c.conversation.in_(children), is_running, turn.c.epoch == row.epoch)
-
-
-def _forgive_children(conn: Connection, row: Row[Any]) -> None:
-    ran = and_(_children_that_ran(row), turn.c.attempt > 0)
-    conn.execute(update(turn).where(ran).values(attempt=turn.c.attempt - 1))
-
-
-def _give_up_children(conn: Connection, row: Row[Any]) -> bool:
-    """Have the children that ran fail when their turn goes on; returns whether there were any."""
-    given_up = {"attempt": CHILD_GIVEN_UP, "attempt_progress": turn.c.progress}
-    return conn.execute(update(turn).where(_children_that_ran(row)).values(given_up)).rowcount > 0
-
-
-def _clear_suspects(conn: Connection) -> None:
-    """Clear those that were held back when the process died: it died without them."""
-    suspects = and_(is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed == 0)
-    conn.execute(update(turn).where(suspects).values(deaths=0, quiet_s=0.0))
-
-
 def _hold_suspects(conn: Connection, among: ColumnElement[bool] | None = None) -> dict[int, float]:
-    """Have suspects begin after their quiet time; once the time budget is used up, at once.
+    """Make suspects begin after their quiet time; once the time budget is used up, at once.
 
     Returns how long their trials last, by conversation.
     """

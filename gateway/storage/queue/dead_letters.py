@@ -39,11 +39,10 @@ class DeadLetter:
 
 
 def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
-    """Return dead letters, the newest first.
+    """Dead letters, newest first.
 
-    `before`: only what stands behind the letter with this id in that order, also where it was
-    dropped; None for all. Raises `NotFound` if there is no letter of that id, or its message was
-    put back since.
+    `before`: only those after the letter with this id in that order, even if that was dropped.
+    Raises `NotFound` if it does not exist, or was put back since.
     """
     turns, sends = _dead_turns(), _dead_sends()
     if before is not None:
@@ -67,7 +66,7 @@ def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> li
 
 
 def _place(conn: Connection, letter_id: str) -> tuple[float, int, int]:
-    """Return where a letter stands: its time and its two numbers; the second of a turn is 0."""
+    """The sort key of a letter: its time and its two numbers; the second of a turn is 0."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         query = select(turn.c.finished_at).where(turn.c.id == number, turn.c.state.in_(_GIVEN_UP))
@@ -81,7 +80,7 @@ _GIVEN_UP = ("dead", "dropped")
 
 
 def find(conn: Connection, letter_id: str) -> DeadLetter:
-    """Return one dead letter; raises `NotFound` if there is none by that id."""
+    """One dead letter; raises `NotFound` if there is none by that id."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         rows = conn.execute(_dead_turns().where(turn.c.id == number)).all()
@@ -95,7 +94,7 @@ def find(conn: Connection, letter_id: str) -> DeadLetter:
 
 
 def _parsed(letter_id: str) -> tuple[str, int, int]:
-    """Return kind, turn or conversation, and outbox seq; zeros for what is no id."""
+    """Kind, turn or conversation, and outbox seq; zeros for an invalid id."""
     # Numbers of 18 digits fit into the database's integers.
     match = re.fullmatch(r"(t|s)([0-9]{1,18})(?:\.([0-9]{1,18}))?", letter_id)
     return (match[1], int(match[2]), int(match[3] or 0)) if match else ("t", 0, 0)
@@ -105,13 +104,14 @@ def retry(conn: Connection, letter_id: str, by: str = "command line") -> DeadLet
     """Put a dead letter back: a turn's messages are asked again, a send is tried again.
 
     A turn's first try is taken out of the view (reason `retry`), so that the model sees what was
-    asked once. Who wanted that is on record. Raises `NotFound` if there is none by that id; it may
-    have been put back before.
+    asked once. `by` is on record. Raises `NotFound` if there is none by that id.
     """
     letter = find(conn, letter_id)
     _put_on_record(conn, "dead_letter_retried", letter, by)
     if letter.kind == "send":
-        _send_again(conn, letter)
+        # A send gets its full time again; what may have been shown before stays in doubt.
+        state = case((outbox.c.doubt, "unknown"), else_="pending")
+        conn.execute(_row(letter).values(state=state, failures=0, next_at=0.0, at=now_s()))
         return letter
     turn_id = int(letter_id[1:])
     _queue_again(conn, letter.conversation, turn_id)
@@ -122,10 +122,7 @@ def retry(conn: Connection, letter_id: str, by: str = "command line") -> DeadLet
 
 
 def drop(conn: Connection, letter_id: str, by: str = "command line") -> DeadLetter:
-    """Take a dead letter off the list; its rows stay, and who wanted that is on record.
-
-    Raises `NotFound` if there is none by that id.
-    """
+    """Take a dead letter off the list; its rows stay, and `by` is on record. Raises as `retry`."""
     letter = find(conn, letter_id)
     _put_on_record(conn, "dead_letter_dropped", letter, by)
     if letter.kind == "send":
@@ -199,19 +196,13 @@ def _send_letter(row: Row[Any]) -> DeadLetter:
     )
 
 
-def _send_again(conn: Connection, letter: DeadLetter) -> None:
-    """Give a send its full time again; what may have been shown before stays in doubt."""
-    state = case((outbox.c.doubt, "unknown"), else_="pending")
-    conn.execute(_row(letter).values(state=state, failures=0, next_at=0.0, at=now_s()))
-
-
 def _row(letter: DeadLetter) -> Update:
     seq = int(letter.id.partition(".")[2])
     return update(outbox).where(outbox.c.conversation == letter.conversation, outbox.c.seq == seq)
 
 
 def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
-    """Have a turn's entries wait again; a `/retry` among them as the question that it repeated."""
+    """Queue a turn's entries again; a `/retry` among them as the question that it repeated."""
     of_turn = and_(inbox_table.c.conversation == conversation_id, inbox_table.c.turn_id == turn_id)
     question = transcript.question_of_turn(conn, conversation_id, turn_id)
     if question is not None:

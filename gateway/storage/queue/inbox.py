@@ -32,8 +32,8 @@ class InboxEntry:
     Attributes:
         turn_id: The turn that has taken it; of one that an operator queued again, an earlier one.
         command: The name of the command that it is; None for a message.
-        authors: JSON of the ids of who is quoted or forwarded; None for nobody.
-        awaits_files: Whether any of them is not there yet.
+        authors: JSON of the ids of quoted or forwarded authors, if any.
+        awaits_files: Whether a file of it is missing yet.
     """
 
     conversation: int
@@ -53,7 +53,7 @@ class InboxEntry:
 
     @property
     def speakers(self) -> tuple[str, ...]:
-        """Ids of all whose words it holds: its sender first, then who is quoted or forwarded."""
+        """Ids of its sender, then of quoted or forwarded authors."""
         return (self.sender, *orjson.loads(self.authors or "[]"))
 
     @property
@@ -63,7 +63,7 @@ class InboxEntry:
 
     @property
     def argument(self) -> str:
-        """The text behind the word of a command; empty if there is none."""
+        """The text behind the word of a command, if any."""
         return "".join(self.text.strip().split(maxsplit=1)[1:])
 
 
@@ -78,9 +78,8 @@ def append(
 ) -> int:
     """Insert one update with the conversation's next seq; returns the seq.
 
-    Args:
-        state: What is queued makes the conversation, which the caller has locked, ready.
-        command: The name of the command that it is; None for a message.
+    `state`: "queued" makes the conversation, which the caller has locked, ready. `command`: the
+    name of the command that it is; None for a message.
     """
     seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
     conn.execute(
@@ -108,24 +107,24 @@ _INSERT = inbox.insert().values(at=now_s())
 
 
 def dumped_authors(authors: Iterable[str]) -> str | None:
-    """Return ids as they stand in the column `authors`; None for nobody."""
+    """Ids as the column `authors` has them; None for none."""
     return orjson.dumps(list(authors)).decode() if authors else None
 
 
 def queued(conn: Connection, conversation_id: int) -> list[InboxEntry]:
-    """Return what waits for a turn, in order."""
+    """What waits for a turn, in order."""
     return entries_of(conn, _QUEUED, {"conversation_id": conversation_id})
 
 
 def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry], Session | None]:
-    """Return what waits for a turn, in order, and the active segment, or None if nothing waits."""
+    """What waits for a turn, in order, and the active segment, or None if nothing waits."""
     rows = conn.execute(_QUEUED_IN, {"conversation_id": conversation_id}).all()
     entries = [InboxEntry(*row[: len(OF_ENTRY)]) for row in rows]
     return entries, sessions.in_row(rows[0]) if rows else None
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[InboxEntry]:
-    """Return the entries that a turn answers, in order."""
+    """The entries that a turn answers, in order."""
     return entries_of(conn, _OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id})
 
 
@@ -146,7 +145,7 @@ def _of_turn() -> Any:
 
 
 def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
-    """Assign entries to a turn; none else may wait between them."""
+    """Assign entries to a turn; no other one may wait between them."""
     conn.execute(
         _TAKE,
         {
@@ -200,7 +199,7 @@ def finish(conn: Connection, entry: InboxEntry, state: InboxState) -> None:
 
 
 def cancel_queued(conn: Connection, conversation_id: int) -> int:
-    """Cancel all queued entries, commands too; return how many there were."""
+    """Cancel all queued entries, commands too; returns how many there were."""
     cancelled = conn.execute(
         update(inbox)
         .where(inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
@@ -212,7 +211,7 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
 def entries_of(
     conn: Connection, query: Any, values: dict[str, Any] | None = None
 ) -> list[InboxEntry]:
-    """Return the entries that a statement selects by `OF_ENTRY`."""
+    """The entries that a statement selects by `OF_ENTRY`."""
     return [InboxEntry(*row) for row in conn.execute(query, values)]
 
 
@@ -255,14 +254,14 @@ _QUEUED = (
 
 
 def name_of(conn: Connection, conversation_id: int, sender: str) -> str:
-    """Return what a sender was called last in a conversation; empty for one who never wrote."""
+    """A sender's newest name in a conversation; empty for one who never wrote."""
     theirs = inbox.c.conversation == conversation_id, inbox.c.sender == sender
     newest = select(inbox.c.sender_name).where(*theirs).order_by(inbox.c.seq.desc()).limit(1)
     return conn.scalar(newest) or ""
 
 
 def merged_text(entries: Sequence[InboxEntry], *, named: bool) -> str:
-    """Return the texts of a burst as one; with their senders where several people share a chat."""
+    """The texts of a burst as one; with their senders in a shared chat."""
     if not named:
         return "\n".join(entry.text for entry in entries)
     return "\n".join(f"{entry.sender_name}: {entry.text}" for entry in entries)

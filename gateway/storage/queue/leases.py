@@ -1,8 +1,8 @@
 """Leases: who works on a conversation, and the fencing token that keeps everyone else out.
 
-They stand in the rows of conversations, which this file changes for them. A lease is
-(replica, epoch). Every claim and every reclaim raises the epoch, so a worker that was
-stopped for a minute and wakes up finds its token stale and writes nothing.
+They are in the rows of conversations, which this file changes for them. A lease is (replica,
+epoch). Every claim and every reclaim raises the epoch, so a worker that was stopped for a minute
+and wakes up finds its token stale and writes nothing.
 """
 
 from collections.abc import Sequence
@@ -104,8 +104,8 @@ class Lease:
 
     Attributes:
         shared: Whether several people write in it.
-        parent: For a delegated child the conversation whose lease this is. Nobody claims a child:
-            who has its parent works on it too.
+        parent: For a delegated child the conversation whose lease this is: children are not
+            claimed.
     """
 
     conversation: int
@@ -116,7 +116,7 @@ class Lease:
     parent: int | None = None
 
     def of_child(self, conversation_id: int) -> "Lease":
-        """Return the right to work on a delegated child, which this lease holds as well."""
+        """The right to work on a delegated child, which comes with this lease."""
         return replace(self, conversation=conversation_id, parent=self.conversation)
 
 
@@ -130,7 +130,7 @@ class Receiving(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdapterLease:
-    """Who receives; `owner` is None where nobody does."""
+    """The replica that receives, if any."""
 
     of: Receiving
     owner: int | None
@@ -139,7 +139,7 @@ class AdapterLease:
 
 @dataclass(frozen=True, slots=True)
 class ReceivingFence:
-    """What a replica believes to hold of one account: the epochs of its leases."""
+    """The epochs of a replica's leases to receive for an account, as it believes."""
 
     replica: int
     platform: str
@@ -152,13 +152,13 @@ class Held:
     """A conversation as a transaction that works on it has found it.
 
     Attributes:
-        lease: The lease on it, with the chat's id of now: it may have moved since it was taken.
+        lease: The lease on it, with the chat's present id: it may have moved since it was taken.
         cancel_upto_seq: Newest entry that a `/stop` was about.
         model: What `/model` has chosen; None for the settings' own.
         waits: Whether something waits for a person's answer.
         runs: Whether a turn has begun and not ended.
-        noted: Whether the next turn is to be told of anything beside what it answers.
-        active: Its active segment, where that was read with what waits, and nothing was done since.
+        noted: Whether the next turn must be told anything besides what it answers.
+        active: Its active segment, if that was read with what waits, and nothing was done since.
     """
 
     lease: Lease
@@ -171,7 +171,7 @@ class Held:
 
 
 def one_at_a_time(conn: Connection) -> None:
-    """Have what replicas do when they begin be done by one of them at a time; nothing on SQLite.
+    """Let one replica at a time do what they do when they begin; nothing on SQLite.
 
     Else two that begin at once could each take itself for the only one.
     """
@@ -180,7 +180,7 @@ def one_at_a_time(conn: Connection) -> None:
 
 
 def is_alone(conn: Connection, replica_id: int) -> bool:
-    """Whether no other replica lives, as far as its row tells."""
+    """Whether no other replica lives, according to its row."""
     others = select(replica.c.id).where(
         replica.c.id != replica_id, replica.c.heartbeat_until >= now_s()
     )
@@ -194,7 +194,7 @@ def register(conn: Connection, name: str) -> int:
 
 
 def heartbeat(conn: Connection, replica_id: int) -> bool:
-    """Renew; False means that this replica was reaped and must take a new identity."""
+    """Renew; returns False if this replica was reaped and must take a new identity."""
     return conn.execute(_RENEW, {"p_replica_id": replica_id}).rowcount == 1
 
 
@@ -206,9 +206,9 @@ _RENEW = (
 
 
 def lives(replica_id: Any) -> ColumnElement[bool]:
-    """Return the condition that a replica was not reaped, for statements about other tables.
+    """Match a replica that was not reaped, for statements about other tables.
 
-    On PostgreSQL nobody can reap it then before the transaction has ended.
+    On PostgreSQL it cannot be reaped then before the transaction has ended.
     """
     mine = select(replica.c.id).where(replica.c.id == replica_id)
     return mine.with_for_update(read=True, key_share=True).exists()
@@ -225,17 +225,8 @@ def reap_others(conn: Connection, replica_id: int) -> int:
     return count
 
 
-def hold_owned(conn: Connection, replica_id: int) -> None:
-    """Wait for what a replica writes in its conversations, and keep it from writing more.
-
-    Who is taken for dead may live after all, and write at this moment.
-    """
-    held = select(conversation.c.id).where(conversation.c.owner == replica_id)
-    conn.execute(conversations.locking(held.order_by(conversation.c.id)))
-
-
 def reap(conn: Connection, replica_id: int) -> int:
-    """Take everything from one replica that is dead, whose row the caller has locked.
+    """Take everything from one dead replica, whose row the caller has locked.
 
     Returns how many conversations it had.
     """
@@ -249,7 +240,7 @@ def reap(conn: Connection, replica_id: int) -> int:
 
 
 def let_go(conn: Connection, its: ColumnElement[bool]) -> None:
-    """End leases to receive for accounts; their epochs rise, as where they are taken."""
+    """End leases to receive for accounts; their epochs rise, as when they are taken."""
     free = {"owner": None, "epoch": adapter_lease.c.epoch + 1}
     conn.execute(update(adapter_lease).where(its).values(free))
 
@@ -274,8 +265,7 @@ def claim(
 ) -> list[Lease]:
     """Take up to `limit` ready conversations of the given (platform, account) pairs.
 
-    Returns:
-        Everything that the replica owns now, also what it took in a claim whose answer was lost.
+    Returns all leases of the replica, including those of a claim whose answer was lost.
     """
     conn.execute(_take_ready(tuple(accounts)), {"taker": replica_id, "most": limit})
     owned = (Conversation(*row) for row in conn.execute(_OWNED, {"replica_id": replica_id}))
@@ -318,8 +308,8 @@ def take(
 ) -> Held | None:
     """Take one conversation past the line of `claim`, and return what goes on in it.
 
-    What else goes on than the lease is true where the caller has locked it (`conversations.hold`).
-    Returns None if it is not ready, has another owner, or is none of the given accounts.
+    Apart from the lease that is exact if the caller has locked it (`conversations.hold`). Returns
+    None if it is not ready, has another owner, or is not of the given accounts.
     """
     row = conn.execute(
         _TAKE, {"p_conversation_id": conversation_id, "p_replica_id": replica_id}
@@ -365,9 +355,9 @@ def _address(row: Any) -> Address:
 
 
 def fence(conn: Connection, lease: Lease) -> Conversation:
-    """Return the conversation if the lease still holds; the start of every fenced write.
+    """Return the conversation if the lease is valid; the start of every fenced write.
 
-    For a delegated child it is its parent's: that is who can be stopped, and has a chat. Raises
+    For a delegated child it is its parent, which has the chat and can be stopped. Raises
     `LeaseLost` if the token is stale; the caller's transaction must write nothing.
     """
     # A child has no lease of its own (decision 092).
@@ -431,7 +421,7 @@ _BACK_OFF = (
 
 
 def fence_receiving(conn: Connection, held: ReceivingFence) -> None:
-    """Keep the leases as they are until the transaction ends, if one of them still holds.
+    """Keep the leases as they are until the transaction ends, if one of them is still valid.
 
     Raises `LeaseLost` if another replica receives now; the caller's transaction must write nothing.
     """
@@ -455,7 +445,7 @@ _RECEIVED = (
 
 @dataclass(frozen=True, slots=True)
 class TakenSeqs:
-    """A conversation, in which a turn that runs has taken seqs.
+    """A conversation in which a running turn has taken seqs.
 
     Attributes:
         place: With the newest seqs, which were taken.
@@ -476,12 +466,12 @@ def take_seqs(
     *,
     releases: bool = False,
 ) -> TakenSeqs | None:
-    """Fence, take the seqs of what a turn enters, and end its lease where nothing else waits.
+    """Fence, take the seqs of a turn's new rows, and end its lease if nothing else waits.
 
-    Returns None if the lease is lost, or the turn was stopped or does not run: nothing was done.
+    Returns None, with nothing done, if the lease is lost, or the turn was stopped or does not run.
 
     Args:
-        running: The turn, which has to run, and its `upto_seq`, which nobody may have stopped.
+        running: The turn, which has to run, and its `upto_seq`, which must not be stopped.
         wanted: How many seqs of the transcript and of the outbox.
         releases: Whether the turn ends with it, and the lease may end.
     """
@@ -533,11 +523,7 @@ def _taking_seqs() -> Any:
             owner=case((released, null()), else_=conversation.c.owner),
             turn_not_before=case((released, 0.0), else_=conversation.c.turn_not_before),
         )
-        .returning(
-            *COLUMNS,
-            conversation.c.owner,
-            progress.scalar_subquery().label("progress"),
-        )
+        .returning(*COLUMNS, conversation.c.owner, progress.scalar_subquery().label("progress"))
     )
 
 
@@ -547,8 +533,7 @@ _TAKE_SEQS = _taking_seqs()
 def has_work(conn: Connection, conversation_id: int) -> bool:
     """Whether anything in the conversation's inbox can be answered, or is being answered.
 
-    As long as a file of what waits is not there yet, nothing that waits can; as long as a person
-    has not answered what the turn asks, nothing can.
+    What waits for a missing file, or for a person's answer to a question, cannot.
     """
     return conn.execute(_WORK, {"conversation_id": conversation_id}).one_or_none() is not None
 

@@ -2,9 +2,9 @@
 
 Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
 shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
-it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
-Notices of troubles have keys that begin with one of `NOTICES`. Here rows are made, entered and
-looked up; `sending` takes them to the platforms.
+it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled. Notices
+of troubles have keys that begin with one of `NOTICES`. Here rows are made, entered and looked up;
+`sending` takes them to the platforms.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _RECENT = 500
 
 @dataclass(frozen=True, slots=True)
 class OutboxPart:
-    """One message to be shown; `source_key` names its cause and is unique, so that it is once.
+    """One message to be shown; `source_key` names its cause and is unique.
 
     Attributes:
         attachment: Id of the stored file that it shows.
@@ -61,11 +61,11 @@ def parts_of(
     reply_to: str | None = None,
     choices: tuple[Choice, ...] = (),
 ) -> list[OutboxPart]:
-    """Return a text as rows: one for each chunk that its platform needs.
+    """A text as rows: one for each chunk that its platform needs.
 
     The first chunk keeps the whole text and replaces the live preview; the last one has the
-    buttons. Each keeps what is replied to. What would be more than `MAX_MESSAGES` begins in the
-    chat; all of it is in a file.
+    buttons. Each keeps what is replied to. Of more than `MAX_MESSAGES` the beginning is in the
+    chat, and all of it in a file.
     """
     payloads = render(markdown)
     is_too_long = len(payloads) > MAX_MESSAGES
@@ -75,10 +75,7 @@ def parts_of(
     first = OutboxPart(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
     rest = [
         OutboxPart(
-            f"{source_key}:{n}",
-            payload,
-            f"(part {n} of {len(payloads)})",
-            reply_to=reply_to,
+            f"{source_key}:{n}", payload, f"(part {n} of {len(payloads)})", reply_to=reply_to
         )
         for n, payload in enumerate(payloads[1:], start=2)
     ]
@@ -101,7 +98,7 @@ def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPar
 def file_part(
     source_key: str, attachment: int, name: str, reply_to: str | None = None
 ) -> OutboxPart:
-    """Return the row that shows a stored file."""
+    """The row that shows a stored file."""
     told = f"(file: {name})"
     return OutboxPart(source_key, "", told, reply_to=reply_to, attachment=attachment)
 
@@ -114,7 +111,7 @@ def append(
     inbox_seq: int,
     turn_id: int | None = None,
 ) -> bool:
-    """Insert rows behind the conversation's newest; known source keys are skipped.
+    """Insert rows after the conversation's newest; known source keys are skipped.
 
     Returns whether there was anything new.
     """
@@ -138,9 +135,9 @@ def insert(
     inbox_seq: int,
     turn_id: int | None = None,
 ) -> None:
-    """Insert rows whose source keys are new, under the seqs from `first_seq` on, which are taken.
+    """Insert rows with new source keys, under the seqs from `first_seq` on, which are taken.
 
-    Raises `IntegrityError` if a row of one of these keys is there.
+    Raises `IntegrityError` if a row has one of these keys.
     """
     rows = [
         {
@@ -172,7 +169,7 @@ _INSERT = outbox.insert().values(state="pending", at=now_s())
 
 
 def is_known(conn: Connection, source_key: str) -> bool:
-    """Whether something with this cause was entered before."""
+    """Whether a row with this cause was entered before."""
     return conn.execute(_KNOWN, {"source_key": source_key}).one_or_none() is not None
 
 
@@ -180,7 +177,7 @@ _KNOWN = select(outbox.c.inbox_seq).where(outbox.c.source_key == bindparam("sour
 
 
 def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto_seq: int) -> None:
-    """Queue the removal of a question's buttons behind all unsent rows; once for each question.
+    """Queue the removal of a question's buttons after all unsent rows; once for each question.
 
     Args:
         about: Its name: the row with its buttons has the key "{about}:buttons:1".
@@ -193,16 +190,11 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
 
 
 def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
-    """Return the conversations with a question whose name begins so; each with that name."""
-    found = conn.execute(
-        select(outbox.c.conversation, outbox.c.source_key).where(*begins_with(prefix))
-    )
+    """The conversations with a question whose name begins so; each with that name."""
+    keys = select(outbox.c.conversation, outbox.c.source_key).where(*begins_with(prefix))
     ends = ":buttons:1"
-    return {
-        row.conversation: row.source_key.removesuffix(ends)
-        for row in found
-        if row.source_key.endswith(ends)
-    }
+    found = conn.execute(keys.where(outbox.c.source_key.endswith(ends)))
+    return {row.conversation: row.source_key.removesuffix(ends) for row in found}
 
 
 def erase(conn: Connection, prefix: str) -> None:
@@ -211,7 +203,7 @@ def erase(conn: Connection, prefix: str) -> None:
 
 
 def begins_with(prefix: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Match rows by the beginning of their key: as a range, for LIKE SQLite looks at all keys."""
+    """Match rows by the beginning of their key: a range, since for LIKE SQLite reads all keys."""
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     return outbox.c.source_key >= prefix, outbox.c.source_key < end
 
@@ -222,17 +214,10 @@ def is_over(source_key: str) -> bool:
 
 
 def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
-    """Drop a turn's rows that nobody has seen."""
-    conn.execute(
-        update(outbox)
-        .where(
-            outbox.c.conversation == conversation_id,
-            is_unsent,
-            outbox.c.turn_id == turn_id,
-            outbox.c.state == "pending",
-        )
-        .values(state="dropped")
-    )
+    """Drop a turn's rows that were not shown."""
+    its = (outbox.c.conversation == conversation_id, outbox.c.turn_id == turn_id)
+    unseen = update(outbox).where(*its, is_unsent, outbox.c.state == "pending")
+    conn.execute(unseen.values(state="dropped"))
 
 
 def all_sent(conn: Connection, conversation_id: int) -> bool:
@@ -252,7 +237,7 @@ def is_shown(conn: Connection, prefix: str) -> bool:
 
 
 def has_dead(conn: Connection, conversation_id: int) -> bool:
-    """Whether a conversation has a dead letter that nobody has taken off the list."""
+    """Whether a conversation has a dead letter that is still on the list."""
     return _is_any(conn, outbox.c.conversation == conversation_id, outbox.c.state == "dead")
 
 
@@ -261,14 +246,10 @@ def _is_any(conn: Connection, *its: ColumnElement[bool]) -> bool:
 
 
 def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
-    """Return the platform's ids of what was shown last in a conversation."""
-    query = (
-        select(outbox.c.platform_ref)
-        .where(outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
-        .order_by(outbox.c.seq.desc())
-        .limit(_RECENT)
-    )
-    return frozenset(conn.scalars(query))
+    """The platform's ids of what was shown last in a conversation."""
+    shown = (outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
+    refs = select(outbox.c.platform_ref).where(*shown).order_by(outbox.c.seq.desc())
+    return frozenset(conn.scalars(refs.limit(_RECENT)))
 
 
 def _encoded(choices: Sequence[Choice]) -> str | None:
@@ -276,5 +257,5 @@ def _encoded(choices: Sequence[Choice]) -> str | None:
 
 
 def choices_of(choices: str | None) -> tuple[Choice, ...]:
-    """Return the buttons that a row's column stands for."""
+    """The buttons in a row's column."""
     return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()

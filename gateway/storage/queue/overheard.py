@@ -1,8 +1,7 @@
 """What is told with the next answer: rows in state `noted`.
 
-These are things said to others in a group, edits of what was answered, and corrections of what is
-remembered (`/memory`). `take_noted` gives them to a turn. An edit of what still waits changes that
-instead.
+These are things said to others in a group, edits of what was answered, and corrections of notes
+(`/memory`). `take_noted` gives them to a turn. An edit of a waiting message changes that instead.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Literal
 import orjson
 from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
-from adapters.messages import Address, InboundMessage
+from adapters.messages import InboundMessage
 from gateway.session_keys import address_key
 from gateway.storage.queue.inbox import (
     OF_ENTRY,
@@ -43,8 +42,8 @@ LISTENING = 3
 def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> Revised | None:
     """Give the newest wording to an edited message that still waits.
 
-    Returns "emptied" where nothing is left to be answered, and the message is cancelled; None if no
-    such message waits.
+    Returns "emptied" if nothing is left to answer, and the message is cancelled; None if no such
+    message waits.
     """
     if message.message_ref is None:
         return None
@@ -79,8 +78,7 @@ class Fate:
     """What has become of a message that its own sender edits.
 
     Attributes:
-        outcome: Of the turn that took it, as `turn.outcome`; None while that runs, and where there
-            is none.
+        outcome: `turn.outcome` of the turn that took it; None while that runs, and without one.
         text: Its newest wording.
     """
 
@@ -92,20 +90,17 @@ class Fate:
 
 
 def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate | None:
-    """Return what became of the message that is edited; None where nobody knows it.
+    """What became of the edited message; None if it is unknown.
 
-    One that was asked again after an edit stands in the inbox once more: the newest counts.
+    One that was asked again after an edit is in the inbox once more: the newest counts.
     """
     here = (
         inbox.c.conversation == conversation_id,
         inbox.c.message_ref == edit.message_ref,
         inbox.c.sender == edit.sender,
     )
-    query = (
-        select(inbox.c.seq, inbox.c.kind, inbox.c.state, turn.c.outcome, inbox.c.text)
-        .outerjoin(turn, turn.c.id == inbox.c.turn_id)
-        .where(*here)
-    )
+    columns = (inbox.c.seq, inbox.c.kind, inbox.c.state, turn.c.outcome, inbox.c.text)
+    query = select(*columns).outerjoin(turn, turn.c.id == inbox.c.turn_id).where(*here)
     # Sorted here: with an order SQLite would walk through the whole conversation by its key.
     rows = sorted(conn.execute(query), key=lambda row: row.seq, reverse=True)
     own = next((row for row in rows if row.kind != "edit"), None)
@@ -113,7 +108,7 @@ def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate |
 
 
 def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | None:
-    """Return the newest edit of a message, which is not told any more; None where it has none."""
+    """The newest edit of a message, which is then not told any more, or None."""
     ref = conn.scalar(
         select(inbox.c.message_ref).where(
             inbox.c.conversation == conversation_id, inbox.c.seq == seq
@@ -132,19 +127,11 @@ def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | No
 
 
 def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[InboxEntry]:
-    """Return what the next turn is to know beside what it answers, in order, once."""
+    """What the next turn must know besides what it answers, in order; returned once."""
     found = entries_of(conn, _NOTED, {"conversation_id": conversation_id, "upto_seq": upto_seq})
     if found:
-        changed = (
-            update(inbox)
-            .where(
-                inbox.c.conversation == conversation_id,
-                is_noted,
-                inbox.c.seq <= upto_seq,
-            )
-            .values(state="done")
-        )
-        conn.execute(changed)
+        here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
+        conn.execute(update(inbox).where(*here).values(state="done"))
     return found
 
 
@@ -164,7 +151,10 @@ def hear(conn: Connection, message: InboundMessage) -> int | None:
 
     Returns the conversation that was active last; None if there is none, and nothing is noted.
     """
-    listening = list(dict.fromkeys(conn.scalars(_LISTENING, _keys(message.address))))
+    key = address_key(message.address)
+    # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
+    keys = {"shared": key, "first": f"{key}::", "end": f"{key}:;"}
+    listening = list(dict.fromkeys(conn.scalars(_LISTENING, keys)))
     for nth, conversation_id in enumerate(listening):
         # A key is one row's.
         copy = replace(message, dedupe_key=f"{message.dedupe_key}#{conversation_id}", raw="{}")
@@ -173,46 +163,20 @@ def hear(conn: Connection, message: InboundMessage) -> int | None:
 
 
 def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: InboxKind) -> int:
-    """Enter what the next turn is to be told; returns its seq. The oldest one too many goes."""
+    """Enter what the next turn is told; returns its seq. Beyond `NOTES_KEPT` the oldest goes."""
     seq = append(conn, conversation_id, message, kind=kind, state="noted")
-    query = (
-        select(inbox.c.seq)
-        .where(
-            inbox.c.conversation == conversation_id,
-            is_noted,
-            inbox.c.kind == kind,
-        )
-        .order_by(inbox.c.seq.desc())
-        .limit(1)
-        .offset(NOTES_KEPT)
-    )
-    too_old = conn.scalar(query)
+    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
+    newest = select(inbox.c.seq).where(*here).order_by(inbox.c.seq.desc())
+    too_old = conn.scalar(newest.limit(1).offset(NOTES_KEPT))
     if too_old is not None:
-        changed = (
-            update(inbox)
-            .where(
-                inbox.c.conversation == conversation_id,
-                is_noted,
-                inbox.c.kind == kind,
-                inbox.c.seq <= too_old,
-            )
-            .values(state="done")
-        )
-        conn.execute(changed)
+        conn.execute(update(inbox).where(*here, inbox.c.seq <= too_old).values(state="done"))
     return seq
 
 
 def newest_turn(conn: Connection, conversation_id: int) -> int:
-    """Return the id of a conversation's newest turn, 0 for none."""
+    """The id of a conversation's newest turn, 0 for none."""
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
     return conn.scalar(newest) or 0
-
-
-def _keys(address: Address) -> dict[str, str]:
-    """Return the shared key of a place, and the bounds of those with a sender behind it."""
-    key = address_key(address)
-    # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
-    return {"shared": key, "first": f"{key}::", "end": f"{key}:;"}
 
 
 _LISTENING = (

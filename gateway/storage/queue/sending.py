@@ -1,12 +1,11 @@
 """The rows of the outbox on their way to the platform: which one is next, and what became of it.
 
-Where several replicas share a server, one of them sends the rows of a conversation that are still
-to be shown: the one that runs its turns, since the end of a turn is sent where it was committed.
-`sender` says whose a row is. Nobody's are rows that were entered and not looked at yet, and those
-of a replica that is dead; whoever looks first takes them all over (`next_due`), if no other one has
-any of them. So their order holds, and the chat's budget is that of one process. What is noted about
-another one's row (`Due.sender`) is refused, but for a receipt: that it was shown is true, whoever
-has sent it. `by` and `sender` are None where there is one process.
+Of several replicas one sends the unsent rows of a conversation: the one that runs its turns, since
+the end of a turn is sent where it was committed. `sender` is that replica. New rows, and those of a
+dead replica, have none; whichever looks first takes them all over (`next_due`), if no other one has
+any of them. So their order is kept, and the chat's budget is that of one process. Notes about
+another one's row (`Due.sender`) are refused, except a receipt, which is true whoever has sent it.
+`by` and `sender` are None with one process.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ class RowCause(NamedTuple):
 
     Attributes:
         seq: Entry of the inbox that it answers; of a turn the first one.
-        at: When that came in, in seconds since the epoch; None where it is not on record any more.
+        at: When that came in, in seconds since the epoch; None if it is not on record any more.
         kind: What the row is for its message: answer, failed, reply, …
     """
 
@@ -59,7 +58,7 @@ _LAST_WORDS = frozenset({"answer", "failed", "stopped", "buried", "file", "reply
 
 
 def _kind_of(source_key: str) -> str:
-    """Return what a row is: the third word of the keys of turns, the first one of others."""
+    """The third word of the keys of turns, the first one of others."""
     first, *more = source_key.split(":", 3)
     return more[1] if first == "turn" and len(more) > 1 else first
 
@@ -71,8 +70,8 @@ class Due:
     Attributes:
         attachment: Id of the file that it shows, which is not loaded yet.
         withdraws: Of a row that shows nothing: the buttons that it takes off another one.
-        is_notice: It tells of a trouble.
-        sender: The replica that sends it; None where no other one could.
+        is_notice: It reports a trouble.
+        sender: The replica that sends it; None if no other one could.
         cause: What it answers.
     """
 
@@ -92,9 +91,9 @@ class Due:
 
 
 def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
-    """Return the conversation's first unsent row; None when all is sent, or is not for `by`.
+    """The conversation's first unsent row; None if all is sent, or it is not for `by`.
 
-    What takes buttons off comes behind all that is to be shown.
+    Removals of buttons come after all that is to be shown.
     """
     if by is not None:
         conn.execute(_TAKE_OVER, {"p_conversation_id": conversation_id, "p_replica_id": by})
@@ -123,7 +122,8 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
 
 def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdrawal:
     key = source_key.removesuffix(":over:1")
-    asked = conn.execute(_SHOWN, {"source_key": f"{key}:buttons:1"}).one()
+    its = outbox.c.source_key == f"{key}:buttons:1"
+    asked = conn.execute(select(outbox.c.platform_ref, outbox.c.payload).where(its)).one()
     return Withdrawal(
         address=message.address,
         message_ref=asked.platform_ref or "",
@@ -131,10 +131,6 @@ def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdra
         note=message.payload,
     )
 
-
-_SHOWN = select(outbox.c.platform_ref, outbox.c.payload).where(
-    outbox.c.source_key == bindparam("source_key")
-)
 
 # What a delegated child asks is shown in the chat of its parent.
 _FIRST_SEQ = (
@@ -154,13 +150,7 @@ _ASKED_AT = (
 
 # In the order of the index of what is unsent: thousands of rows can wait in a conversation.
 _NEXT_DUE = (
-    select(
-        outbox,
-        conversation,
-        now_s().label("now"),
-        ASKED_SEQ,
-        _ASKED_AT.label("asked_at"),
-    )
+    select(outbox, conversation, now_s().label("now"), ASKED_SEQ, _ASKED_AT.label("asked_at"))
     .join(conversation, conversation.c.id == outbox.c.conversation)
     .where(
         outbox.c.conversation == bindparam("conversation_id"),
@@ -197,7 +187,7 @@ _TAKE_OVER = _take_over()
 
 
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
-    """Note that a send begins; False where another replica has taken the row or it was dropped.
+    """Note that a send begins; False if another replica has taken the row or it was dropped.
 
     A row that this replica marked before, and whose receipt could not be stored, is taken again.
     """
@@ -207,7 +197,7 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
 
 
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> bool:
-    """Record a receipt; return whether its conversation has other unsent rows."""
+    """Record a receipt; returns whether its conversation has other unsent rows."""
     ref, resent = receipt.platform_ref, receipt.resent
     marked = conn.execute(
         _MARK_SENT,
@@ -258,7 +248,7 @@ def postpone(
     *,
     is_unknown: bool = False,
 ) -> None:
-    """Have a row sent again in `in_s` seconds; a doubt from before stays.
+    """Have a row sent again in `in_s` seconds; an earlier doubt stays.
 
     Args:
         tries: It counts as so many: a long pause as all that fit into it.
@@ -272,7 +262,7 @@ def postpone(
 
 
 def mark_dead(conn: Connection, due: Due, reason: str) -> bool:
-    """Make a row a dead letter, which an operator may retry; False where nobody waits for it."""
+    """Make a row a dead letter, which an operator may retry; False if it is not awaited."""
     marked = conn.execute(_this(due).values(state="dead", sender=None, error=reason))
     return marked.rowcount == 1
 
@@ -281,12 +271,11 @@ def bury_older(conn: Connection, due: Due, older_than_s: float, reason: str) -> 
     """Make dead letters of what waited too long behind a row, without a try of its own.
 
     The conversation's next row goes on with the failures of that row: its chat is as unreachable.
-    What tells of dead letters stays, and so does what takes buttons off. Returns how many there
-    were.
+    Notices of dead letters and removals of buttons stay. Returns how many there were.
 
     Args:
         due: The row that could not be shown.
-        older_than_s: Seconds; what was entered before that is too old.
+        older_than_s: Age of rows that are too old.
         reason: Why it could not be shown.
     """
     message = due.message
@@ -309,12 +298,12 @@ def bury_older(conn: Connection, due: Due, older_than_s: float, reason: str) -> 
 
 
 def drop(conn: Connection, due: Due, reason: str) -> None:
-    """Give a row up that nobody waits for."""
+    """Drop a row that is not awaited any more."""
     conn.execute(_this(due).values(state="dropped", sender=None, error=reason))
 
 
 def _this(due: Due) -> Any:
-    """Return a change of a row, but only of one that is still to be shown.
+    """A change of a row that is still to be shown.
 
     `/stop` or `parley forget` may have been faster, or another replica.
     """
@@ -344,9 +333,9 @@ _MARK_SENDING = (
 def unsent_conversations(
     conn: Connection, accounts: Sequence[tuple[str, str]], by: int | None = None
 ) -> list[int]:
-    """Return the conversations of these (platform, account) pairs that have unsent rows.
+    """The conversations of these (platform, account) pairs that have unsent rows.
 
-    For `by` those with rows of its own, or with rows that have been nobody's for a while.
+    For `by` those with rows of its own, or with rows without a sender for a while.
     """
     rows = conn.execute(_LINES, {"by": by})
     return [row.id for row in rows if (row.platform, row.account) in accounts]
@@ -372,7 +361,7 @@ _LINES = (
 
 
 def nonce_of(source_key: str) -> str:
-    """Return the row's nonce: 24 hex characters, the same for every attempt."""
+    """The row's nonce: 24 hex characters, the same for every attempt."""
     return hashlib.sha256(source_key.encode()).hexdigest()[:24]
 
 
@@ -394,11 +383,9 @@ def _outgoing(row: Row[Any]) -> Outgoing:
 
 
 class Backlog(NamedTuple):
-    """What a conversation has that is still to be shown; a tuple, as there can be thousands.
+    """A conversation's unsent rows; a tuple, as there can be thousands.
 
-    Attributes:
-        platform: That it goes through.
-        age_s: How long ago the first of them was entered.
+    `age_s`: how long ago the first of them was entered.
     """
 
     platform: str
@@ -409,7 +396,7 @@ class Backlog(NamedTuple):
 
 
 def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
-    """Return what waits to be shown, by conversation; reads the index of what is unsent.
+    """What waits to be shown, by conversation, from the index of unsent rows.
 
     For `by` what it sends, or could take over.
     """

@@ -1,7 +1,4 @@
-"""Which conversations there are, those with the newest turns first; by place, person, state, time.
-
-Turns are numbered in the order of time: a conversation stands where its newest turn is.
-"""
+"""The list of conversations, those with the newest turns first; by place, person, state, time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +34,7 @@ State = Literal["running", "waiting", "asking", "unsent", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What conversations are looked for; an empty text is no condition.
+    """Which conversations are listed; an empty text is not a condition.
 
     Attributes:
         person: A sender's id on the platform.
@@ -63,10 +60,10 @@ class Listed:
     """A conversation of the list.
 
     Attributes:
-        turn_id: Its newest turn of the time that is looked at; 0 for none.
+        turn_id: Its newest turn within the wanted time; 0 for none.
         outcome: How that ended; "running" while it does, or the kind of question that it waits for
             ("approval", "clarify"); empty for none.
-        person: Who wrote the newest message, as they call themselves; empty for nobody.
+        person: The name of the sender of the newest message, if any.
     """
 
     overview: Overview
@@ -88,12 +85,10 @@ class Said(NamedTuple):
 def listed(
     conn: Connection, wanted: Wanted, limit: int = 50, after: tuple[int, int] | None = None
 ) -> list[Listed]:
-    """Return conversations, those with the newest turns first.
+    """Conversations, those with the newest turns first.
 
-    Those without a turn come last, and only of a person or in a state.
-
-    Args:
-        after: Only what stands behind the one with this newest turn (0 for none) and this id.
+    Those without a turn come last, and only of a person or in a state. `after`: only those after
+    the one with this newest turn (0 for none) and this id.
     """
     return _with_overviews(conn, _newest(conn, wanted, limit, after))
 
@@ -141,9 +136,9 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
 
 
 def first_turn_since(conn: Connection, at: float) -> int:
-    """Return the id of the first turn that began then or later, or one behind the newest.
+    """The id of the first turn that began then or later, or one more than the newest.
 
-    Ids grow with time, so that twenty looks find the place.
+    Ids grow with time, so that twenty reads find the place.
     """
     low, high = 1, (conn.scalar(select(func.max(turn.c.id))) or 0) + 1
     while low < high:
@@ -174,11 +169,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DayTurns:
-    """The turns that began in a stretch of time.
+    """The turns that began in a stretch of time, `dead` (given up) and `failed` ones included.
 
-    Attributes:
-        dead: Those that were given up; they are among `begun`.
-        failed: Those that ended without an answer, likewise.
+    `failed`: those that ended without an answer.
     """
 
     name: str
@@ -188,7 +181,7 @@ class DayTurns:
 
 
 def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
-    """Return how many turns began in each stretch of time; they follow one another."""
+    """How many turns began in each stretch of time; they follow one another."""
     places = [first_turn_since(conn, span.start) for span in spans]
     places.append(first_turn_since(conn, spans[-1].end))
     found = []
@@ -207,7 +200,7 @@ def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
 
 
 def one(conn: Connection, conversation_id: int) -> Listed:
-    """Return a conversation that is there, with its newest turn."""
+    """A conversation that exists, with its newest turn."""
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
     [found] = _with_overviews(conn, [(conversation_id, conn.scalar(newest) or 0)])
     return found
@@ -238,9 +231,9 @@ def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list
 
 
 def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
-    """Return the messages that hold words of a question, best first.
+    """The messages with words of a question, best first.
 
-    Of a person, or in a state, only the newest conversations are looked through.
+    Of a person, or in a state, only the newest conversations are searched.
     """
     chosen = None
     if wanted.is_choice:

@@ -1,4 +1,4 @@
-"""What stands in the database that somebody should look at, and which replicas there are."""
+"""What in the database needs attention, and which replicas there are."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Rows of one kind, and the age of the oldest one in seconds; 0 where there is none."""
+    """Rows of one kind, and the age of the oldest one in seconds; 0 if there is none."""
 
     count: int
     oldest_s: float
@@ -50,7 +50,7 @@ WAITS: Mapping[str, tuple[Any, tuple[ColumnElement[bool], ...]]] = {
 
 
 def waiting(conn: Connection, what: str) -> Waiting:
-    """Return what waits, by a name of `WAITS`."""
+    """What waits, by a name of `WAITS`."""
     at, conditions = WAITS[what]
     found = conn.execute(
         select(func.count().label("n"), func.min(at).label("at")).where(*conditions)
@@ -60,7 +60,7 @@ def waiting(conn: Connection, what: str) -> Waiting:
 
 
 def size_bytes(conn: Connection) -> int | None:
-    """Return the size of a server's database; None for a file's."""
+    """The size of a server's database; None for a file's."""
     if conn.dialect.name != "postgresql":
         return None
     query = select(func.pg_database_size(func.current_database()))
@@ -68,7 +68,7 @@ def size_bytes(conn: Connection) -> int | None:
 
 
 def counts(conn: Connection) -> dict[str, int]:
-    """Return numbers of rows by name, from indexes of what is unfinished."""
+    """Numbers of rows by name, from indexes of what is unfinished."""
     lag = func.coalesce(func.sum(conversation.c.message_head - conversation.c.searched_seq), 0)
     unsearched = conversation.c.message_head > conversation.c.searched_seq
     searched = conn.execute(
@@ -91,13 +91,13 @@ def _count(conn: Connection, condition: ColumnElement[bool]) -> int:
 
 
 def dead_sends(conn: Connection, within_s: float) -> int:
-    """Return how many answers were given up lately, in seconds."""
+    """How many answers were given up within so many seconds."""
     dead = (outbox.c.state == "dead", outbox.c.at > now_s() - within_s)
     return int(conn.execute(select(func.count()).where(*dead)).scalar_one())
 
 
 class GivenUp(NamedTuple):
-    """What was given up lately on an account, and nobody has dealt with.
+    """What was given up lately on an account, and is still on the list.
 
     Attributes:
         kind: "send" for answers that were not shown, "turn" for messages without an answer,
@@ -111,22 +111,19 @@ class GivenUp(NamedTuple):
 
 
 def given_up(conn: Connection, within_s: float) -> list[GivenUp]:
-    """Return the dead letters of the last so many seconds that wait for somebody."""
+    """The dead letters of the last so many seconds that are still on the list."""
     since = now_s() - within_s
     sends = _by_account(outbox.c.conversation, outbox.c.state == "dead", outbox.c.at > since)
     turns = _by_account(turn.c.conversation, turn.c.state == "dead", turn.c.finished_at > since)
+    # Strangers' messages do not count.
+    kept = select(quarantine.c.source).where(quarantine.c.chat.is_(None), quarantine.c.at > since)
+    # The names of cursors go on after those of their accounts.
+    set_aside = Counter(":".join(source.split(":")[:2]) for source in conn.scalars(kept))
     return [
         *(GivenUp("send", f"{row.platform}:{row.account}", row.n) for row in conn.execute(sends)),
         *(GivenUp("turn", f"{row.platform}:{row.account}", row.n) for row in conn.execute(turns)),
-        *(GivenUp("update", name, letters) for name, letters in _set_aside(conn, since).items()),
+        *(GivenUp("update", name, letters) for name, letters in set_aside.items()),
     ]
-
-
-def _set_aside(conn: Connection, since: Any) -> Counter[str]:
-    """Count what went into quarantine, by account; strangers' messages do not count."""
-    kept = select(quarantine.c.source).where(quarantine.c.chat.is_(None), quarantine.c.at > since)
-    # The names of cursors go on behind those of their accounts.
-    return Counter(":".join(source.split(":")[:2]) for source in conn.scalars(kept))
 
 
 def _by_account(its: Any, *conditions: Any) -> Any:
@@ -142,10 +139,7 @@ def _by_account(its: Any, *conditions: Any) -> Any:
 def unsent_by_account(
     conn: Connection, besides: Sequence[str] = ()
 ) -> dict[tuple[str, str], Waiting]:
-    """Return what waits to be shown, by (platform, account).
-
-    `besides`: rows whose keys begin so are left out.
-    """
+    """What waits to be shown, by (platform, account); without keys that begin as `besides`."""
     of = conversation.c.platform, conversation.c.account
     others = [~outbox.c.source_key.startswith(each, autoescape=True) for each in besides]
     query = (
@@ -161,22 +155,22 @@ def unsent_by_account(
 
 
 def silent_replicas(conn: Connection) -> list[str]:
-    """Return the names of replicas that should have said something by now."""
+    """The names of replicas that have not renewed in time."""
     return [each.name for each in replicas(conn) if each.late_s]
 
 
 def living_replicas(conn: Connection) -> int:
-    """Return how many replicas live, as far as their rows tell."""
+    """How many replicas live, according to their rows."""
     return sum(not each.late_s for each in replicas(conn))
 
 
 def oldest_replica(conn: Connection) -> int | None:
-    """Return the id of the replica that lives for longest; None where none lives."""
+    """The id of the replica that lives for longest, or None."""
     return min((each.id for each in replicas(conn) if not each.late_s), default=None)
 
 
 def unowned_accounts(conn: Connection) -> list[str]:
-    """Return the accounts for which no replica receives."""
+    """The accounts for which no replica receives."""
     found = conn.execute(
         select(adapter_lease.c.platform, adapter_lease.c.account).where(
             adapter_lease.c.owner.is_(None)
@@ -189,7 +183,7 @@ def unowned_accounts(conn: Connection) -> list[str]:
 class ReplicaRow:
     """A process that works on the database.
 
-    `late_s`: for how long it should have said something; 0 while it is in time.
+    `late_s`: for how long it should have renewed; 0 while it is in time.
     """
 
     id: int
@@ -198,7 +192,7 @@ class ReplicaRow:
 
 
 def replicas(conn: Connection) -> list[ReplicaRow]:
-    """Return all replicas by id."""
+    """All replicas by id."""
     late = now_s() - replica.c.heartbeat_until
     rows = conn.execute(select(replica.c.id, replica.c.name, late.label("late")).order_by("id"))
     return [ReplicaRow(row.id, row.name, max(row.late, 0.0)) for row in rows]

@@ -53,7 +53,7 @@ SHOWN = ("sent", "pending", "sending", "unknown", "dead")
 
 
 def chats(conn: Connection, platform: str, account: str, user: str) -> list[ChatSummary]:
-    """Return the conversations that somebody has alone, newest activity first."""
+    """The conversations of a single user, newest activity first."""
     newest = and_(
         inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
     )
@@ -72,7 +72,7 @@ def chats(conn: Connection, platform: str, account: str, user: str) -> list[Chat
 
 
 def accounts(conn: Connection) -> list[tuple[str, str, int]]:
-    """Return all (platform, account, number of conversations) that the database knows."""
+    """All (platform, account, number of conversations) in the database."""
     account = (conversation.c.platform, conversation.c.account)
     # Nobody writes in a delegated child, so it is no chat of its account.
     written_in = select(*account, func.count()).where(conversation.c.parent_turn_id.is_(None))
@@ -83,7 +83,7 @@ def accounts(conn: Connection) -> list[tuple[str, str, int]]:
 def items(
     conn: Connection, session_key: str, after_inbox: int, after_outbox: int
 ) -> list[ChatItem]:
-    """Return what was said after the two positions, answers behind what they answer.
+    """What was said after the two positions, answers after what they answer.
 
     An edit is an item of its own, with the `ref` of the message that it changes.
     """
@@ -202,7 +202,7 @@ def _kind(source_key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `/status` tells about a conversation; times are in seconds."""
+    """What `/status` shows of a conversation."""
 
     conversation: int
     session_id: int
@@ -213,7 +213,7 @@ class Status:
 
 
 def status(conn: Connection, conversation_id: int) -> Status:
-    """Return how a conversation stands."""
+    """The status of a conversation."""
     row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
     waiting = conn.scalar(
         select(func.count()).where(
@@ -242,15 +242,15 @@ class Overview:
 
     Attributes:
         thread: In its chat; None outside of threads.
-        sender: Whose conversation it is; None for one that several people share.
+        sender: Its only user; None for one that several people share.
         number: Of its active segment.
         segments: How many there are, of all its lineages.
         messages: Recorded so far, in view or not; those that retention has erased included.
-        last_at: When the newest message was recorded, or where it is erased its turn ended; seconds
+        last_at: When the newest message was recorded, or if it is erased its turn ended; seconds
             since the epoch.
         reported_tokens: What the model last reported for the view; None before its first answer.
-        estimated_tokens: What the last compaction brought the view to, as estimated; None where
-            the active segment was not begun by one.
+        estimated_tokens: The view's size after the last compaction, as estimated; None if the
+            active segment was not begun by one.
         parent: Of a delegated child the conversation whose turn began it.
     """
 
@@ -271,9 +271,9 @@ class Overview:
 
 
 def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> list[Overview]:
-    """Return conversations, the newest first, delegated children among them.
+    """Conversations, newest first, with delegated children.
 
-    `before`: only those that began before the one with this id; None for all.
+    `before`: only those that began before the one with this id.
     """
     query = _overviews().order_by(conversation.c.id.desc()).limit(limit)
     if before is not None:
@@ -282,13 +282,13 @@ def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> l
 
 
 def overviews_of(conn: Connection, conversation_ids: Collection[int]) -> list[Overview]:
-    """Return these conversations, as far as they are there, in no order."""
+    """Those of these conversations that exist, in no order."""
     rows = conn.execute(_overviews().where(conversation.c.id.in_(conversation_ids)))
     return [Overview(*row) for row in rows]
 
 
 def overview(conn: Connection, conversation_id: int) -> Overview:
-    """Return one conversation; raises `NotFound` if there is no such conversation."""
+    """One conversation; raises `NotFound` if it does not exist."""
     row = conn.execute(_overviews().where(conversation.c.id == conversation_id)).one_or_none()
     if row is None:
         known = "`parley sessions list` shows them"
@@ -333,7 +333,7 @@ class Segment:
     """One segment of a conversation's lineage; times are seconds since the epoch.
 
     Attributes:
-        title: Of its lineage; empty where nothing was asked in it.
+        title: Of its lineage; empty if nothing was asked in it.
         plan: What it shows of the transcript.
         compaction: The one that began it; None for a root and for what `/retry` began.
     """
@@ -352,7 +352,7 @@ class Segment:
 
 
 def segments(conn: Connection, conversation_id: int) -> list[Segment]:
-    """Return a conversation's segments, oldest first: parents before their children."""
+    """A conversation's segments, oldest first: parents before their children."""
     by_child = {
         row.child_session_id: row for row in compactions.of_conversation(conn, conversation_id)
     }
@@ -379,10 +379,10 @@ _OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A row of the transcript; `body` holds the message's exact bytes, `at` is in seconds.
+    """A row of the transcript; `body` has the message's exact bytes, `at` is in seconds.
 
     Attributes:
-        turn: In which it was recorded; None for what belongs to none.
+        turn: In which it was recorded, if any.
         asked_seq: The first entry of the inbox that the turn answers, by which its trace is known.
     """
 
@@ -403,16 +403,15 @@ _FIRST_SEQ = (
 
 
 def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
-    """Return the conversations of a chat, by its platform's id: a group has one for each member."""
+    """The conversations of a chat, by its platform's id: a group has one for each member."""
     here = select(conversation.c.id).where(conversation.c.chat == chat)
     return list(conn.scalars(here.order_by(conversation.c.id)))
 
 
 def turn_in_chat(conn: Connection, chat: str, seq: int) -> dict[str, Any]:
-    """Return what became of an entry of a chat of the web chat, and what its turn took.
+    """The turn of an entry in the web chat, and what it took.
 
-    All is None where no turn answers it, as for a command; `usd` also where that of a call is not
-    known.
+    All is None if no turn answers it, as for a command; `usd` also if that of a call is unknown.
     """
     kinds = ("input", "output", "cache_read", "cache_write")
     row = conn.execute(
@@ -441,7 +440,7 @@ def recorded(
     before: int = END,
     limit: int,
 ) -> list[Recorded]:
-    """Return rows of the transcript in order, whether they are in view or not.
+    """Rows of the transcript in order, in view or not.
 
     Args:
         from_seq: First position to return; None for the newest ones.
@@ -458,9 +457,9 @@ def recorded(
 
 
 def of_segments(conn: Connection, conversation_id: int) -> dict[int, str]:
-    """Return the title of each segment's lineage, by the segment's id; empty for none.
+    """The title of each segment's lineage, by the segment's id; empty for none.
 
-    The newest lineage is called as its conversation is, an older one after its first question.
+    The newest lineage has its conversation's title, an older one that of its first question.
     """
     asked = {row.session_id: _title(row) for row in conn.execute(_first_questions(conversation_id))}
     segments = select(session.c.id, session.c.parent_session_id)
@@ -507,7 +506,7 @@ def _first_questions(conversation_id: int) -> Select[Any]:
 
 
 def speaker(message: ChatMessage) -> str:
-    """Return who speaks: the role, for a result its tool, and whether Parley itself wrote it."""
+    """Who speaks: the role, for a result its tool, and whether Parley itself wrote it."""
     if message["role"] == "tool":
         named = f"{message.get('name', '')} {message.get('tool_call_id', '')}"
         return printable(f"tool {named}".rstrip())
@@ -517,7 +516,7 @@ def speaker(message: ChatMessage) -> str:
 
 
 def standing(plan: ViewPlan, seq: int) -> str:
-    """Return what a plan makes of a message, in a few words."""
+    """What a plan makes of a message, in a few words."""
     if plan.shows(seq):
         kinds = [edit.kind for edit in plan.edits if edit.seq == seq]
         return f"in view, shortened ({', '.join(kinds)})" if kinds else "in view"
@@ -527,7 +526,7 @@ def standing(plan: ViewPlan, seq: int) -> str:
 
 
 def text_with_labels(message: ChatMessage) -> str:
-    """Return the text of a message; what is no text stands in it as a label."""
+    """The text of a message, with labels for other parts."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""

@@ -1,10 +1,12 @@
-"""What calls of models took and cost: the one query of money, over the ledger.
+"""The ledger, one row for each call of a model, and the one query of money over it.
 
-Budgets, quotas, `/usage`, `/insights`, `parley usage`, the console, doctor and `/metrics` ask it.
+What was spent stays on record whatever becomes of the turn, until its conversation is erased or
+`retention.ledger_days` are over. Budgets, quotas, `/usage`, `/insights`, `parley usage`, the
+console, doctor and `/metrics` ask it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -13,10 +15,11 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, case, fu
 from agent.models.catalog import ModelFacts
 from agent.money.cache_simulator import CacheRules
 from agent.money.costs import cost_usd, sum_text
+from agent.ports import ModelCall
 from agent.usage import Prices, Summed, Usage
 from gateway.errors import NotFound
 from gateway.storage.conversation import conversations
-from gateway.storage.schema import ledger, turn
+from gateway.storage.schema import ledger, now_s, turn
 
 RECENT_CALLS = 200
 """Newest calls of a conversation that `/usage` compares, and whose sizes its page draws."""
@@ -35,8 +38,8 @@ class Spent(Summed):
         usd: Of the calls whose price is known.
         unknown_calls: Calls that are not in `usd`.
         estimated_calls: Calls in `usd` whose tokens Parley counted.
-        compared_calls: Answers whose prompts were compared with the least possible: `billed_usd`
-            and `least_usd` (agent/money/cache_simulator.py).
+        compared_calls: Answers whose prompts were compared with the least possible cost
+            (agent/money/cache_simulator.py).
     """
 
     calls: int = 0
@@ -63,8 +66,7 @@ class Spent(Summed):
     def least_ratio(self) -> float | None:
         """Billed ÷ least, 1 or more; None if nothing was compared.
 
-        The least writes every new token. Not writing the end of a conversation is even cheaper:
-        then the bill is the least.
+        The least writes every new token; not writing the end of a conversation may be even cheaper.
         """
         return max(self.billed_usd / self.least_usd, 1.0) if self.least_usd else None
 
@@ -91,14 +93,14 @@ class Where(NamedTuple):
 
 
 class CachePrices(NamedTuple):
-    """What decides about the least that the prompts of a model can cost; output is free here."""
+    """What determines the least that the prompts of a model can cost; output is free here."""
 
     rules: CacheRules
     prices: Prices
 
     @classmethod
     def of(cls, facts: ModelFacts) -> "CachePrices | None":
-        """Return the prices of a model; None if prompts are free or the price is unknown."""
+        """The prices of a model; None if prompts are free or the price is unknown."""
         if facts.prices is None or not facts.prices.input:
             return None
         return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))
@@ -111,7 +113,7 @@ Rates = Mapping[tuple[str, str], CachePrices]
 
 
 def spent(conn: Connection, by: By, where: Where, rates: Rates | None = None) -> dict[str, Spent]:
-    """Return the sums of calls by name, the dearest first; "?" is an unknown sender.
+    """The sums of calls by name, the dearest first; "?" is an unknown sender.
 
     `rates`: prompts of these models are compared with the least possible; see `rates_of`.
     """
@@ -125,13 +127,12 @@ def spent(conn: Connection, by: By, where: Where, rates: Rates | None = None) ->
     found: defaultdict[str, Spent] = defaultdict(Spent)
     for row in conn.execute(query.group_by("name", ledger.c.provider, ledger.c.model)):
         found[str(row.name) or "?"] += _part(row, rates.get((row.provider, row.model)))
-    return dict(sorted(found.items(), key=_dearest_first))
-
-
-def _dearest_first(named: tuple[str, Spent]) -> tuple[float, int, str]:
-    name, each = named
     # Rounded: sums of fractions depend on their order.
-    return -round(each.usd, 12), -each.usage.prompt_tokens, name
+    names = sorted(
+        found,
+        key=lambda each: (-round(found[each].usd, 12), -found[each].usage.prompt_tokens, each),
+    )
+    return {name: found[name] for name in names}
 
 
 _NAMES: Mapping[By, ColumnElement[Any]] = {
@@ -148,12 +149,12 @@ _NAMES: Mapping[By, ColumnElement[Any]] = {
 
 
 def total(conn: Connection, where: Where, rates: Rates | None = None) -> Spent:
-    """Return the sum of calls; see `spent`."""
+    """The sum of calls; see `spent`."""
     return sum(spent(conn, "model", where, rates).values(), Spent())
 
 
 def page_of_spent(found: Mapping[str, Spent], limit: int, after: str | None) -> dict[str, Spent]:
-    """Return the next names behind one; raises `NotFound` if it does not exist."""
+    """The next names after one; raises `NotFound` if it does not exist."""
     names = list(found)
     if after is not None and after not in found:
         raise NotFound(f"there is no {after} to go on behind; begin without it")
@@ -162,7 +163,7 @@ def page_of_spent(found: Mapping[str, Spent], limit: int, after: str | None) -> 
 
 
 def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
-    """Return the dollars of `spent`, from an index alone: asked before every call of a model."""
+    """The dollars of `spent`, from an index alone: asked before every call of a model."""
     if sender is None:
         return conn.scalar(_SPENT_SINCE, {"since": since}) or 0.0
     return conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "since": since}) or 0.0
@@ -218,10 +219,9 @@ _known = case((_before > ledger.c.cache_read_tokens, _before), else_=ledger.c.ca
 
 
 def rates_of(conn: Connection, where: Where, known: KnownRates) -> Rates:
-    """Return the rates of the models whose prompts can be compared, of those that are `known`.
+    """The rates of the `known` models whose prompts can be compared.
 
-    A model that takes no breakpoints and has reported nothing of a cache is left out: it may have
-    none.
+    A model that takes no breakpoints and has reported no cached tokens may have no cache: left out.
     """
     models = (ledger.c.provider, ledger.c.model)
     cached = func.max(case((_prompt > ledger.c.input_tokens, 1), else_=0)).label("cached")
@@ -250,7 +250,8 @@ def _compared(rates: Rates) -> Iterable[ColumnElement[Any]]:
 
 
 def _part(row: Row[Any], known: CachePrices | None) -> Spent:
-    plain = Spent(row.calls, _usage(row), row.usd, row.unknown_calls, row.estimated_calls)
+    usage = Usage(**{name: getattr(row, name) for name in TOKENS})
+    plain = Spent(row.calls, usage, row.usd, row.unknown_calls, row.estimated_calls)
     if known is None or not row.answers:
         return plain
     billed = Usage(**{name: getattr(row, f"answer_{name}", 0) for name in TOKENS})
@@ -261,10 +262,6 @@ def _part(row: Row[Any], known: CachePrices | None) -> Spent:
         least = Usage(row.least_plain + new, 0, row.least_read)
     billed_usd, least_usd = (cost_usd(each, known.prices) or 0.0 for each in (billed, least))
     return replace(plain, compared_calls=row.answers, billed_usd=billed_usd, least_usd=least_usd)
-
-
-def _usage(row: Row[Any]) -> Usage:
-    return Usage(**{name: getattr(row, name) for name in TOKENS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,13 +286,13 @@ class Call:
 
 
 def calls_of_turns(conn: Connection, conversation_id: int, turn_ids: Iterable[int]) -> list[Call]:
-    """Return the calls that turns made, in order."""
+    """The calls of turns, in order."""
     here = (ledger.c.conversation == conversation_id, ledger.c.turn_id.in_(turn_ids))
     return _calls(conn, here)
 
 
 def recent_answers(conn: Connection, conversation_id: int) -> list[Call]:
-    """Return the newest `RECENT_CALLS` reported answers of a conversation, in order."""
+    """The newest `RECENT_CALLS` reported answers of a conversation, in order."""
     return _calls(conn, _conditions(Where(conversation=conversation_id, newest=RECENT_CALLS)))
 
 
@@ -309,6 +306,109 @@ def _calls(conn: Connection, where: Iterable[ColumnElement[bool]]) -> list[Call]
 
 
 def first_call_at(conn: Connection) -> float | None:
-    """Return when the first call was made, in seconds since the epoch, or None."""
+    """When the first call was made, in seconds since the epoch, or None."""
     first: float | None = conn.scalar(select(func.min(ledger.c.at)))
     return first
+
+
+_NOTHING = Usage()
+
+
+def book(
+    conn: Connection,
+    conversation_id: int,
+    turn_id: int | None,
+    sender: str,
+    calls: Sequence[ModelCall],
+) -> None:
+    """Enter calls, except those that the turn has entered before.
+
+    Nothing if the conversation has been erased. Not fenced: money that was spent is a fact, even if
+    the lease was lost.
+
+    Args:
+        turn_id: The turn that made them; None for work in the background.
+        sender: Whose budget they count for: "platform:sender id"; "" if unknown.
+    """
+    if not calls or not conversations.exists(conn, conversation_id):
+        return
+    query = select(ledger.c.call_id).where(
+        ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id
+    )
+    entered = set() if turn_id is None else set(conn.scalars(query))
+    missing = [call for call in calls if call.id not in entered]
+    if missing:
+        append(conn, conversation_id, turn_id, sender, missing)
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    turn_id: int | None,
+    sender: str,
+    calls: Sequence[ModelCall],
+) -> None:
+    """Enter at least one new call; the caller holds the conversation's fence."""
+    of_all = {"conversation": conversation_id, "turn_id": turn_id, "sender": sender}
+    conn.execute(
+        _INSERT,
+        [
+            {**of_all, **_entry(call), "in_conversation": conversation_id}
+            | {"of_provider": call.provider, "of_model": call.model}
+            for call in calls
+        ],
+    )
+
+
+# Its parameters have names of their own: SQLAlchemy keeps those of columns for what is set.
+_earlier = ledger.alias()
+_PROMPT_BEFORE = (
+    # The newest answer in the same cache, which mostly is the newest call of all: in the order of
+    # the index the first row that fits ends the look.
+    select(
+        _earlier.c.input_tokens
+        + _earlier.c.cache_read_tokens
+        + _earlier.c.cache_write_5m_tokens
+        + _earlier.c.cache_write_1h_tokens
+    )
+    .where(
+        _earlier.c.conversation == bindparam("in_conversation"),
+        _earlier.c.provider == bindparam("of_provider"),
+        _earlier.c.model == bindparam("of_model"),
+        _earlier.c.purpose == "answer",
+        _earlier.c.estimated.is_(False),
+    )
+    .order_by(_earlier.c.turn_id.desc(), _earlier.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_INSERT = ledger.insert().values(at=now_s(), before_tokens=func.coalesce(_PROMPT_BEFORE, 0))
+
+
+def _entry(call: ModelCall) -> dict[str, Any]:
+    known = call.usage is not None
+    usage = call.usage or _NOTHING
+    return {
+        "call_id": call.id,
+        "provider": call.provider,
+        "model": call.model,
+        "purpose": call.purpose,
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_5m_tokens": usage.cache_write_5m_tokens,
+        "cache_write_1h_tokens": usage.cache_write_1h_tokens,
+        "output_tokens": usage.output_tokens,
+        "estimated": call.estimated or not known,
+        "usd": call.cost_usd if known else None,
+    }
+
+
+def chosen_or_answered(conn: Connection, conversation_id: int, provider: str, model: str) -> int:
+    """The newest turn in which `/model` chose a model or this one answered; 0 for none."""
+    calls = and_(ledger.c.conversation == turn.c.conversation, ledger.c.turn_id == turn.c.id)
+    answers = and_(
+        ledger.c.provider == provider, ledger.c.model == model, ledger.c.purpose == "answer"
+    )
+    query = select(turn.c.id).select_from(turn.outerjoin(ledger, calls))
+    here = (turn.c.conversation == conversation_id, (turn.c.outcome == "model_chosen") | answers)
+    return conn.scalar(query.where(*here).order_by(turn.c.id.desc()).limit(1)) or 0

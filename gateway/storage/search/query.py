@@ -1,17 +1,16 @@
 """Finds messages by what they say: the best of the search index, within given conversations.
 
-A question is a set of words. A message is as good as the rare words that it and the two messages
-on either side of it hold, each counted once, at its nearest place: in a dialogue the words of a
-question are spread over what was asked and what was answered. A message with another word of the
-same beginning has a part of a word's worth. The range of ids keeps a search inside its
-conversations.
+A question is a set of words. A message is as good as the rare words that it and the two messages on
+either side of it have, each counted once, at its nearest place: in a dialogue the words of a
+question are spread over question and answer. Another word of the same beginning has a part of a
+word's worth. The range of ids keeps a search inside its conversations.
 
 A conversation's search looks through its own messages from the first one on, before `/new` too, and
 in a direct chat through the sender's other direct chats on the platform. It never looks into a
-group, where others listen, nor into a delegated child.
+group, which others read, nor into a delegated child.
 
-Vectors of messages are made by a model of embeddings behind the index, for what it holds, and
-erased with it; an empty one is of a text that has none.
+A model of embeddings makes vectors of indexed messages; they are erased with the index's rows. An
+empty one is of a text without a vector.
 """
 
 import heapq
@@ -30,8 +29,7 @@ from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END, PAST, past
 from gateway.storage.people import notebook
 from gateway.storage.schema import conversation, message, search_row, vector
-from gateway.storage.search.index import SEQ_BITS, row_id
-from gateway.storage.search.terms import AskedWord, asked_words, searched_text
+from gateway.storage.search.index import SEQ_BITS, AskedWord, asked_words, row_id, searched_text
 
 MAX_CONVERSATIONS = 15
 """Most that one search looks through. With 16 words of a question, each looked for in two ways,
@@ -67,11 +65,11 @@ KERNEL = (0.25, 0.5, 1.0, 0.5, 0.25)
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """What a search is limited to; of the times the first one is included.
+    """The limits of a search.
 
     Attributes:
-        since_s: Seconds since the epoch, as `until_s`.
-        before: (conversation, seq): nothing of it from that seq on is looked at.
+        since_s: Seconds since the epoch, included; `until_s` is excluded.
+        before: (conversation, seq): nothing of it from that seq on is searched.
     """
 
     role: str | None = None
@@ -80,7 +78,7 @@ class SearchLimits:
     before: tuple[int, int] | None = None
 
     def ends(self, conversation_id: int) -> int:
-        """Return the last seq of a conversation that is looked at."""
+        """The last seq of a conversation that is searched."""
         if self.before is None or self.before[0] != conversation_id:
             return END
         return self.before[1] - 1
@@ -98,8 +96,7 @@ class SearchLimits:
 class Match:
     """A message that was found; scores compare within one search.
 
-    Attributes:
-        holds: Whether it holds a term of the question itself; else only messages next to it do.
+    `holds`: whether it has a term of the question itself; else only messages next to it do.
     """
 
     conversation: int
@@ -125,7 +122,7 @@ def find(
     limit: int = 10,
     only: SearchLimits = EVERYTHING,
 ) -> list[Match]:
-    """Return the messages that answer a question best, best first.
+    """The messages that answer a question best, best first.
 
     Args:
         conversations: Where to look, at most `MAX_CONVERSATIONS`; None for everywhere.
@@ -181,7 +178,7 @@ def _spans(conn: Connection, conversations: Sequence[int] | None, only: SearchLi
 
 
 def _span(conn: Connection, conversation_id: int, only: SearchLimits) -> Span:
-    """Return the first and the last seq that a search is limited to, its times looked up."""
+    """The first and the last seq that a search is limited to, its times looked up."""
     last = only.ends(conversation_id)
     if only.since_s is None and only.until_s is None:
         return 1, last
@@ -236,7 +233,7 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
 
 
 def _quoted(dialect: str, term: str) -> str:
-    """Return a term as the index reads it; terms have no quotes in them."""
+    """A term as the index reads it; terms have no quotes in them."""
     beginning = term.removesuffix("*")
     sign = "'" if dialect == "postgresql" else '"'
     if beginning == term:
@@ -245,14 +242,14 @@ def _quoted(dialect: str, term: str) -> str:
 
 
 def _worths(word: AskedWord, held: Mapping[str, list[int]], size: int) -> dict[int, float]:
-    """Return what the messages that hold a word, or one of the same beginning, say with it."""
+    """What the messages with a word, or one of the same beginning, say with it."""
     near, exact = held.get(word.near, []), held[word.term]
     worths = dict.fromkeys(near, NEAR * _worth(size, len(near))) if len(near) < MOST_NEAR else {}
     return worths | dict.fromkeys(exact, _worth(size, len(exact)))
 
 
 def _worth(size: int, messages: int) -> float:
-    """Return what a term says about a message that has it: the inverse document frequency."""
+    """The inverse document frequency of a term."""
     if messages >= NEWEST:
         # No more were read: the geometric mean of that and of all messages stands for it.
         messages = max(messages, math.isqrt(messages * size))
@@ -262,7 +259,7 @@ def _worth(size: int, messages: int) -> float:
 
 
 def _candidates(conn: Connection, own: Mapping[int, float], only: SearchLimits) -> list[int]:
-    """Return those with the best terms of their own that may be found, of equal ones the newest."""
+    """The messages with the best terms of their own that may be found, of equal ones the newest."""
     ordered = sorted(own, key=lambda id_: (own[id_], id_), reverse=True)
     chosen: list[int] = []
     for start in range(0, len(ordered), CANDIDATES):
@@ -296,10 +293,10 @@ _ROWS = select(search_row).where(
 def best(
     gathered: Gathered, limit: int, nearness: Mapping[tuple[int, int], float] | None = None
 ) -> list[Match]:
-    """Return the best of what was read: plain arithmetic, milliseconds for the longest question.
+    """The best of what was read: plain arithmetic, milliseconds for the longest question.
 
-    `nearness`: by conversation and seq, of messages that may be found: what their meaning says, in
-    parts of what the words of the best one say (`nearness`).
+    `nearness`: by conversation and seq of messages that may be found; what their meaning says, as a
+    share of what the words of the best one say (`nearness`).
     """
     words, admitted = gathered
     scores = _scores(words, admitted)
@@ -312,7 +309,7 @@ def best(
 
 
 def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> dict[int, float]:
-    """Return what messages and those around them say: each word once, where it is strongest."""
+    """What messages and those around them say: each word once, where it is strongest."""
     steps = [(step, (AFTER if step > 0 else BEFORE) ** abs(step)) for step in _STEPS]
     scores = {
         id_: sum(max(share * said.get(id_ - step, 0.0) for step, share in steps) for said in words)
@@ -324,9 +321,9 @@ def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> di
 def _mixed(
     scores: Mapping[int, float], nearness: Mapping[tuple[int, int], float]
 ) -> dict[int, float]:
-    """Return what words and meanings say together: the words' part of the best, and a share more.
+    """Words and meanings together: the words' part of the best, and a share more.
 
-    What stands in ranks alone (reciprocal rank fusion) was measured to be worse.
+    Ranks alone (reciprocal rank fusion) were measured to be worse.
     """
     most = max(scores.values(), default=1.0)
     near = {row_id(*key): share for key, share in nearness.items()}
@@ -355,7 +352,7 @@ class Scope:
 
 
 def of(conn: Connection, conversation_id: int) -> Scope:
-    """Return what the search of a conversation looks through."""
+    """What the search of a conversation looks through."""
     # Everybody in a group reads its answers: they must hold nothing from direct chats.
     shared = notebook.sharing(conn, conversation_id)
     kept = shared[:MAX_CONVERSATIONS]
@@ -371,9 +368,9 @@ def of(conn: Connection, conversation_id: int) -> Scope:
 def around(
     conn: Connection, matches: Sequence[Match], neighbours: int
 ) -> dict[int, list[PastMessage]]:
-    """Return matches and what stands next to them, by the number of the match.
+    """Matches and their neighbours, by the number of the match.
 
-    Left out is what nobody has said: what stands in a prompt, or Parley wrote itself.
+    Without what nobody said: prompts, and what Parley wrote itself.
     """
     rows = [
         (n, row)
@@ -405,7 +402,7 @@ _of_space = vector.c.space == bindparam("space")
 def lacking(
     conn: Connection, space: str, before: tuple[int, int], most: int
 ) -> tuple[int, dict[int, str]] | None:
-    """Return a conversation and the texts of its next messages without a vector, by seq, or None.
+    """A conversation and the texts of its next messages without a vector, by seq, or None.
 
     Args:
         space: What their vectors can be compared with.
@@ -434,7 +431,7 @@ _LACKING = (
 def enter_vectors(
     conn: Connection, conversation_id: int, space: str, bodies: Mapping[int, bytes]
 ) -> None:
-    """Enter vectors by seq, in the place of others, but for messages that were erased meanwhile."""
+    """Enter vectors by seq, replacing others, except for messages that were erased meanwhile."""
     conversations.hold(conn, conversation_id)
     here = vector.c.conversation == conversation_id
     conn.execute(delete(vector).where(here, vector.c.seq.in_(bodies)))
@@ -451,10 +448,10 @@ def nearness(
     only: SearchLimits,
     space: str,
 ) -> dict[tuple[int, int], float]:
-    """Return how near messages that may be found are to a question; {} for too few.
+    """How near messages that may be found are to a question; {} for too few.
 
-    By conversation and seq, in parts of the words' best score: how much nearer a message is, with
-    the two on either side, than those of the searched conversations are on the mean.
+    By conversation and seq, as a share of the words' best score: how much nearer a message is, with
+    the two on either side, than those of the searched conversations on average.
     """
     np: Any = import_module("numpy")
     asked = np.frombuffer(question, dtype=np.int8).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What tables are made of: columns that many have, conditions, and indexes of some of the rows."""
+"""What tables are made of: columns that many have, conditions, and partial indexes."""
 
 from typing import Any, TypeVar
 
@@ -39,22 +39,22 @@ Whole = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def id_column() -> Column[int]:
-    """Return the primary key that the database counts."""
+    """The primary key, counted by the database."""
     return Column("id", Whole, primary_key=True, autoincrement=True)
 
 
 def conversation_column(*, primary_key: bool = False, cascades: bool = False) -> Column[int]:
-    """Return the column for the conversation to which a row belongs.
+    """The column for the conversation of a row.
 
-    `cascades`: the row goes with its conversation, also where a program of before the table erases
-    that.
+    `cascades`: the row goes with its conversation even if an older program, without the table,
+    erases it.
     """
     reference = ForeignKey("conversation.id", ondelete="CASCADE" if cascades else None)
     return Column("conversation", Whole, reference, primary_key=primary_key, nullable=False)
 
 
 def session_column(name: str, *, primary_key: bool = False, unique: bool = False) -> Column[int]:
-    """Return a column for a segment of a conversation."""
+    """A column for a segment of a conversation."""
     return Column(
         name,
         Whole,
@@ -66,22 +66,18 @@ def session_column(name: str, *, primary_key: bool = False, unique: bool = False
 
 
 def of_key(column: ColumnElement[T], nothing: str) -> ColumnElement[T]:
-    """Return what a column holds in a row that is found by its key, whatever index has the column.
+    """A column of a row that is found by its key, hidden from the column's own index.
 
-    Before PostgreSQL has counted it takes a partial index for a small one, and reads all of it: all
-    conversations that are worked on, all turns that run, and what is left of those that did.
-
-    Args:
-        column: It holds something, where the row is one that is looked for.
-        nothing: A value that it never has, as SQL.
+    Without statistics PostgreSQL takes a partial index for a small one and reads all of it.
+    `nothing`: a value that the column never has, as SQL.
     """
     return func.nullif(column, literal_column(nothing), type_=column.type)
 
 
 def partial_index(name: str, *columns: Column[Any], where: str, unique: bool = False) -> None:
-    """Index the rows of a table for which `where` holds.
+    """Index the rows of a table that satisfy `where`.
 
-    SQLite matches it by its words: a condition that is to find it has literals, no parameters.
+    SQLite matches the index by its words: a condition that uses it has literals, not parameters.
     """
     Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
@@ -89,8 +85,8 @@ def partial_index(name: str, *columns: Column[Any], where: str, unique: bool = F
 class Word(Text):
     """One word out of a few that the code knows, such as a state; compared as a literal.
 
-    A comparison with a parameter hides a partial index from SQLite, or has it plan the statement
-    anew each time that it runs, since the plan would depend on the value (0.1 ms).
+    A parameter would hide a partial index from SQLite, or make it plan the statement on each run
+    (0.1 ms).
     """
 
     cache_ok = True
@@ -100,14 +96,12 @@ class Word(Text):
 
         @override
         def operate(self, op: OperatorType, *other: Any, **kwargs: Any) -> ColumnElement[Any]:
-            """Compare the column with a word, or with each of several."""
             return super().operate(op, *(_literally(value) for value in other), **kwargs)
 
     comparator_factory = Comparator
 
 
 def _literally(value: Any) -> Any:
-    """Return a literal of SQL for a word, a list of them for several; anything else as it is."""
     if isinstance(value, str):
         if not value.isidentifier():
             raise ValueError(f"{value!r} is not a word that a column is compared with")
@@ -118,10 +112,7 @@ def _literally(value: Any) -> Any:
 
 
 def known_place(found: T | None, after: str) -> T:
-    """Return where the row is that a page of a list begins behind.
-
-    Raises `NotFound` if there is no such row.
-    """
+    """Return the place of the row after which a page begins; raises `NotFound` if it is None."""
     if found is None:
         raise NotFound(f"there is no {after} to go on behind; begin without it")
     return found

@@ -142,8 +142,8 @@ partial_index(
     "ix_outbox_dead", outbox.c.at, outbox.c.conversation, outbox.c.seq, where="state = 'dead'"
 )
 
-# What replicas tell each other (gateway/storage/sharing.py). With one process they stay empty;
-# those of chats are UNLOGGED on PostgreSQL (migration 0035): after a crash nobody misses them.
+# What replicas tell each other (gateway/storage/queue/replicas.py). With one process they stay
+# empty; those of chats are UNLOGGED on PostgreSQL (migration 0035): a crash may lose them.
 news = Table(
     "news",
     metadata,

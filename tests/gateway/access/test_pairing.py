@@ -513,7 +513,7 @@ class TestDecisions:
             with pytest.raises(NotFound):
                 await write(pairing.set_role, "telegram:9", "owner", "web:web")
             changed = await write(audit_log.listed, 9, kind="member_role_changed")
-            assert [each.text()["detail"]["role"] for each in changed] == ["member", "owner"]
+            assert [each.detail["role"] for each in changed] == ["member", "owner"]
 
     async def test_who_is_revoked_is_a_stranger_again(self, tmp_path: Path) -> None:
         """They may ask again at once."""

@@ -22,7 +22,7 @@ from gateway.errors import SettingsError
 from gateway.settings.tree import BudgetSettings
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from gateway.storage.schema import ledger as ledger_table
 from tests.support.scripted_model import ScriptedModel
 from tests.support.storage import admit, copy_database, inbound, model_call
@@ -44,7 +44,7 @@ async def spend(
 
     def book(conn: Connection) -> None:
         call = model_call(Usage(1), cost_usd=usd)
-        ledger.book(conn, conversation, None, sender, [call])
+        spending.book(conn, conversation, None, sender, [call])
         if at is not None:
             conn.execute(ledger_table.update().values(at=at))
 

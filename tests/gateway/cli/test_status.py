@@ -25,7 +25,7 @@ from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import alerts
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from gateway.storage.schema import ledger as table
 from tests.gateway.cli.test_main import fill
 from tests.support.command_line import Result, Run
@@ -241,7 +241,7 @@ def now() -> datetime:
 def book(store: Store, current: Turn, at: datetime | None = None, **call: Any) -> None:
     """Book a call of a turn at a time."""
     made = model_call(call.pop("usage", USAGE), **call)
-    store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
+    store.run(spending.book, current.lease.conversation, current.id, current.sender, [made])
     newest = max(row.id for row in store.rows(table))
     dated = table.update().where(table.c.id == newest).values(at=(at or now()).timestamp())
     store.run(lambda conn: conn.execute(dated))
@@ -323,7 +323,7 @@ def test_outcomes_have_counts_and_shares(usage: Run, store: Store, current: Turn
 def test_the_background_has_a_line_among_outcomes(usage: Run, store: Store, current: Turn) -> None:
     """Without turns; also where it is all there is."""
     call = model_call(USAGE)
-    store.run(ledger.book, current.lease.conversation, None, current.sender, [call])
+    store.run(spending.book, current.lease.conversation, None, current.sender, [call])
     lines = usage("--by", "outcome").out.splitlines()[1:]
     assert cells(lines[0])[:4] == ["running", "1", "100.0%", "0"]
     assert cells(lines[1])[:4] == ["(background)", "-", "-", "1"]

@@ -31,7 +31,7 @@ from gateway.settings.tree import BudgetSettings
 from gateway.storage import maintenance
 from gateway.storage.engine import SqliteDatabase
 from gateway.storage.people.notebook import FoundWords
-from gateway.storage.reports import ledger as booking
+from gateway.storage.reports import spending as booking
 from gateway.storage.schema import ledger, memory, step, turn
 from tests.support.gateway import Running, running
 from tests.support.scripted_model import ScriptedModel, Step

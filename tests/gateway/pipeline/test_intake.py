@@ -15,7 +15,7 @@ from gateway.errors import LeaseLost, StorageUnavailable
 from gateway.pipeline.notices import CONTEXT, SET_ASIDE
 from gateway.replicas.replica import AccountLeases
 from gateway.storage import schema
-from gateway.storage.queue import adapter_leases, arrivals
+from gateway.storage.queue import arrivals, replicas
 from gateway.storage.queue.leases import Receiving
 from gateway.storage.reports import health
 from gateway.storage.reports.health import DAY_S, GivenUp
@@ -415,13 +415,13 @@ async def test_what_another_replica_receives_is_not_stored(tmp_path: Path) -> No
         assert await chat.rows(schema.inbox) == []
         # What comes in by a webhook moves no cursor, and any replica takes it.
         await intake.accept([message("pushed")])
-        await write(adapter_leases.offer, [lease.of])
-        epoch = await write(adapter_leases.take, receiving.replica, lease.of)
+        await write(replicas.offer, [lease.of])
+        epoch = await write(replicas.take, receiving.replica, lease.of)
         assert epoch is not None
         receiving.take(lease.of, epoch)
         await intake.accept([message("hi")], cursors=[cursor])
         assert await intake.position("telegram:default") == 7
-        await write(adapter_leases.give_back, receiving.replica, lease.of)
+        await write(replicas.give_back, receiving.replica, lease.of)
         with pytest.raises(LeaseLost):
             await intake.accept([message("late")], cursors=[Cursor("telegram:default", 9)])
         assert await intake.position("telegram:default") == 7

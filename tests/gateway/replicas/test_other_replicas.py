@@ -17,14 +17,13 @@ from gateway.replicas import other_replicas
 from gateway.replicas.other_replicas import OtherReplicas, SharedChats, key_of
 from gateway.replicas.replica import Replica
 from gateway.signals import Stops
-from gateway.storage import sharing
 from gateway.storage.conversation import conversations, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
-from gateway.storage.queue import leases
-from gateway.storage.sharing import SharedChat
+from gateway.storage.queue import leases, replicas
+from gateway.storage.queue.replicas import SharedChat
 from tests.support.gateway import log_lines
 from tests.support.postgres import server_at
 from tests.support.recording_adapter import Watch
@@ -275,7 +274,7 @@ async def test_what_happens_in_a_chat_is_heard_where_somebody_looks(postgres_url
         await one.database.write(conversations.take_outbox_seq, turn.lease.conversation, "answer")
         one.chats.ended("c1")
         await two.pages.hear("show", "c1", "")
-        assert await two.database.read(sharing.chats, [KEY]) == [SharedChat(KEY, (1, 1), None, "")]
+        assert await two.database.read(replicas.chats, [KEY]) == [SharedChat(KEY, (1, 1), None, "")]
 
 
 @pytest.mark.thorough
@@ -299,7 +298,7 @@ async def test_nothing_is_written_where_nobody_looks(postgres_url: str) -> None:
         await one.database.write(begun, one.id)
         one.chats.growing("c1", "Hello")
         await one.chats.look_again()
-        [chat] = await one.database.read(sharing.chats, [KEY])
+        [chat] = await one.database.read(replicas.chats, [KEY])
         assert chat.shown_at is None
 
 
@@ -329,7 +328,7 @@ async def test_a_stop_of_before_does_not_end_a_later_turn(postgres_url: str) -> 
 
 async def shown(at: Peer) -> str:
     """Return what is stored of the growing answer."""
-    [chat] = await at.database.read(sharing.chats, [KEY])
+    [chat] = await at.database.read(replicas.chats, [KEY])
     return chat.text
 
 
@@ -361,7 +360,7 @@ async def test_changes_are_found_behind_an_outage(postgres_url: str) -> None:
 async def test_news_reach_all(postgres_url: str) -> None:
     """Within a second or two; what was told before is no news."""
     async with peer(postgres_url) as before:
-        await before.database.write(sharing.announce, "forgotten")
+        await before.database.write(replicas.announce, "forgotten")
     async with peers(postgres_url) as (one, two):
         heard: asyncio.Queue[str] = asyncio.Queue()
         for each in (one, two):
@@ -371,7 +370,7 @@ async def test_news_reach_all(postgres_url: str) -> None:
             await each.chats.look_again()
         assert heard.empty()
         for kind in ("forgotten", "secrets"):
-            await one.database.write(sharing.announce, kind)
+            await one.database.write(replicas.announce, kind)
             async with asyncio.timeout(WAIT_S):
                 assert [await heard.get() for _ in range(2)] == [kind] * 2
 

@@ -10,7 +10,7 @@ from agent.ports import DecidedVerdict, Decision, Inquiry
 from gateway.access import pairing
 from gateway.errors import LeaseLost
 from gateway.storage import audit_log, retention
-from gateway.storage.audit_log import AuditEntry, AuditRecord
+from gateway.storage.audit_log import AuditEntry
 from gateway.storage.conversation import questions, turn_journal
 from gateway.storage.people import members
 from gateway.storage.retention import SWEEPS
@@ -21,7 +21,7 @@ from tests.support.storage import Store, admit, forget, inbound, raw_bytes, turn
 OWNER = "telegram:7"
 
 
-def on_record(store: Store) -> list[AuditRecord]:
+def on_record(store: Store) -> list[AuditEntry]:
     """Return the rows of the log."""
     return store.run(lambda conn: list(audit_log.records(conn)))
 
@@ -29,7 +29,7 @@ def on_record(store: Store) -> list[AuditRecord]:
 def told(store: Store) -> list[tuple[str, str, str]]:
     """Return kind, author and subject of each row."""
     return [
-        (row.kind, row.text().get("by", "-"), row.text().get("subject", "-"))
+        (row.kind, "-" if row.erased else row.by, "-" if row.erased else row.subject)
         for row in on_record(store)
     ]
 
@@ -75,9 +75,9 @@ def test_a_decision_is_on_record_with_what_it_was_about(store: Store) -> None:
         ("denied", OWNER, "act"),
         ("expired", "", "act"),
     ]
-    detail = on_record(store)[0].text()["detail"]
+    detail = on_record(store)[0].detail
     assert (detail["call"], detail["scope"], detail["standing"]) == ("c0", "once", False)
-    assert b"rm it" not in b"".join((row.said or "").encode() for row in on_record(store))
+    assert "rm it" not in repr(on_record(store))
 
 
 def test_what_stays_approved_is_on_record_at_each_use(store: Store) -> None:
@@ -90,7 +90,7 @@ def test_what_stays_approved_is_on_record_at_each_use(store: Store) -> None:
     approval = Inquiry("approval", "c2", "act", "may I?")
     store.run(questions.enter_approved, *at, "c2", approval, OWNER)
     assert told(store) == [("approved", OWNER, "act")]
-    assert on_record(store)[0].text()["detail"]["standing"] is True
+    assert on_record(store)[0].detail["standing"] is True
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_was_decided_about_a_call_is_on_record(
     store.run(turn_journal.record_result, current, tool_message("c1", "act", "no"), "ok")
     assert told(store) == [(kind, current.sender, "act")]
     [row] = on_record(store)
-    assert row.text()["detail"] == {
+    assert row.detail == {
         "turn": current.id,
         "call": "c1",
         "verdict": verdict,
@@ -138,13 +138,13 @@ def test_that_somebody_was_asked_is_on_record(store: Store) -> None:
     question = store.run(questions.enter, *at, "c1", asked, 60)
     assert store.run(questions.answer, question.id, "once", OWNER)
     assert told(store) == [("tool_asked", "", "act"), ("approved", OWNER, "act")]
-    detail = on_record(store)[0].text()["detail"]
+    detail = on_record(store)[0].detail
     assert (detail["verdict"], detail["rule"], detail["roles"]) == (
         "ask_owner",
         "default.skills",
         ["owner"],
     )
-    assert [row.text()["detail"]["standing"] for row in on_record(store)] == [False, False]
+    assert [row.detail["standing"] for row in on_record(store)] == [False, False]
 
 
 def test_pairing_is_on_record(store: Store) -> None:
@@ -200,10 +200,9 @@ def test_old_rows_are_deleted_but_for_the_newest_settings(store: Store) -> None:
 
 
 def test_the_log_is_listed_newest_first(store: Store) -> None:
-    """In pages, by kind and time."""
+    """In pages, by kind."""
     for kind in ("denied", "approved", "denied"):
         store.run(audit_log.append, AuditEntry(kind))
     assert [row.seq for row in store.run(audit_log.listed, 2)] == [3, 2]
     assert [row.seq for row in store.run(audit_log.listed, 2, after=2)] == [1]
     assert [row.seq for row in store.run(audit_log.listed, 9, kind="approved")] == [2]
-    assert store.run(audit_log.listed, 9, since=1e12) == []

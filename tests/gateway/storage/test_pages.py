@@ -9,8 +9,7 @@ from sqlalchemy import update
 from gateway.errors import NotFound
 from gateway.storage.people import members, notebook
 from gateway.storage.queue import dead_letters
-from gateway.storage.reports import audit, history
-from gateway.storage.reports.audit import AuditFilter
+from gateway.storage.reports import history, steps
 from gateway.storage.schema import inquiry, turn
 from tests.support.lists import fill_lists
 from tests.support.storage import Store, admit, inbound
@@ -56,7 +55,7 @@ def of_letters(store: Store, limit: int, after: Any) -> list[Any]:
 
 
 def of_calls(store: Store, limit: int, after: Any) -> list[Any]:
-    return store.run(audit.calls, AuditFilter(limit=limit, before=after))
+    return store.run(steps.calls, limit, before=after)
 
 
 def of_notes(store: Store, limit: int, after: Any) -> list[Any]:
@@ -73,7 +72,7 @@ def place(row: Any) -> Any:
         return f"{row.platform}:{row.sender}"
     if isinstance(row, members.PairingRequest):
         return row.code
-    return (row.turn, row.number) if isinstance(row, audit.AuditRow) else row.id
+    return (row.turn, row.number) if isinstance(row, steps.AuditRow) else row.id
 
 
 LISTS = [
@@ -116,14 +115,14 @@ def test_a_page_reads_what_it_shows(lived: Store, read: Callable[..., list[Any]]
 @pytest.mark.usefixtures("sqlite_alone")
 def test_calls_of_one_tool_or_conversation_are_paged_too(lived: Store) -> None:
     """By the same order, and by index."""
-    for wanted in ({"tool": "look"}, {"conversation": 3}, {"since": 31.0}):
-        found = lived.run(audit.calls, AuditFilter(limit=2, **wanted))  # type: ignore[arg-type]
+    for wanted in ({"tool": "look"}, {"conversation": 3}):
+        found = lived.run(steps.calls, 2, **wanted)  # type: ignore[arg-type]
         last = found[-1].turn, found[-1].number
-        later = lived.run(audit.calls, AuditFilter(limit=2, before=last, **wanted))  # type: ignore[arg-type]
+        later = lived.run(steps.calls, 2, before=last, **wanted)  # type: ignore[arg-type]
         names = [place(row) for row in (*found, *later)]
         assert names == sorted(names, reverse=True)
         with lived.explained() as plans:
-            lived.run(audit.calls, AuditFilter(limit=2, **wanted))  # type: ignore[arg-type]
+            lived.run(steps.calls, 2, **wanted)  # type: ignore[arg-type]
         assert costly(plans) == []
 
 

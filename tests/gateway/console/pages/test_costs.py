@@ -8,7 +8,7 @@ from sqlalchemy import insert
 from agent.usage import Usage
 from gateway.console.pages.costs import used_share
 from gateway.storage import schema
-from gateway.storage.reports import ledger
+from gateway.storage.reports import spending
 from gateway.storage.schema import now_s
 from tests.support.console import ConsoleGateway, console
 from tests.support.storage import model_call
@@ -17,7 +17,7 @@ from tests.support.storage import model_call
 async def spend(running: ConsoleGateway, sender: str, model: str, usd: float) -> None:
     """Enter a call."""
     call = model_call(Usage(1_000, 200, 500), model=model, cost_usd=usd, id=f"{sender}{model}")
-    await running.database.write(ledger.append, 1, None, sender, [call])
+    await running.database.write(spending.append, 1, None, sender, [call])
 
 
 async def test_what_was_spent_is_shown_by_all(tmp_path: Path) -> None:

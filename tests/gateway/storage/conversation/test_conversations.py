@@ -32,7 +32,7 @@ READ_IN_JOINS = {
     "storage/reports/history.py",
     "storage/retention.py",
     "storage/search/query.py",
-    "storage/sharing.py",
+    "storage/queue/replicas.py",
 }
 """They select other tables' rows by what a conversation is; a split would be a statement more."""
 

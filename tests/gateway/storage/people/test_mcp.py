@@ -35,7 +35,7 @@ def test_an_agreement_counts_for_one_text(store: Store) -> None:
     assert store.run(mcp.agreed) == {HELD.digest}
     store.run(mcp.decide, HELD.digest[: mcp.ID_CHARS], "refused", "telegram:u2")
     assert store.run(mcp.agreed) == frozenset()
-    said = [(row.kind, row.text()["by"]) for row in store.run(audit_log.listed, 5)]
+    said = [(row.kind, row.by) for row in store.run(audit_log.listed, 5)]
     assert said == [("mcp_refused", "telegram:u2"), ("mcp_agreed", "telegram:u1")]
 
 

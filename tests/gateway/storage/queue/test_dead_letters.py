@@ -274,5 +274,5 @@ def test_who_settles_a_letter_is_on_record(
     with pytest.raises(NotFound):
         store.run(act, f"t{buried.id}", "web:web")
     [record] = store.run(audit_log.listed, 10, kind=kind)
-    assert record.text()["by"] == "web:web"
-    assert record.text()["subject"] == letter.id
+    assert record.by == "web:web"
+    assert record.subject == letter.id

@@ -8,17 +8,19 @@ from sqlalchemy import Connection, text, update
 from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import LeaseLost
-from gateway.storage import postgres
-from gateway.storage.queue import adapter_leases, leases, outbox, replicas, sending
+from gateway.storage import maintenance, postgres, schema
+from gateway.storage.conversation import conversations
+from gateway.storage.queue import leases, outbox, replicas, sending
 from gateway.storage.queue.blame import Death
-from gateway.storage.queue.leases import AdapterLease, Receiving
-from gateway.storage.queue.replicas import LEFT, Surroundings
+from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
+from gateway.storage.queue.replicas import LEFT, SharedChat, Surroundings
 from gateway.storage.schema import adapter_lease, conversation, now_s, replica, turn
 from gateway.storage.schema import outbox as outbox_table
 from tests.support.postgres import server_at
 from tests.support.storage import (
     ACCOUNTS,
     ServerSession,
+    Store,
     admit,
     begin_turn,
     claim_one,
@@ -232,8 +234,8 @@ def test_who_leaves_charges_nobody(session: Open) -> None:
     first, second = session(), session()
     one, _ = entered(first, "one"), entered(second, "two")
     here = Receiving("telegram", "default")
-    first.run(adapter_leases.offer, [here])
-    assert first.run(adapter_leases.take, one, here) == 1
+    first.run(replicas.offer, [here])
+    assert first.run(replicas.take, one, here) == 1
     first.run(replicas.leave, one)
     assert first.run(replicas.leave, one) is None
     row = second.one(adapter_lease)
@@ -262,8 +264,8 @@ def test_one_look_tells_of_receivers_and_suspects(session: Open) -> None:
     first, second = session(), session()
     one, two = entered(first, "one"), entered(second, "two")
     here = Receiving("telegram", "default", 1)
-    first.run(adapter_leases.offer, [here])
-    first.run(adapter_leases.take, one, here)
+    first.run(replicas.offer, [here])
+    first.run(replicas.take, one, here)
     chat, _ = first.run(admit, inbound())
     current = first.run(begin_turn, first.run(claim_one, chat, one))
     suspected = update(turn).where(turn.c.id == current.id).values(deaths=2, quiet_s=40.0)
@@ -271,3 +273,187 @@ def test_one_look_tells_of_receivers_and_suspects(session: Open) -> None:
     found = seen(second, two)
     assert found.receivers == [AdapterLease(here, one, 1)]
     assert found.trials == {chat: 10.0}
+
+
+HERE = Receiving("telegram", "default")
+
+
+@pytest.fixture
+def me(store: Store) -> int:
+    """A replica that lives."""
+    store.run(replicas.offer, [HERE])
+    return store.run(leases.register, "me")
+
+
+def fence(replica_id: int, *epochs: int) -> ReceivingFence:
+    return ReceivingFence(replica_id, "telegram", "default", epochs)
+
+
+def test_what_is_offered_is_nobodys_and_known_once(store: Store, me: int) -> None:
+    """A second start changes nothing about it."""
+    assert store.run(replicas.take, me, HERE) == 1
+    store.run(replicas.offer, [Receiving("slack", "work"), HERE])
+    rows = [(row.platform, row.account, row.owner, row.epoch) for row in store.rows(adapter_lease)]
+    assert rows == [("slack", "work", None, 0), ("telegram", "default", me, 1)]
+
+
+def test_one_takes_it(store: Store, me: int) -> None:
+    """The other one gets it once it was given back, under a new epoch."""
+    other = store.run(leases.register, "other")
+    assert store.run(replicas.take, me, HERE) == 1
+    assert store.run(replicas.take, other, HERE) is None
+    store.run(replicas.give_back, other, HERE)
+    assert store.run(replicas.take, other, HERE) is None
+    store.run(replicas.give_back, me, HERE)
+    assert store.run(replicas.take, other, HERE) == 3
+
+
+def test_a_shard_has_a_lease_of_its_own(store: Store, me: int) -> None:
+    """Two replicas receive for one bot, each over its connection."""
+    second = HERE._replace(shard=1)
+    store.run(replicas.offer, [second])
+    other = store.run(leases.register, "other")
+    assert store.run(replicas.take, me, HERE) == 1
+    assert store.run(replicas.take, other, second) == 1
+    store.run(leases.fence_receiving, fence(other, 1))
+
+
+def test_who_was_reaped_takes_nothing(store: Store, me: int) -> None:
+    """Its row is gone."""
+    store.run(lambda conn: conn.execute(replica.delete()))
+    assert store.run(replicas.take, me, HERE) is None
+
+
+def test_the_fence_refuses_the_older_of_two_that_receive(store: Store, me: int) -> None:
+    """It believes to hold the lease, which has gone to another one meanwhile."""
+    epoch = store.run(replicas.take, me, HERE)
+    assert epoch is not None
+    store.run(leases.fence_receiving, fence(me, epoch))
+    other = store.run(leases.register, "other")
+    store.run(leases.reap, me)
+    newer = store.run(replicas.take, other, HERE)
+    assert newer is not None
+    store.run(leases.fence_receiving, fence(other, newer))
+    for stale in (fence(me, epoch), fence(other, epoch), fence(other)):
+        with pytest.raises(LeaseLost):
+            store.run(leases.fence_receiving, stale)
+
+
+KEY = "telegram:default:c1"
+OTHER = "web:default:c2"
+"""Of a chat in which nobody has written."""
+
+
+@pytest.fixture
+def here(store: Store) -> int:
+    """A replica that works on the conversation of `KEY`."""
+    conversation, _ = store.run(admit, inbound(chat="c1"))
+    assert conversation == store.run(conversations.find, KEY)
+    return store.run(claim_one, conversation).replica
+
+
+def test_news_are_counted(store: Store) -> None:
+    """Who knows the number of before knows whether there is something new."""
+    assert store.run(replicas.news_told) == {}
+    assert store.run(replicas.announce, "forgotten") == 1
+    assert store.run(replicas.announce, "secrets") == 1
+    assert store.run(replicas.announce, "forgotten") == 2
+    assert store.run(replicas.news_told) == {"forgotten": 2, "secrets": 1}
+
+
+def test_who_looks_at_a_chat_elsewhere_is_known(store: Store) -> None:
+    """Until they look away; a replica does not count for itself."""
+    store.run(replicas.watch, 1, [KEY, OTHER])
+    store.run(replicas.watch, 2, [KEY])
+    store.run(replicas.watch, 2, [KEY])
+    assert all(store.run(replicas.is_watched, replica) for replica in (1, 2, 3))
+    store.run(replicas.unwatch, 2, [KEY])
+    assert store.run(replicas.is_watched, 2)
+    assert not store.run(replicas.is_watched, 1)
+
+
+def test_who_has_not_said_so_for_long_looks_no_more(store: Store) -> None:
+    """Its process may be gone; the next one who says something takes the row away."""
+    store.run(replicas.watch, 1, [KEY])
+    store.run(lambda conn: conn.execute(update(schema.chat_watch).values(until=1.0)))
+    assert not store.run(replicas.is_watched, 2)
+    store.run(replicas.watch, 2, [])
+    assert store.rows(schema.chat_watch) == []
+
+
+def test_a_growing_answer_is_stored_where_somebody_looks(store: Store, here: int) -> None:
+    """Each state has a name of its own, which changes also where the text does not."""
+    assert store.run(replicas.show, here, {KEY: "He"}) == []
+    assert store.rows(schema.chat_preview) == []
+    store.run(replicas.watch, here, [KEY])
+    store.run(replicas.watch, here + 1, [OTHER])
+    assert store.run(replicas.show, here, {KEY: "He"}) == []
+    store.run(replicas.watch, here + 1, [KEY])
+    assert store.run(replicas.show, here, {KEY: "He"}) == [KEY]
+    [first] = store.run(replicas.chats, [KEY, OTHER])
+    assert first == SharedChat(KEY, (1, 0), first.shown_at, "He")
+    store.run(replicas.show, here, {KEY: "He"})
+    [second] = store.run(replicas.chats, [KEY])
+    assert (second.text, second.shown_at != first.shown_at) == ("He", True)
+
+
+def test_only_who_works_on_a_conversation_shows_its_answer(store: Store, here: int) -> None:
+    """Who was reaped in its sleep may still have a turn at work."""
+    store.run(replicas.watch, here + 1, [KEY])
+    assert store.run(replicas.show, here + 7, {KEY: "of a zombie", OTHER: "of nobody"}) == []
+    assert store.rows(schema.chat_preview) == []
+
+
+def test_an_answer_that_has_ended_is_taken_away(store: Store, here: int) -> None:
+    """Whoever has shown it."""
+    store.run(replicas.watch, here + 1, [KEY])
+    store.run(replicas.show, here, {KEY: "Hello"})
+    store.run(replicas.end_previews, [KEY])
+    assert store.run(replicas.chats, [KEY]) == [SharedChat(KEY, (1, 0), None, "")]
+
+
+def test_what_nobody_has_shown_for_long_does_not_grow(store: Store, here: int) -> None:
+    """Its turn is over, or goes on elsewhere."""
+    store.run(replicas.watch, here + 1, [KEY])
+    store.run(replicas.show, here, {KEY: "Hello"})
+    stale = schema.chat_preview.c.at - replicas.STALE_S - 1
+    store.run(lambda conn: conn.execute(update(schema.chat_preview).values(at=stale)))
+    assert store.run(replicas.chats, [KEY]) == [SharedChat(KEY, (1, 0), None, "")]
+
+
+def test_a_long_answer_is_stored_as_far_as_pages_show_it(store: Store, here: int) -> None:
+    """It may be of any length, and is stored three times a second."""
+    store.run(replicas.watch, here + 1, [KEY])
+    store.run(replicas.show, here, {KEY: "x" * 100_000})
+    assert len(store.rows(schema.chat_preview)[0].text) == replicas.PREVIEW_CHARS
+
+
+@pytest.mark.usefixtures("here")
+def test_stops_are_found(store: Store) -> None:
+    """Of conversations that were never stopped, or are not there, nothing is said."""
+    [conversation] = store.rows(schema.conversation)
+    assert store.run(replicas.stops, [conversation.id, 99]) == []
+    store.run(conversations.stop_upto, conversation.id, 1)
+    assert store.run(replicas.stops, [conversation.id, 99]) == [(conversation.id, 1)]
+
+
+def test_what_was_forgotten_does_not_grow(store: Store, here: int) -> None:
+    """The words of an answer go with its conversation."""
+    store.run(replicas.watch, here + 1, [KEY])
+    store.run(replicas.show, here, {KEY: "of a secret"})
+    store.run(maintenance.withdraw, store.rows(schema.conversation)[0].id)
+    assert store.rows(schema.chat_preview) == []
+
+
+def test_one_look_finds_all_that_is_asked_for(store: Store, here: int) -> None:
+    """The chats, the stops, the news, and whether anybody looks elsewhere."""
+    [conversation] = store.rows(schema.conversation)
+    store.run(conversations.stop_upto, conversation.id, 1)
+    store.run(replicas.announce, "secrets")
+    store.run(replicas.watch, here + 1, [KEY])
+    found = store.run(replicas.look, [KEY], {conversation.id}, here)
+    assert [chat.session_key for chat in found.chats] == [KEY]
+    assert (list(found.stops), found.news) == ([(conversation.id, 1)], {"secrets": 1})
+    assert found.is_watched
+    nothing = store.run(replicas.look, [], set(), here)
+    assert (nothing.chats, list(nothing.stops)) == ((), [])

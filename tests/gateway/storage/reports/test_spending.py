@@ -1,24 +1,28 @@
 """What calls took and cost: sums over the ledger by day, sender, conversation, model, outcome."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
-from agent.messages import assistant_message
+from agent.messages import assistant_message, tool_message
 from agent.models.catalog import ModelFacts
 from agent.money.cache_simulator import CacheRules, least_after
 from agent.money.costs import cost_usd
+from agent.ports import ModelCall
 from agent.usage import FREE, Prices, Usage
+from agent.view.view import Summary
 from gateway.storage import maintenance
-from gateway.storage.conversation import turn_journal
-from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation import compactions, turn_journal
+from gateway.storage.conversation.turn_journal import Totals, TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.reports import ledger, spending, usage
+from gateway.storage.queue import leases
+from gateway.storage.reports import spending, usage
 from gateway.storage.reports.spending import (
     RECENT_CALLS,
     TOKENS,
@@ -29,12 +33,14 @@ from gateway.storage.reports.spending import (
     Spent,
     Where,
 )
+from gateway.storage.schema import ledger, step, turn
 from gateway.storage.schema import ledger as table
-from gateway.storage.schema import turn
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     Store,
     admit,
     begin_turn,
+    compact,
     forget,
     inbound,
     model_call,
@@ -85,7 +91,7 @@ def rates(model: str) -> CachePrices | None:
 def book_slots(store: Store, current: Turn, at: float | None = None, **call: Any) -> int:
     """Book a call of a turn, at a time of its own; returns its row."""
     made = model_call(call.pop("usage", Usage(100, 20, 300, 40, 5)), **call)
-    store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
+    store.run(spending.book, current.lease.conversation, current.id, current.sender, [made])
     newest = max(row.id for row in store.rows(table))
     if at is not None:
         store.run(lambda conn: conn.execute(table.update().where(table.c.id == newest), {"at": at}))
@@ -156,7 +162,7 @@ def test_an_entry_is_one_statement(store: Store, current: Turn) -> None:
     """The call before is found by index."""
     book_slots(store, current)
     here = (current.lease.conversation, current.id, current.sender)
-    assert store.statements(ledger.append, *here, [model_call()]) == ["INSERT ledger"]
+    assert store.statements(spending.append, *here, [model_call()]) == ["INSERT ledger"]
 
 
 def test_days_do_not_overlap(store: Store, current: Turn) -> None:
@@ -198,7 +204,7 @@ def test_sums_begin_at_a_point_in_time(store: Store, current: Turn) -> None:
 def test_an_unknown_sender_is_a_question_mark(store: Store, current: Turn) -> None:
     """Such as work in the background of a conversation that nobody has written in."""
     here = current.lease.conversation
-    store.run(ledger.book, here, None, "", [model_call(Usage(1))])
+    store.run(spending.book, here, None, "", [model_call(Usage(1))])
     assert list(page(store, "sender", 5)) == ["?"]
     assert page(store, "sender", 5, "?") == {}
 
@@ -248,7 +254,7 @@ USAGE = Usage(100, 20, 300, 40, 5)
 def book(store: Store, current: Turn, at: float | None = None, **call: Any) -> None:
     """Book a call of a turn, at a time of its own."""
     made = model_call(call.pop("usage", USAGE), **call)
-    store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
+    store.run(spending.book, current.lease.conversation, current.id, current.sender, [made])
     if at is not None:
         newest = max(row.id for row in store.rows(table))
         store.run(lambda conn: conn.execute(table.update().where(table.c.id == newest), {"at": at}))
@@ -338,7 +344,7 @@ def test_what_no_turn_has_done_is_told_last(store: Store, current: Turn) -> None
     """So that sums are the same whatever calls are grouped by."""
     book(store, current, at=200)
     for call in (model_call(USAGE), model_call(USAGE)):
-        store.run(ledger.book, current.lease.conversation, None, ADA, [call])
+        store.run(spending.book, current.lease.conversation, None, ADA, [call])
     assert ended(store, 100.0) == [("running", 1, 1), (spending.BACKGROUND, 0, 2)]
     found = store.run(usage.by_outcome, 100.0).values()
     assert sum((spent for _, spent in found), Spent()) == store.run(spending.total, Where())
@@ -371,7 +377,7 @@ def test_outcomes_of_before_do_not_count(store: Store, current: Turn) -> None:
 def book_calls(store: Store, current: Turn, *usages: Usage | None, **call: Any) -> None:
     """Book calls of a turn."""
     calls = [model_call(usage, **call) for usage in usages]
-    store.run(ledger.book, current.lease.conversation, current.id, current.sender, calls)
+    store.run(spending.book, current.lease.conversation, current.id, current.sender, calls)
 
 
 def recent(store: Store, current: Turn) -> list[Call]:
@@ -494,7 +500,7 @@ def test_the_sums_of_days_by_model_and_of_senders_are_those_of_all(store: Store)
         ("", "claude", 0.125, 90_000.0),
     ):
         call = model_call(Usage(10, 5), model=model, cost_usd=usd, id=f"{sender}{at}")
-        store.run(ledger.append, here, None, sender, [call])
+        store.run(spending.append, here, None, sender, [call])
         store.run(_date, f"{sender}{at}", at)
     days = (Where(0.0, 86_400.0), Where(86_400.0, 172_800.0), Where(172_800.0, 2e5))
     found = [store.run(spending.spent, "provider_model", day) for day in days]
@@ -514,3 +520,269 @@ def test_the_sums_of_days_by_model_and_of_senders_are_those_of_all(store: Store)
 
 def _date(conn: Connection, call_id: str, at: float) -> None:
     conn.execute(table.update().where(table.c.call_id == call_id).values(at=at))
+
+
+OF_CALL = Usage(100, 20, 30, 4, 5)
+LOST = model_call(OF_CALL, purpose="lost", estimated=True, cost_usd=0.25)
+SUMMARY = model_call(OF_CALL, purpose="summary", model="small", cost_usd=0.125)
+
+
+def booked(store: Store, current: Turn, *calls: ModelCall) -> None:
+    store.run(spending.book, current.lease.conversation, current.id, current.sender, calls)
+
+
+def think(store: Store, current: Turn, call: ModelCall) -> None:
+    store.run(turn_journal.record_message, current, assistant_message("part"), call)
+
+
+def closed(store: Store, current: Turn, call: ModelCall | None) -> Totals:
+    end = TurnEnd("final_text", call)
+    said = [assistant_message("hi")]
+    return store.run(turn_journal.commit, current, said, parts(current), end)
+
+
+def purposes(store: Store) -> list[str]:
+    return [row.purpose for row in store.rows(ledger)]
+
+
+def test_an_entry_holds_everything_about_a_call(store: Store, current: Turn) -> None:
+    """Whose it was, who answered, what was read and written, and what it cost."""
+    booked(store, current, model_call(OF_CALL, reported_name="model-1-2026"))
+    row = store.one(ledger)
+    assert (row.conversation, row.turn_id) == (current.lease.conversation, current.id)
+    assert (row.sender, row.purpose) == ("telegram:42", "answer")
+    assert (row.provider, row.model) == ("anthropic", "model-1")
+    assert (row.input_tokens, row.output_tokens, row.cache_read_tokens) == (100, 20, 30)
+    assert (row.cache_write_5m_tokens, row.cache_write_1h_tokens) == (4, 5)
+    assert (row.estimated, row.usd) == (False, 0.5)
+    assert row.at >= store.one(turn).started_at
+
+
+def test_an_estimate_is_marked(store: Store, current: Turn) -> None:
+    """Each entry says whether the provider reported it."""
+    booked(store, current, LOST, SUMMARY)
+    assert [row.estimated for row in store.rows(ledger)] == [True, False]
+    assert purposes(store) == ["lost", "summary"]
+
+
+def test_a_call_of_unknown_usage_is_of_unknown_cost(store: Store, current: Turn) -> None:
+    """It has an entry, without tokens and without a price: never 0 dollars."""
+    booked(store, current, model_call(None, cost_usd=0.0))
+    row = store.one(ledger)
+    assert (row.input_tokens, row.output_tokens, row.estimated, row.usd) == (0, 0, True, None)
+
+
+def test_an_unknown_price_is_no_price(store: Store, current: Turn) -> None:
+    """Tokens are on record all the same."""
+    booked(store, current, model_call(OF_CALL, cost_usd=None))
+    row = store.one(ledger)
+    assert (row.input_tokens, row.estimated, row.usd) == (100, False, None)
+
+
+def test_no_calls_no_entries(store: Store, current: Turn) -> None:
+    """Nothing is written."""
+    booked(store, current)
+    assert store.rows(ledger) == []
+
+
+def test_what_was_spent_is_booked_without_a_lease(store: Store, current: Turn) -> None:
+    """Another process has the conversation; the money is gone all the same."""
+    store.run(leases.reap_others, store.run(leases.register, "heir"))
+    booked(store, current, LOST)
+    assert purposes(store) == ["lost"]
+
+
+def test_what_was_spent_is_booked_once(store: Store, current: Turn) -> None:
+    """A write whose answer was lost is repeated, with what has come since."""
+    first, second = model_call(Usage(10)), model_call(Usage(20))
+    booked(store, current, first)
+    booked(store, current, first, second)
+    assert [row.input_tokens for row in store.rows(ledger)] == [10, 20]
+
+
+def test_an_erased_conversation_is_booked_no_more(store: Store, current: Turn) -> None:
+    """Its calls end after `parley forget`: there is nothing left that they belong to."""
+    think(store, current, model_call(OF_CALL))
+    store.run(forget, current.lease.conversation)
+    booked(store, current, LOST)
+    assert store.rows(ledger) == []
+
+
+def spend(store: Store, current: Turn, at: float, sender: str, usd: float | None) -> None:
+    """Book a call of a certain moment."""
+    before = {row.id for row in store.rows(ledger)}
+    calls = [model_call(OF_CALL, cost_usd=usd)]
+    store.run(spending.book, current.lease.conversation, current.id, sender, calls)
+    (fresh,) = {row.id for row in store.rows(ledger)} - before
+    store.run(lambda conn: conn.execute(update(ledger).where(ledger.c.id == fresh).values(at=at)))
+
+
+def test_what_was_spent_is_summed_up(store: Store, current: Turn) -> None:
+    """Since a moment, of all or of one sender; an unknown price counts for nothing."""
+    for at, sender, usd in (
+        (1, "a:1", 1.0),
+        (2, "a:1", 2.0),
+        (3, "b:1", 4.0),
+        (4, "a:1", 8.0),
+        (5, "a:1", None),
+    ):
+        spend(store, current, at, sender, usd)
+    assert store.run(spending.spent_usd, 0) == 15
+    assert store.run(spending.spent_usd, 2) == 14
+    assert store.run(spending.spent_usd, 2, "a:1") == 10
+    assert store.run(spending.spent_usd, 5) == 0
+    assert store.run(spending.spent_usd, 0, "nobody:1") == 0
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+@pytest.mark.parametrize("sender", [None, "a:1"])
+def test_a_budget_is_checked_within_an_index(store: Store, sender: str | None) -> None:
+    """It is asked for before every call: no row of the ledger is read."""
+    (plan,) = store.plans(spending.spent_usd, 5.0, sender)
+    assert plan.startswith("SEARCH ledger USING COVERING INDEX")
+
+
+def test_a_step_is_booked_with_its_message(store: Store, current: Turn) -> None:
+    """Both or none: a step that was stopped is booked by whoever ends the turn."""
+    think(store, current, model_call(OF_CALL))
+    assert (purposes(store), len(store.rows(step))) == (["answer"], 1)
+
+
+def test_parleys_own_messages_cost_nothing(store: Store, current: Turn) -> None:
+    """There was no call."""
+    store.run(turn_journal.record_message, current, assistant_message("I was interrupted."))
+    assert store.rows(ledger) == []
+
+
+def test_a_turn_costs_what_its_calls_cost(store: Store, current: Turn) -> None:
+    """Answers, summaries and lost calls; only answers are steps of it."""
+    call = tool_call("look", {}, "a")
+    store.run(turn_journal.start_tool, current, call, "read")
+    store.run(turn_journal.record_result, current, tool_message("a", "look", "x"), "ok")
+    think(store, current, model_call(OF_CALL))
+    booked(store, current, LOST, SUMMARY)
+    totals = closed(store, current, model_call(OF_CALL))
+    assert (totals.iterations, totals.tool_calls) == (2, 1)
+    assert (totals.input_tokens, totals.output_tokens) == (400, 80)
+    assert (totals.cache_read_tokens, totals.cache_write_tokens) == (120, 36)
+    assert (totals.usd, totals.estimated) == (1.375, True)
+    row = store.one(turn)
+    assert (row.usd, row.iterations, row.input_tokens) == (1.375, 2, 400)
+    assert row.cache_write_tokens == 36
+
+
+def test_a_turn_of_one_unknown_price_is_of_unknown_cost(store: Store, current: Turn) -> None:
+    """A sum that leaves something out would be a wrong one."""
+    think(store, current, model_call(OF_CALL, cost_usd=None))
+    totals = closed(store, current, model_call(OF_CALL))
+    assert (totals.usd, totals.estimated) == (None, False)
+    assert store.one(turn).usd is None
+
+
+def test_a_turn_without_calls_costs_nothing(store: Store, current: Turn) -> None:
+    """That is known, unlike the price of a call."""
+    totals = store.run(turn_journal.commit, current, [], [], TurnEnd("spend_limit"))
+    assert totals == Totals(0, 0, 0, 0, 0, 0, 0.0, estimated=False)
+    assert (store.one(turn).usd, store.one(turn).model) == (0.0, "")
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+def test_a_turn_is_summed_up_within_an_index(store: Store, current: Turn) -> None:
+    """Its end takes no longer in a conversation that had thousands of turns."""
+    where = Where(conversation=current.lease.conversation, turn=current.id)
+    plan = store.plans(spending.total, where)
+    assert any("USING INDEX ix_ledger_conversation_turn_id" in step for step in plan), plan
+    assert not any("SCAN ledger" in step for step in plan), plan
+
+
+def test_each_turn_has_its_own_sum(store: Store, current: Turn) -> None:
+    """Those of the same conversation are not counted."""
+    closed(store, current, model_call(OF_CALL))
+    store.run(admit, inbound("again"))
+    second = store.run(begin_turn, current.lease)
+    assert closed(store, second, LOST).usd == 0.25
+
+
+def test_the_newest_turn_that_a_model_answered(store: Store, current: Turn) -> None:
+    """A lost call, a summary or another model's answer is none; a choice counts for all models."""
+
+    def newest() -> int:
+        place = current.lease.conversation
+        return store.run(spending.chosen_or_answered, place, "anthropic", "model-1")
+
+    booked(store, current, LOST, SUMMARY, model_call(OF_CALL, model="other"))
+    assert newest() == 0
+    closed(store, current, model_call(OF_CALL))
+    assert newest() == current.id
+    store.run(admit, inbound("again"))
+    second = store.run(begin_turn, current.lease)
+    store.run(turn_journal.commit, second, [], parts(second), TurnEnd("model_chosen"))
+    assert newest() == second.id
+
+
+def test_a_commit_is_booked_once(store: Store, current: Turn) -> None:
+    """Repeating it has no effect, and tells the same."""
+    first = closed(store, current, model_call(OF_CALL))
+    assert closed(store, current, model_call(OF_CALL)) == first
+    assert purposes(store) == ["answer"]
+
+
+def test_a_lost_call_is_no_step(store: Store, current: Turn) -> None:
+    """A turn that failed in the middle of a stream has no answer, but a bill."""
+    end = TurnEnd("provider_failed", LOST, error="cut off")
+    totals = store.run(turn_journal.commit, current, [], parts(current), end)
+    assert (totals.iterations, totals.usd, totals.input_tokens) == (0, 0.25, 100)
+    assert (totals.cache_write_tokens, totals.output_tokens) == (9, 20)
+    assert store.rows(step) == []
+
+
+def test_a_lost_call_tells_nothing_about_the_view(store: Store, current: Turn) -> None:
+    """What is known of a stream that was cut is no report, though its words are kept."""
+    closed(store, current, LOST)
+    store.run(admit, inbound("again"))
+    assert store.run(begin_turn, current.lease).session.prompt_tokens is None
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "dead"])
+def test_a_turn_that_is_cut_off_is_booked(store: Store, current: Turn, ended: str) -> None:
+    """With the call that was under way; the turn is named after who was at work."""
+    end = TurnEnd("interrupted", replace(LOST, model="model-2"))
+    if ended == "cancelled":
+        totals = store.run(turn_journal.cancel, current, "half", [], end)
+    else:
+        totals = store.run(turn_journal.bury, current, [], end)
+    assert (totals.usd, totals.iterations, purposes(store)) == (0.25, 0, ["lost"])
+    assert (store.one(turn).state, store.one(turn).model) == (ended, "model-2")
+
+
+def test_a_turn_is_named_after_its_last_step(store: Store, current: Turn) -> None:
+    """Where its end has no call of its own."""
+    think(store, current, model_call(OF_CALL, model="first"))
+    think(store, current, model_call(OF_CALL, model="then"))
+    booked(store, current, SUMMARY)
+    store.run(turn_journal.cancel, current, "", [], TurnEnd("interrupted"))
+    assert store.one(turn).model == "then"
+
+
+PREPARED = Summary("What was settled.", 1, 1, source="model", model="small")
+
+
+def put(store: Store, current: Turn, *calls: ModelCall) -> None:
+    chat = current.lease.conversation
+    store.run(compactions.put_candidate, current.session.id, chat, PREPARED, calls, current.sender)
+
+
+def test_a_prepared_summary_is_booked_with_it(store: Store, current: Turn) -> None:
+    """It belongs to no turn, but to the budget of whom it is for."""
+    put(store, current, SUMMARY)
+    row = store.one(ledger)
+    assert (row.purpose, row.turn_id, row.sender) == ("summary", None, "telegram:42")
+    assert store.run(compactions.candidate, current.session.id) == PREPARED
+
+
+def test_a_summary_that_comes_too_late_is_paid_for(store: Store, current: Turn) -> None:
+    """It is dropped, but its calls were made."""
+    store.run(compact, current, current.session.plan)
+    put(store, current, SUMMARY)
+    assert store.run(compactions.candidate, current.session.id) is None
+    assert purposes(store) == ["summary"]

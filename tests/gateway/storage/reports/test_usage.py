@@ -18,7 +18,7 @@ from gateway.storage.conversation import sessions, transcript, turn_journal, tur
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox, leases
-from gateway.storage.reports import ledger, spending, usage
+from gateway.storage.reports import spending, usage
 from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Figures, Insights, UsageReport, insights
 from gateway.storage.schema import ledger as ledger_table
@@ -259,7 +259,7 @@ def test_the_newest_answers_are_reported(store: Store, current: Turn) -> None:
 def test_the_background_belongs_to_no_segment(store: Store, current: Turn) -> None:
     """It costs all the same, and is told by model."""
     conversation, call = current.lease.conversation, model_call(USAGE, model="small-1")
-    store.run(ledger.book, conversation, None, "telegram:42", [call])
+    store.run(spending.book, conversation, None, "telegram:42", [call])
     found = report(store, current)
     assert (found.segment.spent, found.last_turn) == (Spent(), Spent())
     assert found.whole.spent.usage == USAGE

@@ -11,8 +11,8 @@ from sqlalchemy import update
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import message, vector
 from gateway.storage.search import index, query
+from gateway.storage.search.index import terms_of
 from gateway.storage.search.query import EVERYTHING, MAX_CONVERSATIONS, TEXTS, Match, SearchLimits
-from gateway.storage.search.terms import terms_of
 from tests.support.searching import chat, feed, found, said, talk, tell
 from tests.support.storage import Store, forget
 
