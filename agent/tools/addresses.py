@@ -1,8 +1,8 @@
-"""Web addresses as written by people in their own words, and in links of pages.
+"""Web addresses in people's own words, and in links of pages.
 
-Two addresses are equal if a client sends the same bytes for them. Only parts that a client changes
-are normalised: the case of scheme and host, the default port, an empty path, the fragment, and
-characters that a URL spells with "%". A URL with a user name is not an address.
+Two addresses are equal if a client sends the same bytes for them: the case of scheme and host, the
+default port, an empty path, the fragment and "%" are normalised. A URL with a user name is not an
+address.
 """
 
 import re
@@ -21,7 +21,7 @@ RECALLING = frozenset({
     "lcm_describe", "lcm_expand", "lcm_grep", "list_files", "memory", "read_conversation",
     "read_file", "search_files", "session_search", "terminal",
 })  # fmt: skip
-"""Tools whose results may contain words that people said elsewhere, or their files."""
+"""Tools whose results may contain words from elsewhere, or files."""
 MAX_LINKS = 2_000
 """Most links of one page."""
 MOST_CLOSERS = 5
@@ -33,7 +33,7 @@ _LINK = re.compile(
     r"|\bhref=[\"']?(?P<html>(?:https?:/)?/[^\s<>\"'`\\]{1,4000})",
     re.IGNORECASE,
 )
-# A host without a scheme; not one that an address, a name of a person or a path ends with.
+# A host without a scheme; not the end of an address, a user name or a path.
 _BARE = re.compile(
     r"(?<![\w.@/:%&?=+-])(?:[^\W_](?:[\w-]*[^\W_])?\.)+[^\W\d_]{2,}(?::\d+)?(?![\w@-])"
     r"(?:[/?][^\s<>\"'`\\]*)?",
@@ -55,12 +55,7 @@ _FILES = frozenset({
 
 
 def canonical(text: str, page: str = "") -> str:
-    """Return an address in the form used for comparison; empty if it is not an address.
-
-    Args:
-        text: The address; with a page also a relative one, as that page has it.
-        page: The page's address.
-    """
+    """Return an address, which may be relative to a page, in the form for comparison, or ""."""
     try:
         url = URL(page).join(URL(text.strip())) if page else URL(text.strip())
         if url.scheme not in {"http", "https"} or not url.host or url.raw_user is not None:
@@ -72,7 +67,7 @@ def canonical(text: str, page: str = "") -> str:
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address in lower case; empty if it is not an address."""
+    """Return the host of an address in lower case, or ""."""
     found = canonical(address)
     return (URL(found).raw_host or "").rstrip(".") if found else ""
 
@@ -83,19 +78,19 @@ def named_in(text: str) -> Iterator[str]:
     A host without a scheme ("example.org/docs") is named with https and with http.
     """
     for found in _URL.findall(text):
-        yield from _canonical(_readings(found))
+        yield from filter(None, map(canonical, _readings(found)))
     for match in _BARE.finditer(_URL.sub(" ", text)):
         for found in _readings(match[0]):
             host = re.split("[/?:]", found)[0]
             if host.rpartition(".")[2].lower() not in _FILES:
-                yield from _canonical([f"https://{found}", f"http://{found}"])
+                yield from filter(None, map(canonical, (f"https://{found}", f"http://{found}")))
 
 
 def leads_of(arguments: Any) -> Iterator[str]:
     """Yield the addresses in a tool's arguments; "" for one of another scheme.
 
-    An address has a scheme, or is a host with a path, a port or three labels and more: a name of a
-    file has two. What is called a host is one. The marks of a sentence count, since they are sent.
+    An address has a scheme, or is a host with a path, a port or at least three labels (a file name
+    has two), or is called a host. Punctuation counts, since it is sent.
     """
     for name, value in _texts(arguments):
         text = (value if "://" in value else unquote(value)).translate(_DOTS)
@@ -108,7 +103,7 @@ def leads_of(arguments: Any) -> Iterator[str]:
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield all texts in arguments, names too, each with the name of its argument."""
+    """Yield all texts in arguments, also names, each with the name of its argument."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):
@@ -121,18 +116,13 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def links_in(text: str, page: str) -> frozenset[str]:
-    """Return the targets of a page's links; an address in its text is not a link.
-
-    Args:
-        text: Of the page; each link in parentheses behind its words, or as HTML.
-        page: Its address.
-    """
+    """Return the targets of links in a page's text, in parentheses after their words or as HTML."""
     links = (match["shown"] or match["html"] for match in _LINK.finditer(text))
     return frozenset({canonical(link, page) for link in islice(links, MAX_LINKS)} - {""})
 
 
 def _readings(found: str) -> Iterator[str]:
-    """Yield an address as written in a text, and without punctuation of its sentence."""
+    """Yield an address with and without the punctuation of its sentence."""
     ascii_only = _ASCII.match(found)
     for each in (found, ascii_only[0] if ascii_only else found):
         for end in range(len(each), max(0, len(each) - MOST_CLOSERS) - 1, -1):
@@ -141,19 +131,15 @@ def _readings(found: str) -> Iterator[str]:
                 break
 
 
-def _canonical(texts: Iterable[str]) -> Iterator[str]:
-    return filter(None, map(canonical, texts))
-
-
 @dataclass(slots=True)
 class Trail:
     """The addresses that a turn knows and visited; shared with its delegated children.
 
     Attributes:
-        named: Addresses in the own words of people of the conversation.
+        named: Addresses in people's own words.
         links: Links of fetched pages, each with the host of its page.
         followed: Number of links fetched without a question.
-        recalled: Whether a tool returned words said or kept elsewhere.
+        recalled: Whether a tool returned words from elsewhere.
     """
 
     named: frozenset[str] = frozenset()

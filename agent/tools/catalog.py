@@ -1,7 +1,7 @@
-"""The built-in tools by name; the gateway picks those that `tools.enabled` lists.
+"""The built-in tools by name; the gateway takes those in `tools.enabled`.
 
-Each file of agent/tools/builtin and agent/tools/sandbox has what it offers: a `Tool` for one that
-is the same whatever is set, an entry of `MAKERS` for one that has settings of its own.
+Each file of agent/tools/builtin and agent/tools/sandbox has its tools: a `Tool`, or an entry of
+`MAKERS` for one with settings of its own.
 """
 
 import pkgutil
@@ -26,20 +26,19 @@ def _offered() -> Iterator[tuple[str, Tool | Maker]]:
 
 _TOOLS = dict(_offered())
 BUILTIN = tuple(sorted(_TOOLS))
-"""Names that no other tool may have, whether they are enabled or not."""
+"""Names that no other tool may have, enabled or not."""
 
 
 def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRegistry:
-    """Return the registry of the enabled tools, in the order of `settings.enabled`.
+    """Return the registry of the enabled tools, in the order of `settings.enabled`, then others.
 
     Args:
         settings: `tools`. If no wall works, the file tools and `terminal` are left out.
-        others: Tools of MCP servers and plugins, which stand behind them. A name of one in
-            `settings.enabled` has no effect: a server may be away, and its tools with it.
+        others: Tools of MCP servers and plugins. Their names in `settings.enabled` have no effect:
+            a server and its tools may be missing.
 
     Raises:
-        ValueError: A name is unknown or stands there twice (the text lists what exists), or a tool
-            cannot work on this machine as it is set.
+        ValueError: A name is unknown or occurs twice, or a tool cannot work with its settings.
     """
     others = tuple(others)
     foreign = {tool.name for tool in others}

@@ -1,4 +1,4 @@
-"""What a tool may use of the turn it runs in; the ports behind it are in agent/ports.py."""
+"""What a tool may use of its turn; the ports behind it are in agent/ports.py."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,17 +31,11 @@ from agent.tools.addresses import Trail
 Service = TypeVar("Service")
 
 Redirects = Callable[[str], str]
-"""Returns the rule of the policy that forbids a redirect to this address of another host; empty if
-none does."""
-
-
-def no_redirects(_: str, /) -> str:
-    """Let nothing lead on: no policy was asked."""
-    return "no rule"
+"""Returns the policy's rule that forbids a redirect to this address of another host, or ""."""
 
 
 class NoPast(Past):
-    """There are no earlier messages; who is named as quoted is taken for a stranger."""
+    """Has no earlier messages; a quoted person counts as a stranger."""
 
     @override
     async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
@@ -54,15 +48,15 @@ class NoPast(Past):
 
 @dataclass(slots=True)
 class Provenance:
-    """What a turn has read beside the words of its people; it grows while tools run.
+    """What a turn has read besides the words of its people; it grows while tools run.
 
     Attributes:
-        origins: Of everything in the conversation since it began anew last.
-        seen: What of it the model had read when it wrote the newest calls.
+        origins: Of everything in the conversation since its last start.
+        seen: Those that the model had read when it wrote the newest calls.
         trail: The addresses that the turn knows and visited.
         may_follow: Ids of the newest calls that may follow a link of a page.
         recalled: Whether the model wrote the newest calls after reading recalled content.
-        past: What taints a turn that reads what was said before.
+        past: The taints of earlier messages.
     """
 
     origins: set[Origin] = field(default_factory=set)
@@ -73,33 +67,33 @@ class Provenance:
     past: Past = field(default_factory=NoPast, repr=False)
 
     def look(self) -> None:
-        """Take note that the model has read all that was noted so far."""
+        """Note that the model has read all origins so far."""
         self.seen = frozenset(self.origins)
         self.recalled = self.trail.recalled
 
     def note(self, kind: OriginKind, which: str) -> None:
-        """Take note of what is read; before the model sees it."""
+        """Note an origin, before the model reads it."""
         self.origins.add(Origin(kind, which))
 
     def marks_of(self, call_id: str) -> frozenset[StepMark]:
-        """Return the marks that are recorded with the result of one of the newest calls."""
+        """Return the marks to record with the result of one of the newest calls."""
         linked = call_id in self.may_follow
         marks: dict[StepMark, bool] = {"linked": linked, "recalled": self.trail.recalled}
         return frozenset(mark for mark, is_so in marks.items() if is_so)
 
     async def note_earlier(self, *, of_scope: bool = False) -> None:
-        """Take note of all that was read and said here: some of it stays, whatever begins anew.
+        """Note all origins of this conversation, or of all conversations of the scope.
 
-        Files of the workspace, stored outputs and what the engine looks up may hold it; what a
-        memory recalls may hold it of all conversations of the scope.
+        Files of the workspace, stored outputs and the engine's originals outlast a new start, and
+        memories outlast the conversation.
         """
         self.trail.recalled = True
         self.origins |= set(await self.past.taints(of_scope=of_scope))
 
     async def note_all(self, messages: Iterable[PastMessage]) -> None:
-        """Take note of messages that are read again, with what their lineage holds.
+        """Note messages that are read again, with the taints of their lineage.
 
-        Who spoke or was quoted there is no speaker here: what they said taints like a page.
+        Their speakers are not speakers of this turn: their words taint like a page.
         """
         self.trail.recalled = True
         if read := {origin for message in messages for origin in message.origins}:
@@ -108,32 +102,31 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class TurnRights:
-    """What the people behind a turn's messages may do.
+    """Rights of the people behind a turn's messages.
 
     Attributes:
-        scope: Whose memories the turn may use: "platform:sender id" in a direct chat, else
+        scope: Of the memories that the turn may use: "platform:sender id" in a direct chat, else
             "conversation:id".
-        roles: Of all of them, as agent/tools/policy.py names them.
+        roles: Of all of them (agent/tools/policy.py).
         group: "platform:chat"; empty in a direct chat.
-        read: What the turn has read beside their words.
-        redirects: Where a page may lead the call that runs.
+        redirects: Of the running call; by default all redirects are forbidden.
     """
 
     scope: str = ""
     roles: frozenset[str] = frozenset({"member"})
     group: str = ""
     read: Provenance = field(default_factory=Provenance)
-    redirects: Redirects = field(default=no_redirects, repr=False)
+    redirects: Redirects = field(default=lambda _: "no rule", repr=False)
 
     @property
     def may_act(self) -> bool:
-        """Whether tools may have side effects: not for senders who are only let talk."""
+        """Whether tools may have side effects: not for senders who may only talk."""
         return frozenset() < self.roles <= {"owner", "member"}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolServices:
-    """What Parley's own tools use beside the transcript; None where there is none."""
+    """Services of Parley's own tools; each may be missing."""
 
     engine: ContextEngine | None = None
     people: People | None = None
@@ -147,14 +140,13 @@ class ToolServices:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may use of the turn it runs in; docs/plugins.md tells what plugins' tools get.
+    """What a tool may use of its turn; docs/plugins.md describes the part for plugins' tools.
 
     Attributes:
         clock: Returns the current time, aware.
-        files: Takes files that are to be shown with the answer; None where none can be.
-        workspace: The conversation's own directory, where tools that touch files work; None where
-            there is none.
-        services: What only Parley's own tools use.
+        files: Takes files to show with the answer.
+        workspace: The conversation's own directory, for tools that touch files.
+        services: For Parley's own tools alone.
     """
 
     conversation: str
@@ -168,7 +160,7 @@ class ToolContext:
 
     @property
     def scope(self) -> str:
-        """Whose memories the turn may use."""
+        """The scope of memories that the turn may use."""
         return self.rights.scope
 
     @property
@@ -178,37 +170,36 @@ class ToolContext:
 
 
 def needed(service: Service | None, why: str) -> Service:
-    """Return a service of the turn; raises a ToolError that says why there is none."""
+    """Return a service of the turn, or raise a ToolError that says why it is missing."""
     if service is None:
         raise ToolError(why)
     return service
 
 
 MakesTools = Callable[[], Awaitable[ToolContext]]
-"""Makes what the tools of a turn may use."""
+"""Makes the context of a turn's tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What became of a call; the texts of errors are written for the model."""
+    """The end of a call; texts of errors are written for the model."""
 
     text: str
     status: ToolStatus
 
 
 class Hooks(Protocol):
-    """What plugins do around a call that the sender may have made.
+    """Hooks of plugins around a permitted call.
 
-    Neither raises, and both are over within their time limit: what fails is logged and left out.
+    They never raise and have a time limit: a failing hook is logged and left out.
     """
 
     async def before(
         self, name: str, arguments: Mapping[str, Any], context: "ToolContext"
     ) -> str | None:
-        """Return why the call must not run, in words for the model; None where it may.
+        """Return why the call must not run, in words for the model, or None.
 
-        Args:
-            arguments: As the model gave them, checked against the tool's schema.
+        `arguments` are the model's, checked against the tool's schema.
         """
         ...
 
@@ -219,5 +210,5 @@ class Hooks(Protocol):
         outcome: "ToolOutcome",
         context: "ToolContext",
     ) -> None:
-        """Take note of what became of a call that ran."""
+        """Learn the outcome of a call that ran."""
         ...

@@ -27,10 +27,7 @@ MOST_NAME_CHARS = 100
 MAX_CONCURRENT = 8
 """Calls of one message that run at the same time."""
 MAX_ASKED = 8
-"""Calls of one message that wait for a person at the same time: a chat is not buried in questions.
-
-The others are asked about when these are decided.
-"""
+"""Open questions about calls of one message, so that a chat is not buried; the others follow."""
 
 
 async def run_calls(
@@ -41,11 +38,11 @@ async def run_calls(
     limits: OutputSettings,
     approval: ApprovalRules,
 ) -> list[Entry]:
-    """Run calls side by side, exclusive ones one at a time; commit each result when it is there.
+    """Run calls concurrently, exclusive ones one at a time; commit each result when it comes.
 
-    What stands before each of them: agent/tools/gate.py. A call that waits for a person leaves no
-    result; the others run to theirs. The intent is journaled before a call runs, so the transcript
-    holds results in the order in which they finished. A cancellation ends all calls and goes on.
+    Each of them passes the gate first (agent/tools/gate.py), and its intent is journaled before it
+    runs. The transcript has the results in the order in which they finished. A cancellation ends
+    all calls and goes on.
 
     Returns:
         One tool message for each call with its `seq`, in the order of the calls.
@@ -56,7 +53,7 @@ async def run_calls(
         RecordingMismatch: The recording does not know a call.
     """
     gate = Gate(approval, toolbox, context)
-    # The model had not read what a call of the same message brings when it wrote the others.
+    # The model wrote all calls of a message before it read the result of any.
     gate.look(calls)
     batch = _Batch(gate, journal, limits)
     try:
@@ -86,7 +83,7 @@ class _Batch:
     waiting: int = 0
 
     async def run(self, call: ToolCall) -> Entry | None:
-        """Take one call from the gate to its committed result; None where it waits for a person."""
+        """Take one call from the gate to its committed result; None if it waits for a person."""
         name = call["function"]["name"]
         async with AsyncExitStack() as stack:
             if self.gate.toolbox.exclusive(name):
@@ -125,7 +122,7 @@ class _Batch:
             return refused
         if context.services.progress is not None:
             context.services.progress.working(call)
-        # The name is the model's word: it may have made it up.
+        # The model may have made up the name.
         told = {
             "gen_ai.operation.name": TOOL,
             TOOL_NAME: name[:MOST_NAME_CHARS],
@@ -133,7 +130,7 @@ class _Batch:
         }
         with spans.span(TOOL, told) as here:
             outcome = await toolbox.execute(call, context)
-            # Before anybody sees or keeps it.
+            # Before it is shown or stored.
             outcome = replace(outcome, text=redactor.configured(outcome.text))
             rights.read.trail.recalled |= name in RECALLING
             here.note(**{TOOL_STATUS: outcome.status})
@@ -159,20 +156,16 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFiles:
-    """`agent.ports.Files` that take no file with a secret of the settings in it.
+    """`agent.ports.Files` that refuse a file with a secret of the settings.
 
-    All bytes are looked at, whatever their type; what is packed in them (zip, PDF) is not.
+    They check all bytes of any type, but not packed content (zip, PDF).
     """
 
     files: Files
     redactor: Redactor
 
     async def offer(self, name: str, mime: str, content: bytes) -> str:
-        """Store a file.
-
-        Raises:
-            ToolError: It holds a secret, or the files refuse it.
-        """
+        """Store a file; raises a ToolError if it has a secret, or the files refuse it."""
         # Five milliseconds for a megabyte.
         if self.redactor.holds_configured(name) or await asyncio.to_thread(
             self.redactor.is_in, content

@@ -1,6 +1,6 @@
-"""What stands before a tool call: may it run, does a plugin object, does a person allow it?
+"""The checks before a tool call, in order: the policy, plugins, and the yes of a person.
 
-In this order, before the intent is journaled: whoever may not act bothers nobody with questions.
+All before the intent is journaled: a sender without rights causes no questions.
 """
 
 import json
@@ -29,27 +29,24 @@ from agent.tools.registry import ToolRegistry
 log = structlog.get_logger()
 
 MAX_SHOWN_CHARS = 8_000
-"""Longest arguments that a person is asked about; all of them are shown.
-
-In several messages where a platform needs that: five of Discord, three of Telegram.
-"""
+"""Longest arguments in a question, which shows all of them: up to five messages of Discord."""
 DENIED = "was asked and said no. Do not try this again unless you are told to"
 EXPIRED = "nobody answered in time, which counts as a no. Go on without it"
 NOBODY = "it needs an approval, and there is nobody here who could give it"
 _BACKTICKS = re.compile("`+")
-# Control characters, what is invisible or turns the direction of text, line separators, unassigned.
+# Control characters, invisible ones, changes of direction, line separators, unassigned ones.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRules:
-    """For which calls a person is asked, and how they are shown.
+    """Which calls need the yes of a person, and how they are shown.
 
     Attributes:
         rules: The table (agent/tools/policy.py).
-        hosts: Those that `fetch_url` may lead to in a tainted turn; with "*." in front all below.
+        hosts: Listed hosts for `fetch_url` in a tainted turn; "*.example.com" is all below it.
         redactor: Keeps the secrets of the settings out of the question and of the result.
-        own_records: Tools that act on nothing but the record of the one who asks.
+        own_records: Tools that act only on the record of the sender.
     """
 
     rules: Sequence[Rule] = policy.table("side_effects")
@@ -58,7 +55,7 @@ class ApprovalRules:
     own_records: frozenset[str] = frozenset()
 
     def covered(self, call: ToolCall, rights: TurnRights) -> str:
-        """Return the calls that a yes for the conversation covers, until another file or paste."""
+        """Describe the calls that a yes for the conversation covers, until another file comes."""
         alike = policy.covered(
             call["function"]["name"],
             arguments_of(call),
@@ -79,9 +76,9 @@ class Gate:
     context: ToolContext
 
     def look(self, calls: Sequence[ToolCall]) -> None:
-        """Record what the model had read when it wrote calls, and the links that they follow.
+        """Record the origins read before calls were written, and the links that they follow.
 
-        Counted before any of them runs: they run side by side.
+        It comes before all of them, since they run at the same time.
         """
         read = self.context.rights.read
         read.look()
@@ -98,10 +95,10 @@ class Gate:
         return policy.decide(self.rules.rules, self._facts(call))
 
     def redirects(self, call: ToolCall) -> Redirects:
-        """Return the hosts to which a page may redirect a running call; links do not count here.
+        """Return the check of redirects of a running call; links do not count here.
 
-        The rows that name destinations decide, and what was read until then: an open redirect is a
-        way out. Nobody is asked in the middle of a call, so what would be asked is refused.
+        The rows with destinations decide, by the origins read so far: an open redirect is a way
+        out. A redirect that needs a question is refused: a running call cannot ask.
         """
         rows = [row for row in self.rules.rules if row.destination != EVERYTHING]
         read = self.context.rights.read
@@ -118,23 +115,18 @@ class Gate:
     async def passed(
         self, call: ToolCall, context: ToolContext
     ) -> tuple[ToolOutcome | None, Decision | None]:
-        """Return whether a call may run.
-
-        What was decided about a call holds for it, also where nobody would be asked any more.
-
-        Args:
-            context: What the call runs with.
+        """Decide whether a call may run; an earlier answer of a person stays valid.
 
         Returns:
-            Why it must not run, as its outcome, or None if it may. And what goes on record with its
-            intent; None if nothing does, or the question about it is on record.
+            The outcome of a call that must not run, or None. And the decision to record with its
+            intent; None if there is nothing to record, or the question has recorded it.
 
         Raises:
             TurnSuspended: A person was asked, and has not answered yet.
         """
         facts = self._facts(call)
         rule = policy.decide(self.rules.rules, facts)
-        # Before anybody is asked: nobody approves what nobody may, or what a plugin forbids.
+        # First: a person cannot approve a call that is denied, impossible or vetoed.
         if rule.then == "deny":
             log.info("tool_refused", tool=facts.tool, rule=rule.name, tainted=facts.tainted)
             text = f"Error: {facts.tool} is not allowed here ({rule.name})"
@@ -153,7 +145,7 @@ class Gate:
         people = context.services.people
         if people is not None and (decided := await people.decided(call["id"])) is not None:
             return _outcome(facts.tool, decided), None
-        # What merely looks at the conversation, or keeps a list of it, concerns nobody.
+        # A tool that only reads the conversation, or keeps its list, is not recorded.
         return None, decision if facts.classes else None
 
     def _facts(self, call: ToolCall) -> Facts:
@@ -219,17 +211,17 @@ class Gate:
         return _outcome(name, reply)
 
     def _definition(self, call: ToolCall) -> str:
-        """Return a digest of the tool as it is offered, and of the calls of it that are alike."""
+        """Return a digest of the offered tool, and of the calls that a yes covers."""
         name = call["function"]["name"]
         schemas = [schema for schema in self.toolbox.schemas if schema.name == name]
-        # Sorted: a tool has the same digest in whatever order its schema was built.
+        # Sorted: the digest must not depend on the order in which the schema was built.
         digest = sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS))
         digest.update(self.rules.covered(call, self.context.rights).encode())
         return digest.hexdigest()
 
 
 def is_asked(rule: Rule) -> bool:
-    """Whether a person is asked before a call runs."""
+    """Whether a person is asked before a call."""
     return rule.then in {"ask", "ask_owner"}
 
 
@@ -246,7 +238,7 @@ def reads_elsewhere(name: str, toolbox: ToolRegistry) -> bool:
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object; empty where they are none."""
+    """Return the arguments of a call as an object; empty if they are unreadable."""
     return read_arguments(call["function"]["arguments"]) or {}
 
 
@@ -266,11 +258,11 @@ def _denied(name: str, why: str) -> ToolOutcome:
 
 
 def approval_question(call: ToolCall, redactor: Redactor) -> str | None:
-    """Return what a person reads before a call runs, in Markdown; None where it cannot be shown.
+    """Return the question to a person before a call, in Markdown; None if it cannot be shown.
 
-    The arguments are those that the tool gets, all of them, as JSON in a code block that they
-    cannot leave; what would not be seen in them is spelled out. Only the values of the settings'
-    secrets are masked: in what looks like a credential a command could hide.
+    It shows all arguments of the tool as JSON in a code block that they cannot leave, invisible
+    characters spelled out. Only secrets of the settings are masked: a command could hide in text
+    that looks like a credential.
     """
     if (arguments := read_arguments(call["function"]["arguments"])) is None:
         return None
@@ -282,7 +274,7 @@ def approval_question(call: ToolCall, redactor: Redactor) -> str | None:
     if len(shown) > MAX_SHOWN_CHARS:
         return None
     note = f"\n\n{hidden:,} characters of it are secrets of the settings: {MASK}." if hidden else ""
-    # A fence of more backticks than stand inside: the arguments cannot end it (CommonMark 4.5).
+    # A longer fence than any inside: the arguments cannot end it (CommonMark 4.5).
     fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(shown)), default=0))
     name = call["function"]["name"]
     return f"May I run `{name}`?\n\n{fence}json\n{shown}\n{fence}{note}"

@@ -1,12 +1,11 @@
 """Whether a call of a tool may run: one table, and one pure function that reads it.
 
-Who asks, which tool, whether the turn is tainted, and where it leads: of all rows that match the
-strictest decides. So the order of rows does not matter, and a row can take away, never give. What
-nobody knows matches every row; a call that no row matches is denied.
+The strictest of all rows that match sender, tool, taint and destination decides. So the order of
+rows does not matter, and a row can only take away. An unknown fact matches every row; a call that
+no row matches is denied.
 
-A turn is tainted from the moment it has read what somebody wrote who may not act: a page, what a
-server returned, a file that came with a message, what a message's sender pasted. Quoted people
-count otherwise: as speakers.
+A turn is tainted once it has read words of an author without rights: a page, a server's answer, an
+attached file, pasted text. Quoted people count as speakers instead.
 """
 
 import re
@@ -22,12 +21,12 @@ from agent.settings import PolicyRule, ToolSettings
 from agent.tools.addresses import FETCH_URL, Trail, canonical, host_of
 
 Verdict = Literal["allow", "ask", "ask_owner", "deny"]
-"""What becomes of a call; from the mildest to the strictest."""
+"""From the mildest to the strictest."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Role = Literal["owner", "member", "guest"]
 ROLES = frozenset(get_args(Role))
 Destination = Literal["none", "listed", "named", "linked", "new"]
-"""Target of a call that fetches or reads elsewhere: a host that the settings list, an address in a
+"""Target of a call that fetches or reads elsewhere: a host listed in the settings, an address in a
 person's own words, one of the first `MOST_LINKS` links that a turn follows from fetched pages, or
 another address. none: the call names no address."""
 DESTINATIONS = frozenset(get_args(Destination))
@@ -35,12 +34,12 @@ ApprovalMode = Literal["side_effects", "always", "never"]
 EVERYTHING = "*"
 SIDE_EFFECT, WORLD, NOTES = "@side_effect", "@world", "@notes"
 DELICATE, FETCH, RECALLED = "@delicate", "@fetch", "@recalled"
-"""Classes of calls: has side effects; touches the world outside, if only by reading; writes notes
-that later prompts hold; writes one with an address, a command, an account or phone number;
-leads to an address, by `fetch_url` or in the arguments of a tool that reads elsewhere; is of such a
-tool after one of the turn has returned what was said or kept elsewhere."""
+"""Classes of calls: with side effects; that touch the world outside, even if only by reading; that
+write notes for later prompts; that write a note with an address, command, account or phone number;
+to an address, by `fetch_url` or in the arguments of a tool that reads elsewhere; of such a tool
+after another one has returned content of elsewhere."""
 FETCHING = frozenset({FETCH_URL})
-"""A call of one that names no address leads to a new one."""
+"""A call of these without an address leads to a new one."""
 MOST_LINKS = 5
 """Links of fetched pages that a tainted turn follows without a question."""
 
@@ -48,9 +47,9 @@ MOST_LINKS = 5
 class Rule(PolicyRule):
     """One row of the table; `name` is "default.…", or the key of the setting it comes from.
 
-    `tool` is a name, a pattern ("mcp_*"), a class ("@side_effect") or "*"; behind "!" a list of
-    names with commas: every tool but these. `role` is of anybody whose words the turn reads;
-    `group` is "platform:chat", "platform:*" for all groups there, "*" for direct chats as well.
+    `tool` is a name, a pattern ("mcp_*"), a class ("@side_effect") or "*"; "!" and names with
+    commas mean all other tools. `role` is that of any speaker of the turn; `group` is
+    "platform:chat", "platform:*" for all groups there, "*" for direct chats as well.
     """
 
     name: str
@@ -61,11 +60,11 @@ NO_RULE = Rule(name="no rule", then="deny")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known about a call before it runs.
+    """Facts about a call before it runs.
 
     Attributes:
-        roles: Of all whose words the turn reads; none: nobody knows.
-        tainted: None where nobody knows.
+        roles: Of all speakers of the turn; empty if unknown.
+        tainted: None if unknown.
         group: "platform:chat"; empty in a direct chat.
     """
 
@@ -78,7 +77,7 @@ class Facts:
 
 
 def decide(rules: Iterable[Rule], facts: Facts) -> Rule:
-    """Return the strictest row of all that match; of equally strict ones the first by name."""
+    """Return the strictest matching row; of equally strict ones the first by name."""
     found = (rule for rule in rules if _matches(rule, facts))
     return min(found, key=lambda it: (-VERDICTS.index(it.then), it.name), default=NO_RULE)
 
@@ -103,7 +102,7 @@ def _matches(rule: Rule, facts: Facts) -> bool:
 
 SKILLS = "skill_manage"
 FOR_OWNERS = frozenset({SKILLS})
-"""Tools whose effects reach everybody who talks to the bot: only for owners, who alone approve."""
+"""Tools whose effects reach all users: only for owners, who alone approve."""
 ANYWHERE = Rule(name="default.talk", then="allow")
 DEFAULT_RULES: tuple[Rule, ...] = (
     ANYWHERE,
@@ -119,7 +118,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(name="tainted-files", then="ask", tool="send_file", tainted=True),
     Rule(name="tainted-acts", then="ask", tool=SIDE_EFFECT, tainted=True),
 )
-"""What holds beside `tools.approval`; `tools.policy.without` takes rows of tainted turns away."""
+"""Rows besides `tools.approval`; `tools.policy.without` removes rows of tainted turns."""
 
 _OF_MODE: Mapping[ApprovalMode, tuple[Rule, ...]] = {
     "side_effects": (Rule(name="tools.approval", then="ask", tool=SIDE_EFFECT),),
@@ -138,17 +137,15 @@ def table(
     *,
     by_owners: bool = False,
 ) -> tuple[Rule, ...]:
-    """Return all rows that are in force.
+    """Return all rows that apply.
 
     Args:
         mode: `tools.approval`.
-        without: Names of default rows that do not hold.
-        by_owners: Whether owners alone may say yes.
+        without: Names of default rows to leave out.
+        by_owners: Whether only owners may approve.
     """
-    left_out = set(without)
-    # With `never` the skills are asked about no more than all else, unless a turn is tainted.
-    if mode == "never":
-        left_out.add("default.skills")
+    # With `never` skills need no question either, unless a turn is tainted.
+    left_out = {*without, *(["default.skills"] if mode == "never" else [])}
     kept = [rule for rule in DEFAULT_RULES if rule.name not in left_out]
     rows = (*kept, *_OF_MODE[mode], *own)
     if not by_owners:
@@ -158,7 +155,7 @@ def table(
 
 
 def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
-    """Return the table that decides about calls, as the settings have it."""
+    """Return the table of the settings."""
     own = [
         Rule(name=f"tools.policy.rules[{n}]", **row.model_dump())
         for n, row in enumerate(tools.policy.rules)
@@ -168,7 +165,7 @@ def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
 
 
 def taints(origins: Iterable[Origin]) -> bool:
-    """Whether what a turn has read makes it a tainted one."""
+    """Whether origins taint a turn."""
     return any(origin.kind != "quoted" for origin in origins)
 
 
@@ -184,9 +181,9 @@ _KINDS = {
 
 
 def sources(origins: Iterable[Origin]) -> str:
-    """Return in words what has tainted a turn; empty for nothing.
+    """Describe the origins that taint a turn.
 
-    Names come from strangers: they are shown as code, without what could end that.
+    Names come from strangers: they are shown as code, without characters that could end it.
     """
     found = sorted({each for each in origins if each.kind != "quoted"})
     named: dict[str, None] = {}
@@ -198,16 +195,10 @@ def sources(origins: Iterable[Origin]) -> str:
 
 
 def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: bool) -> Destination:
-    """Return the destination of a call.
+    """Return the destination of a call to `url`, the model's text.
 
     A page of a listed host gives no links: its address may have been made up without a question,
     and some pages show text from their address.
-
-    Args:
-        url: The model's text.
-        hosts: Listed in the settings.
-        trail: The addresses that the turn knows.
-        may_follow: Whether the call may follow a link of a page.
     """
     address = canonical(url)
     if is_listed(host_of(address), hosts):
@@ -219,7 +210,7 @@ def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: boo
 
 
 def is_listed(host: str, hosts: Iterable[str]) -> bool:
-    """Whether a host is one of the settings: "example.com", or "*.example.com" for all below."""
+    """Whether a host is in the settings: "example.com", or "*.example.com" for all below."""
     known = [each.lower() for each in hosts]
     return host in known or any(each[:2] == "*." and host.endswith(each[1:]) for each in known)
 
@@ -229,12 +220,12 @@ _PLACES = frozenset({
     "recipient", "recipients", "repo", "repository", "table", "to", "uri", "url",
 })  # fmt: skip
 _PROSE = frozenset({"body", "comment", "content", "message", "subject", "text", "title"})
-"""Arguments that only people read, whatever the destination."""
+"""Arguments that only people read, at any destination."""
 _READERS = frozenset({
     "cat", "df", "du", "grep", "head", "id", "ls", "pwd", "stat", "tail", "uname", "wc", "whoami",
 })  # fmt: skip
-"""Programs that only read, whatever their options; `sort -o`, `date -s`, `file -C`, `tree -o`,
-`diff -l` and `rg --pre` write or run."""
+"""Programs that only read with any options; `sort -o`, `date -s`, `file -C`, `tree -o`, `diff -l`
+and `rg --pre` write or run."""
 _PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
 """A program on the PATH and words, without characters that a shell interprets or splits at."""
 
@@ -242,16 +233,12 @@ _PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
 def covered(
     tool: str, arguments: Mapping[str, Any], *, tainted: bool, own_records: Collection[str] = ()
 ) -> str:
-    """Return which calls a yes for the conversation covers: those with the same text here.
+    """Return a text that is equal for all calls that one yes for the conversation covers.
 
-    Args:
-        tainted: Whether the turn is; a yes from before that covers nothing after it.
-        own_records: Tools that act only on the asking person's own record: all their calls are
-            alike.
-
-    In an untainted turn all calls of `write_file`, which stays in the workspace, are alike, and
-    calls of `terminal` that run the same program of `_READERS`. Calls with the same destination in
-    their arguments may differ in prose. All other calls must be identical.
+    Calls of `own_records`, which act only on the sender's record, are alike. In an untainted turn
+    so are those of `write_file`, which stays in the workspace, and those of `terminal` with the
+    same program of `_READERS`. Calls with the same destination may differ in prose. All others must
+    be identical. A yes from before a taint covers nothing after it.
     """
     if tool in own_records:
         return _text({"own": True}, tainted=tainted)

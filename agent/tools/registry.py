@@ -1,11 +1,9 @@
-"""What a tool is, the registry that runs one call, and what a model is shown of a tool.
+"""Tools, the registry that runs one call, and the schema of a tool that a model is shown.
 
-A call's arguments are checked, and every failure is mapped: nothing a tool does ends the turn, what
-goes wrong becomes a text for the model. What its services raise to end the attempt (`AttemptEnds`)
-is not the tool's, and goes on.
+A call's arguments are checked, and every failure of a tool becomes a text for the model: no tool
+ends the turn. Only `AttemptEnds`, raised by a tool's services, goes on.
 
-The schema that a model is shown says less than what is checked, where the rest would only cost
-tokens: every request pays for it.
+The shown schema says less than is checked: every request pays for its tokens.
 """
 
 import asyncio
@@ -28,18 +26,18 @@ from agent.tools.context import ToolContext, ToolOutcome
 log = structlog.get_logger()
 
 LONG_TEXT_CHARS = 1_000
-"""Limits of texts from here on are not shown: models do not count characters."""
+"""Limits of texts from this on are not shown: models do not count characters."""
 _NAMED_SCHEMAS = ("properties", "$defs")
 _NO_SCHEMAS = ("default", "const", "enum", "examples", "discriminator")
 _NULL = {"type": "null"}
 _LEAST = {"minimum": 1, "minLength": 1, "exclusiveMinimum": 0}
-"""Bounds from below that every sensible call keeps."""
+"""Lower bounds that every sensible call keeps."""
 
 
 class Arguments(BaseModel):
     """Base of every argument model: numbers pass for text, unknown names are errors."""
 
-    # Models write numbers without quotes; a name that is not known is a mistake that they can fix.
+    # Models write numbers without quotes; they can fix an unknown name.
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
@@ -48,15 +46,13 @@ class Tool:
     """One tool.
 
     Attributes:
-        description: Tells the model what it does and when to use it.
-        effect: What a second run after a crash would do.
-        arguments: A model, which checks them; or the JSON schema of a foreign tool (an MCP
-            server's, an engine's), which checks them itself.
-        run: Gets an instance of the model, or the object; raises ToolError for what the model can
-            fix.
-        exclusive: Keeps state: never runs beside another exclusive tool of the turn.
-        restricted: Touches the world outside of the conversation: only for senders who may act,
-            whatever its effect is.
+        effect: Of a second run after a crash.
+        arguments: A model, which checks them; or the JSON schema of a foreign tool (of an MCP
+            server or engine), which checks them itself.
+        run: Gets an instance of the model, or the object; raises ToolError for mistakes that the
+            model can fix.
+        exclusive: Has state: never runs at the same time as another exclusive tool of the turn.
+        restricted: Touches the world outside of the conversation: only for senders who may act.
     """
 
     name: str
@@ -70,7 +66,7 @@ class Tool:
 
 
 class ToolRegistry:
-    """The tools of a turn, in the order given; `schemas` are as shown to the model."""
+    """The tools of a turn, in order; `schemas` are as shown to the model."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         """Build the schemas; raises a ValueError if two tools have the same name."""
@@ -87,29 +83,29 @@ class ToolRegistry:
         return ToolRegistry([*kept, *more])
 
     def effect(self, name: str) -> Effect:
-        """Return the effect class of a tool; "read" for an unknown one, which does nothing."""
+        """Return the effect of a tool; "read" for an unknown one, which does nothing."""
         return self._tools[name].effect if name in self._tools else "read"
 
     def exclusive(self, name: str) -> bool:
-        """Return whether a tool must run alone among the exclusive ones: it keeps state."""
+        """Whether a tool must not run at the same time as another exclusive one."""
         return name in self._tools and self._tools[name].exclusive
 
     def restricted(self, name: str) -> bool:
-        """Return whether a tool is only for senders who may act; a side effect always is."""
+        """Whether a tool is only for senders who may act; one with side effects always is."""
         tool = self._tools.get(name)
         return tool is not None and (tool.restricted or tool.effect == "side_effect")
 
     def refusal(self, call: ToolCall) -> ToolOutcome | None:
-        """Return why a call cannot run (unknown, or arguments that do not fit), or None."""
+        """Return the error of a call that cannot run (unknown tool, wrong arguments), or None."""
         checked = self._checked(call)
         return checked if isinstance(checked, ToolOutcome) else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Run one call. Failures of the tool come back as outcomes; cancellation goes on.
+        """Run one call. Failures of the tool become outcomes; cancellation goes on.
 
         Raises:
-            AttemptEnds: The call has no outcome yet: it waits for a person, or what it did could
-                not be recorded.
+            AttemptEnds: The call has no outcome yet: it waits for a person, or its effect could not
+                be recorded.
         """
         checked = self._checked(call)
         if isinstance(checked, ToolOutcome):
@@ -117,7 +113,7 @@ class ToolRegistry:
         return await _run(self._tools[call["function"]["name"]], checked, context)
 
     def _checked(self, call: ToolCall) -> Any | ToolOutcome:
-        """Return the arguments of a call that can run; else why it cannot."""
+        """Return the arguments of a call, or the error of one that cannot run."""
         name = call["function"]["name"]
         if (tool := self._tools.get(name)) is None:
             return _failure(f"there is no tool {name!r}. Known tools: {', '.join(self._tools)}")
@@ -125,7 +121,7 @@ class ToolRegistry:
             return parse_arguments(tool, call["function"]["arguments"])
         except ToolError as error:
             return _failure(str(error))
-        except Exception as error:  # noqa: BLE001 - a plugin's own checks are a part of its tool
+        except Exception as error:  # noqa: BLE001 - checks of a plugin are a part of its tool
             return _broken(tool, error)
 
 
@@ -134,13 +130,13 @@ async def _run(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutcome:
     try:
         async with deadline:
             return ToolOutcome(await tool.run(context, arguments), "ok")
-    # No failure of the tool: as a text for the model it would give the waiting call an outcome.
+    # Not a failure of the tool: a text for the model would give the waiting call an outcome.
     except AttemptEnds:
         raise
     except ToolError as error:
         return _failure(str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a tool does ends here
-        # A tool may raise a TimeoutError of its own: the deadline tells whose it was.
+    except Exception as error:  # noqa: BLE001 - every failure of a tool ends here
+        # A tool may raise a TimeoutError of its own.
         if deadline.expired():
             reason = f"did not finish within {tool.timeout_s:g} s"
             log.warning("tool_timed_out", tool=tool.name, reason=reason)
@@ -158,32 +154,32 @@ def _failure(text: str) -> ToolOutcome:
 
 
 def parse_arguments(tool: Tool, raw: str) -> Any:
-    """Return the typed arguments of a call.
+    """Return the typed arguments of a call; a ToolError lists all mistakes.
 
-    An empty text means no arguments, and a text is fixed where nothing is guessed (see
-    agent/models/wire.py). Values are coerced where nothing is lost ("3" becomes 3).
-
-    Raises:
-        ToolError: Not JSON, not an object, or values that do not fit; one line for each.
+    `read_arguments` fixes the text without guesses. Values are coerced without a loss ("3" to 3).
     """
     values = read_arguments(raw)
     if values is None:
         raise ToolError(f"the arguments of {tool.name} {_unreadable(raw)}")
-    if isinstance(tool.arguments, dict):
-        return values
-    return fitting(tool.name, tool.arguments, values)
+    model = tool.arguments
+    return values if isinstance(model, dict) else fitting(tool.name, model, values)
 
 
 def fitting(name: str, model: type[BaseModel], values: Mapping[str, Any]) -> Any:
-    """Return values as the typed arguments of a tool.
-
-    Raises:
-        ToolError: They do not fit; one line for each.
-    """
+    """Return values as the typed arguments of a tool; a ToolError has a line for each misfit."""
     try:
         return model.model_validate(values)
     except ValidationError as exc:
-        raise ToolError(_readable(name, model, exc)) from exc
+        properties = parameter_schema(model).get("properties", {})
+        lines = [f"the arguments of {name} do not fit:"]
+        for item in exc.errors(include_url=False, include_context=False):
+            where = ".".join(str(part) for part in item["loc"]) or "(all)"
+            schema = properties.get(item["loc"][0], {}) if item["loc"] else {}
+            kinds = (each["type"] for each in schema.get("anyOf", [schema]) if "type" in each)
+            expected = " or ".join(map(str, kinds))
+            end = f" (expected {expected})" if expected else ""
+            lines.append(f"- {where}: {item['msg']}{end}")
+        raise ToolError("\n".join(lines)) from exc
 
 
 def _unreadable(raw: str) -> str:
@@ -194,23 +190,6 @@ def _unreadable(raw: str) -> str:
     if isinstance(value, dict):
         return "are nested too deep"
     return f"must be a JSON object, not a {type(value).__name__}"
-
-
-def _readable(name: str, model: type[BaseModel], error: ValidationError) -> str:
-    properties = parameter_schema(model).get("properties", {})
-    lines = [f"the arguments of {name} do not fit:"]
-    for item in error.errors(include_url=False, include_context=False):
-        where = ".".join(str(part) for part in item["loc"]) or "(all)"
-        line = f"- {where}: {item['msg']}"
-        if item["loc"] and (expected := _type_name(properties.get(item["loc"][0], {}))):
-            line += f" (expected {expected})"
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _type_name(schema: dict[str, Any]) -> str:
-    options = schema.get("anyOf", [schema])
-    return " or ".join(str(option["type"]) for option in options if "type" in option)
 
 
 def schema_of(tool: Tool) -> ToolSchema:
@@ -225,17 +204,17 @@ def parameter_schema(arguments: type[BaseModel] | dict[str, Any]) -> dict[str, A
 
 @cache
 def shown_schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of an argument model, without what tells a model nothing.
+    """Return the schema of an argument model, without parts that a model does not need.
 
-    That is: titles, docstrings of classes, definitions that are used once, null and empty defaults
-    of what may be left out, and bounds that every sensible call keeps.
+    Left out: titles, docstrings of classes, null and empty defaults, and bounds that every sensible
+    call keeps. Definitions that are used once are inlined.
     """
     schema = arguments.model_json_schema()
     named = schema.pop("$defs", {})
     for described in (schema, *named.values()):
         described.pop("description", None)
     used = re.findall(r'"#/\$defs/([^"]+)"', orjson.dumps([schema, named]).decode())
-    # A definition that refers to itself is used twice: from outside, too.
+    # A recursive definition is used twice: also from outside.
     inlined = {name: named.pop(name) for name in list(named) if used.count(name) == 1}
     plain: dict[str, Any] = _plain(schema | {"$defs": named} if named else schema, inlined)
     return plain
@@ -246,9 +225,13 @@ def _plain(node: Any, inlined: Mapping[str, Any]) -> Any:
         return [_plain(item, inlined) for item in node]
     if not isinstance(node, dict):
         return node
-    node = _without_null(node)
+    # A null or empty default says no more than leaving the argument out.
+    if node.get("default", _NULL) in (None, "", []):
+        options = [option for option in node.get("anyOf", ()) if option != _NULL]
+        shown = {"anyOf": options} if len(options) > 1 else dict(*options)
+        node = shown | {key: node[key] for key in node if key not in {"anyOf", "default"}}
     if (name := str(node.get("$ref")).removeprefix("#/$defs/")) in inlined:
-        node = _plain(inlined[name], inlined) | _without(node, "$ref")
+        node = _plain(inlined[name], inlined) | {key: node[key] for key in node if key != "$ref"}
     plain = {}
     for keyword, value in node.items():
         if keyword in _NAMED_SCHEMAS:  # a property may have the name of a keyword
@@ -258,19 +241,6 @@ def _plain(node: Any, inlined: Mapping[str, Any]) -> Any:
         elif _is_shown(keyword, value):
             plain[keyword] = _plain(value, inlined)
     return plain
-
-
-def _without_null(node: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an argument without null and default, where leaving it out says both."""
-    if node.get("default", _NULL) not in (None, "", []):
-        return node
-    options = [option for option in node.get("anyOf", ()) if option != _NULL]
-    shown = {"anyOf": options} if len(options) > 1 else dict(*options)
-    return shown | _without(node, "anyOf", "default")
-
-
-def _without(node: dict[str, Any], *keywords: str) -> dict[str, Any]:
-    return {keyword: value for keyword, value in node.items() if keyword not in keywords}
 
 
 def _is_shown(keyword: str, value: Any) -> bool:
@@ -287,7 +257,6 @@ class HeldTool:
 
     Attributes:
         digest: Of server, tool and texts; an approval applies to it.
-        text: As received, written by others.
     """
 
     digest: str
@@ -302,9 +271,9 @@ class ServedTool:
     """A tool that a server offers.
 
     Attributes:
-        name: As the model knows it; `server_name` as the server does.
-        removed: Number of suspicious spans that were taken out of its texts.
-        held: What an owner must agree to before it is offered; None for most tools.
+        name: For the model; `server_name` is the server's.
+        removed: Number of suspicious spans removed from its texts.
+        held: Texts that an owner must approve first; None for most tools.
     """
 
     name: str
@@ -318,13 +287,13 @@ class ServedTool:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """How a server of tools (MCP) stands at a moment.
+    """The state of a server of tools (MCP).
 
     Attributes:
         problem: Why it is not connected; None if it is.
-        said: The end of what a program that is not connected said to stderr.
+        said: The end of stderr of a program that is not connected.
         remembered: Whether its tools are those of an earlier start.
-        skipped: (name, reason) of those that are left out.
+        skipped: Names and reasons of tools that are left out.
         is_confined: Whether its program runs behind walls; None for a server without a program.
     """
 
@@ -338,7 +307,7 @@ class ServerState:
 
     @property
     def held(self) -> Sequence[HeldTool]:
-        """Tools that are offered once an owner has agreed."""
+        """Tools that are offered once an owner approves them."""
         return [each.held for each in self.tools if each.held]
 
 

@@ -1,4 +1,4 @@
-"""Cuts long texts: a tool result to the limits of the view, an excerpt to what was looked for."""
+"""Cuts long texts: a tool result to the limits of the view, an excerpt to the words of a query."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ class TruncationStats:
 
     Attributes:
         kept_lines: Lines of which at least a part is shown.
-        direction: Which part is shown; "head" where two lines leave no room for both ends.
+        direction: The shown part; "head" if two lines leave no room for both ends.
     """
 
     original_lines: int
@@ -43,10 +43,10 @@ class Observation:
 
 
 def truncate(text: str, limits: OutputSettings) -> Observation:
-    r"""Return `text` within both limits; a mark stands where something was left out.
+    r"""Return `text` within both limits, with a mark in place of the left out part.
 
-    Lines end with "\n"; a newline at the end of the text opens no further line. The mark counts
-    towards both limits. A character is never split.
+    Lines end with "\n", also the last one. The mark counts towards both limits. A character is
+    never split.
     """
     raw = text.encode("utf-8", "replace")
     lines = raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
@@ -61,7 +61,7 @@ def _cut(raw: bytes, whole: TruncationStats, limits: OutputSettings) -> Observat
     direction: Direction = (
         "head" if two_ends and limits.max_lines < _LINES_FOR_BOTH_ENDS else limits.direction
     )
-    # With a single line the mark has to share it.
+    # The mark shares a single line.
     joint, room = ("\n", limits.max_lines - 1) if limits.max_lines > 1 else (" ", 1)
     longest_mark = _mark(whole.original_lines, whole.original_bytes)
     budget = limits.max_bytes - len(longest_mark) - 2
@@ -103,9 +103,9 @@ def _last(body: bytes, lines: int, size: int) -> str:
 
 
 class ObservationTruncator:
-    """Cuts the outputs of a program's own tools, and keeps what was cut in files.
+    """Cuts the outputs of a program's own tools, and stores the whole ones in files.
 
-    In the gateway the database keeps it (`tools.output`).
+    The gateway stores them in its database (`tools.output`).
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ObservationTruncator:
         truncate_direction: Direction = "head",
         output_dir: str | Path = "tool-output",
     ) -> None:
-        """Take the limits of what is shown, at least 1 line and 256 bytes, and where files go."""
+        """Take the limits, at least 1 line and 256 bytes, and the directory of the files."""
         self.limits = OutputSettings(
             max_lines=max_lines, max_bytes=max_bytes, direction=truncate_direction
         )
@@ -124,21 +124,15 @@ class ObservationTruncator:
     def truncate(
         self, tool_name: str, output: str, metadata: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return what a model is to see of an output; where it is cut, the whole is in a file.
+        """Return the part of an output for a model; a cut one is stored whole in a file.
 
-        The file is JSON with `tool`, `output` and `metadata`, for its owner alone. The same output
-        again is the same file.
-
-        Args:
-            metadata: JSON data that is kept beside it.
+        The file is JSON with `tool`, `output` and `metadata`, readable for its owner alone. Equal
+        outputs share a file. Raises an OSError if it cannot be written.
 
         Returns:
             With HelloAgents' keys: `truncated`, `preview`, `full_output_path` (None if it is not
-            cut), and `stats`: `original_lines`, `original_bytes`, `time_ms`; of what was cut
-            `direction`, `kept_lines` and `kept_bytes` too.
-
-        Raises:
-            OSError: The file cannot be written.
+            cut), and `stats`: `original_lines`, `original_bytes`, `time_ms`; of a cut output also
+            `direction`, `kept_lines` and `kept_bytes`.
         """
         began = time.perf_counter()
         found = truncate(output, self.limits)
@@ -155,14 +149,14 @@ class ObservationTruncator:
         }
 
     def _kept(self, tool_name: str, output: str, metadata: Mapping[str, Any]) -> Path:
-        # In ASCII: also a lone surrogate comes back as it was.
+        # In ASCII, which also keeps a lone surrogate.
         text = json.dumps({"tool": tool_name, "output": output, "metadata": dict(metadata)})
         digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
         name = _NO_NAME.sub("_", tool_name)[:_NAME_CHARS]
         path = self.output_dir / f"{name}-{digest}.json"
         if not path.exists():
             self.output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # In one step: whoever reads it meanwhile finds all of it or nothing.
+            # In one step: readers never find half of it.
             with NamedTemporaryFile("w", dir=self.output_dir, delete=False) as draft:
                 draft.write(text)
             Path(draft.name).replace(path)
@@ -174,23 +168,22 @@ _NAME_CHARS = 40
 _DIGEST_CHARS = 16
 
 LEAD_CHARS = 80
-"""How much of an excerpt stands before the word that it is cut around."""
+"""Length of an excerpt before the word that it is cut around."""
 STEM_CHARS = 5
-"""How much of a word is looked for where the text has another form of it."""
+"""Length of the beginning of a word that finds other forms of it."""
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Thai and Lao, kana, Han, Hangul: words have no spaces between them, or grow together."""
 _WORD = re.compile(rf"[{_UNSPACED}]{{2}}|[^\W{_UNSPACED}]+")
 MARK = "…"
 _CUT_SHARE = 0.2
-"""How much of an end may be given up so that it begins with a word; a longer word is cut."""
+"""Share of an end that may be dropped so that it begins with a word."""
 _WORD_BEGINS = re.compile(r"(?<=\s)\S")
 
 
 def place_of(query: str, text: str) -> int:
-    """Return where the longest word of a query that a text holds begins in it; 0 for none.
+    """Return the place of a query's longest word in a text, else of the beginning of one, else 0.
 
-    The longest one: the short ones of a question stand everywhere. Where no word stands there as it
-    was asked for, another form of it does: its beginning is looked for.
+    Short words of a question are everywhere; the beginning of a word finds its other forms.
     """
     folded = text.casefold()
     words = sorted(_WORD.findall(query.casefold()), key=len, reverse=True)
@@ -199,7 +192,7 @@ def place_of(query: str, text: str) -> int:
 
 
 def excerpt(text: str, most_chars: int, query: str) -> str:
-    """Return a text; of a longer one the part around a word of the query, with marks."""
+    """Return a text; if it is longer, the part around a word of the query, with marks."""
     if len(text) <= most_chars:
         return text
     start = max(0, min(place_of(query, text) - LEAD_CHARS, len(text) - most_chars))
@@ -209,7 +202,7 @@ def excerpt(text: str, most_chars: int, query: str) -> str:
 
 
 def end_of(text: str, most_chars: int) -> str:
-    """Return a text; of a longer one its end from a word on, behind a mark."""
+    """Return a text; if it is longer, its end from a word on, after a mark."""
     if len(text) <= most_chars:
         return text
     start = len(text) - most_chars + len(MARK)

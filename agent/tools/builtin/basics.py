@@ -17,7 +17,7 @@ Number = int | float
 
 MAX_EXPRESSION_CHARS = 500
 MAX_RESULT_BITS = 10_000
-"""Size of the largest whole number on the way, about 3,000 digits (Python prints up to 4,300)."""
+"""Of the largest intermediate whole number, about 3,000 digits (Python prints up to 4,300)."""
 MAX_FACTORIAL = 1000
 MAX_ROUNDING = 300
 
@@ -34,17 +34,12 @@ async def calculate(_context: ToolContext, arguments: CalculateArguments) -> str
 
 
 def evaluate(expression: str) -> Number:
-    """Return the value of an arithmetic expression.
-
-    Raises:
-        ToolError: Not arithmetic, undefined, or larger than the bounds; refused before the work.
-    """
+    """Return the value of an arithmetic expression; a ToolError if it has none in bounds."""
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise ToolError(f"the expression is longer than {MAX_EXPRESSION_CHARS} characters")
     try:
-        # Parsed, never run: what is not named below is refused, whatever Python could do with it.
-        tree = ast.parse(expression.translate(_SIGNS).strip(), mode="eval")
-        return _value(tree.body)
+        # Parsed, never run: everything not named below is refused.
+        return _value(ast.parse(expression.translate(_SIGNS).strip(), mode="eval").body)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
         raise ToolError(f"this is not valid arithmetic: {exc}") from exc
     except ZeroDivisionError as exc:
@@ -57,8 +52,7 @@ def evaluate(expression: str) -> Number:
 
 def shown(value: Number) -> str:
     """Return a number as text: 0.1 + 0.2 is 0.3, 6 / 3 is 2."""
-    # 15 digits are what a float keeps for certain; the 17 of `repr` show 0.1 + 0.2 as
-    # 0.30000000000000004.
+    # A float keeps 15 digits for certain; the 17 of `repr` show 0.1 + 0.2 as 0.30000000000000004.
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
@@ -90,7 +84,6 @@ def _value(node: ast.expr) -> Number:
 
 
 def _bounded(value: object) -> Number:
-    """Return a real number within the bounds."""
     if isinstance(value, int) and value.bit_length() <= MAX_RESULT_BITS:
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -103,7 +96,7 @@ def _bounded(value: object) -> Number:
 
 def _power(base: Number, exponent: Number) -> Number:
     both_whole = isinstance(base, int) and isinstance(exponent, int)
-    # Told from logarithms before the work: 9**9**9 would take minutes and gigabytes.
+    # Refused before the work: 9**9**9 would take minutes and gigabytes.
     if both_whole and abs(base) > 1 and exponent * math.log2(abs(base)) > MAX_RESULT_BITS:
         raise ToolError("the result is too large")
     result: Number = base**exponent

@@ -1,7 +1,7 @@
 """The tools that look back: `read_conversation` and `session_search`.
 
 `read_conversation` reads earlier messages and stored outputs of this conversation.
-`session_search` finds what was said earlier by words, also in other chats of the same person.
+`session_search` finds messages by words, also in other chats of the same person.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ READ_CHARS = 8000
 MARK_CHARS = 15
 """Room for the mark of a cut message: 60 bytes, counted as characters of 4."""
 ROW_CHARS = 1000
-"""Where a long line of a stored output goes on in the next row."""
+"""A longer line of a stored output goes on in the next row."""
 
 
 class HistoryArguments(Arguments):
@@ -40,7 +40,7 @@ async def read_conversation(context: ToolContext, arguments: HistoryArguments) -
     """Return messages, or rows of a stored output, one block each."""
     if arguments.output_id:
         return await _read_output(context, arguments, arguments.output_id)
-    # Only of this conversation: the reader was made for it, and no argument names another one.
+    # The reader is made for this conversation: no argument names another one.
     messages = await context.reader.read(
         from_seq=arguments.from_seq, limit=arguments.limit, contains=arguments.contains
     )
@@ -107,12 +107,12 @@ READ_CONVERSATION = Tool(
 )
 
 FOUND_CHARS = 10_000
-"""Text of one answer; 4 bytes each, and marks beside them, stay under tools.output.max_bytes."""
+"""Text of one answer; with 4 bytes each and marks it stays under tools.output.max_bytes."""
 FOUND_SHARES = 4
-"""What was found is shown in so many times the length of a neighbour."""
+"""A found message is shown in so many times the length of a neighbour."""
 LEAST_CHARS = 60
 MARKS = "> holds the words, ~ was found by what stands next to it or by what it means. "
-"""Told with what was found rather than in every request."""
+"""In answers rather than in every request."""
 
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
 
@@ -130,10 +130,9 @@ class HistorySearchArguments(Arguments):
 
 
 async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
-    """Return what was found among its neighbours, best first, and where was looked."""
+    """Return found messages among their neighbours, best first, and the searched scope."""
     searcher = needed(context.services.searcher, "there is nothing to search here")
-    query = SearchQuery(**arguments.model_dump(exclude={"order"}))
-    findings = await searcher.search(query)
+    findings = await searcher.search(SearchQuery(**arguments.model_dump(exclude={"order"})))
     if arguments.order == "time":
         findings = replace(findings, hits=tuple(sorted(findings.hits, key=_said_at)))
     found = (message for hit in findings.hits for message in hit.messages)
@@ -142,13 +141,12 @@ async def session_search(context: ToolContext, arguments: HistorySearchArguments
 
 
 def _said_at(hit: Hit) -> tuple[str, int, int]:
-    """Return what hits are ordered by in time; conversations are told apart at the same second."""
     at = next((each.at for each in hit.messages if each.seq == hit.seq), "")
     return at, hit.conversation, hit.seq
 
 
 def answer_of(findings: Findings, query: str) -> str:
-    """Return what the model reads of what was found, at most `FOUND_CHARS` of texts and marks."""
+    """Return the answer for the model, at most `FOUND_CHARS` of texts and marks."""
     return "\n".join(_shown(findings, query))
 
 
@@ -170,12 +168,11 @@ def _shown(findings: Findings, query: str) -> Iterator[str]:
 
 
 Passage = tuple[Hit, dict[int, str], list[PastMessage]]
-"""The best hit of a passage, the seqs that were found in it with their marks, and its messages in
-order."""
+"""The best hit of a passage, its found seqs with their marks, and its messages in order."""
 
 
 def _passages(hits: Sequence[Hit]) -> list[Passage]:
-    """Return hits in order of their worth; one among another's messages is shown there."""
+    """Return passages, best first; hits with common messages share one."""
     passages: list[Passage] = []
     for hit in hits:
         same = (each for each in passages if each[0].conversation == hit.conversation)
@@ -192,14 +189,14 @@ def _passages(hits: Sequence[Hit]) -> list[Passage]:
 
 
 def _share(passages: Sequence[Passage]) -> int:
-    """Return how many characters of a neighbour are shown; what short texts leave goes to all."""
+    """Return how many characters of a neighbour are shown; short texts leave room to the others."""
     sizes = [
         (len(message.text), FOUND_SHARES if message.seq in seqs else 1)
         for _, seqs, messages in passages
         for message in messages
     ]
     room, shares = FOUND_CHARS, sum(weight for _, weight in sizes)
-    # In order of what they need of a share: who needs least leaves the rest to those behind.
+    # From the smallest need of a share on: it leaves the rest to the others.
     for size, weight in sorted(sizes, key=lambda each: each[0] / each[1]):
         if size * shares > room * weight:
             break

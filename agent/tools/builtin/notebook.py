@@ -1,8 +1,8 @@
-"""The tools of what the agent writes down: `todo`, `memory`, `skill_view` and `skill_manage`.
+"""The tools for the agent's own records: `todo`, `memory`, `skill_view` and `skill_manage`.
 
-The list belongs to the conversation. Notes outlive the conversation's view: they are in the system
-prompt of every root segment and compaction that begins after they were made. Skills are the
-operator's; the model writes them if the operator allows it.
+The list belongs to the conversation. Notes outlive its view: they are in the system prompt of every
+later root segment and compaction. Skills are the operator's; the model writes them if the operator
+allows it.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ _MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "cancelled": "[
 
 
 class TodoArguments(Arguments):
-    """The list as it is to be."""
+    """The new list."""
 
     items: list[TodoItem] | None = Field(None, max_length=MAX_ITEMS)
 
 
 async def todo(context: ToolContext, arguments: TodoArguments) -> str:
-    """Replace the list where one is given, and show it as it stands."""
+    """Replace the list if one is given, and show it."""
     notebook = needed(context.services.notebook, "there is no list here")
     if arguments.items is None:
         return _shown_list(await notebook.todo())
-    # On one line: in the list a line break would look like another item.
+    # On one line: a line break would look like another item.
     items = [TodoItem(" ".join(item.content.split()), item.state) for item in arguments.items]
     await notebook.set_todo(items)
     return _shown_list(items)
@@ -63,7 +63,7 @@ TODO = Tool(
 )
 
 MAX_NOTE_CHARS = 4_000
-"""Of one note as it is written; what may be kept is less (`tools.memory`)."""
+"""Of one note as written; the room for all is in `tools.memory`."""
 
 _Text = Annotated[str, StringConstraints(max_length=MAX_NOTE_CHARS)]
 
@@ -78,21 +78,21 @@ class MemoryArguments(Arguments):
 
 
 async def memory(context: ToolContext, arguments: MemoryArguments) -> str:
-    """Change the notes, and show them as they stand."""
+    """Change the notes, and show them."""
     notebook = needed(context.services.notebook, "there is no memory here")
     target, action = arguments.target, arguments.action
     if action == "list":
         return _shown_notes(target, await notebook.notes(target))
     add = None if action == "remove" else _required(action, "content", arguments.content)
     if add is not None and (read := policy.sources(context.rights.read.seen)):
-        # It stands in later prompts, which have not read what it may come from.
+        # Later prompts show the note without its sources.
         add = f"{add} [noted after reading {read}]"
     remove = None if action == "add" else _required(action, "old_text", arguments.old_text)
     return _shown_notes(target, await notebook.change(target, remove=remove, add=add))
 
 
 def _required(action: str, name: str, text: str | None) -> str:
-    """Return a text in one line: nothing that is noted looks like a part of the prompt."""
+    """Return a text in one line: a note must not look like a part of the prompt."""
     line = " ".join(clean_text(text or "").split())
     if not line:
         raise ToolError(f"to {action} a note needs {name}")
@@ -133,7 +133,7 @@ class ViewArguments(Arguments):
 async def skill_view(context: ToolContext, arguments: ViewArguments) -> str:
     """Return a skill's instructions, one of its files, or the list of all skills."""
     shelf = needed(context.services.skills, "there are no skills here")
-    # Files may lie on a slow disk, and the event loop serves everybody.
+    # The disk may be slow.
     return await asyncio.to_thread(_viewed, shelf, arguments.name, arguments.file)
 
 
@@ -141,7 +141,7 @@ def _viewed(shelf: SkillShelf, name: str | None, file: str | None) -> str:
     if name is None:
         return "\n".join(_listed(shelf)) or "There are no skills."
     if file is not None:
-        # `load` scans SKILL.md itself; the files beside it come as they stand.
+        # `load` scans SKILL.md itself.
         return scan(shelf.read(name, file)).text
     skill = shelf.load(name)
     files = shelf.files(name)
@@ -185,7 +185,7 @@ class ManageArguments(Arguments):
 
 
 async def skill_manage(context: ToolContext, arguments: ManageArguments) -> str:
-    """Create, replace or remove a skill; it shows in the prompt of the next conversation."""
+    """Create, replace or remove a skill, for the prompts of later conversations."""
     shelf = needed(context.services.skills, "there are no skills here")
     return await asyncio.to_thread(_managed, shelf, arguments)
 

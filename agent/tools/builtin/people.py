@@ -1,7 +1,7 @@
-"""The tools that reach somebody: `clarify`, `send_file` and `delegate_task`.
+"""The tools that reach others: `clarify`, `send_file` and `delegate_task`.
 
-`clarify` asks the person a question, and goes on when they have answered. `send_file` gives them a
-text as a file, with the answer of the turn. `delegate_task` has another agent do a piece of work.
+`clarify` asks the person a question and waits for the answer. `send_file` sends them a text as a
+file, with the answer of the turn. `delegate_task` has another agent do a piece of work.
 """
 
 import mimetypes
@@ -32,7 +32,7 @@ Label = Annotated[
 
 
 class ClarifyArguments(Arguments):
-    """What the model may say."""
+    """The question."""
 
     question: str = Field(min_length=1, max_length=QUESTION_CHARS)
     choices: tuple[Label, ...] = Field(
@@ -43,7 +43,7 @@ class ClarifyArguments(Arguments):
 
 
 async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
-    """Ask the person, and return what they say; the turn waits meanwhile."""
+    """Ask the person, and return their answer; the turn waits meanwhile."""
     nobody = "nobody can be asked here. Use your best judgement and say what you assumed"
     people = needed(context.services.people, nobody)
     inquiry = Inquiry(
@@ -102,7 +102,7 @@ SEND_FILE = Tool(
 
 MAX_TASK_CHARS = 70_000
 LONGEST_S = 86_400.0
-"""A child ends by limits of its own, of which this tool knows nothing."""
+"""A child has limits of its own."""
 
 
 class DelegateArguments(Arguments):

@@ -1,16 +1,15 @@
-"""What an MCP server offers, made fit to stand in a prompt, and the orders in its texts.
+"""The tools of an MCP server, prepared for a prompt, and the orders in their texts.
 
-All of it was written by others, and all of it is sent with every request: what a provider would
-refuse, or what could not be told apart, is left out here with the reason. Pure: the same
-definitions give the same bytes, in whatever order a server lists them.
+Others wrote them, and every request has them: a tool that a provider would refuse, or with an
+ambiguous name, is left out with the reason. Pure: the same definitions give the same bytes, in any
+order of the server's list.
 
 A description should describe its own tool. If it names tools of other servers or places of secrets,
-or has a passage between tags, an owner reads it first. These rules work in any language, but one:
-references to all other tools are found in English only. The threat scan is the other half. Both
-read the description and everything in the schema together, to find orders in pieces.
+or has a passage between tags, an owner reads it first. These rules work in any language; only
+references to all other tools are found in English alone. The threat scan is the other half. Both
+read the description and the whole schema together, to find orders in pieces.
 
-The arguments of a call are the server's to check: its patterns could keep this process busy for
-hours.
+The server checks the arguments of a call: its patterns could block this process for hours.
 """
 
 import hashlib
@@ -33,26 +32,25 @@ MAX_DESCRIPTION_CHARS = 2_000
 MAX_SCHEMA_BYTES = 20_000
 """As compact JSON; a request carries the schemas of all tools."""
 MAX_RAW_BYTES = 2 * MAX_SCHEMA_BYTES
-"""As the server wrote it: with titles, ids and spans that are taken out; looked at no further."""
+"""Of the original schema, with titles, ids and spans that are removed."""
 MAX_LISTING_BYTES = 500_000
-"""Schemas of one server that are looked at, all together."""
+"""Of all schemas of one server."""
 MAX_DEPTH = 32
 MAX_MIXED_ITEMS = 100
-"""In a list of a schema that cannot be sorted: whether it repeats itself takes quadratic time."""
+"""Of a list of several types in a schema: the check for repetitions takes quadratic time."""
 MAX_TOOLS = 128
 """Of one server. Source: OpenAI takes 128 tools in a request."""
 MAX_DEFINITIONS = 512
-"""Of one server that are looked at; `tools` in its settings may choose among them."""
+"""Of one server; `tools` in its settings may choose among them."""
 
 _TOO_LARGE = f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes"
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 # Source: https://docs.anthropic.com/en/api/messages, input_schema.
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _REFUSED_AT_ROOT = ("oneOf", "anyOf", "allOf")
-# Of no use to a model, or different at every start.
+# Useless for a model, or different at every start.
 _DROPPED = frozenset({"$schema", "$id", "$comment", "title"})
 _LITERAL = frozenset({"enum", "const", "default", "examples", "required", "dependentRequired"})
-
 
 _TAG = re.compile(r"</\s{0,5}[A-Za-z][\w-]{0,40}\s{0,5}>")
 _PRIVATE = re.compile(
@@ -78,12 +76,12 @@ def listing_of(
     allowed: Collection[str] | None = None,
     read_only: Collection[str] = (),
 ) -> ServerState:
-    """Return what of a server's tools can be used, in the order of their names.
+    """Return the usable tools of a server, in the order of their names.
 
     Args:
-        definitions: As they came over the wire.
-        allowed: Names of those that are wanted; None for all. The others are not mentioned.
-        read_only: Names of those that change nothing.
+        definitions: From the server, unchecked.
+        allowed: Names of the wanted tools, None for all. The others are not mentioned.
+        read_only: Names of tools without side effects.
     """
     definitions = list(definitions)[:MAX_DEFINITIONS]
     own = frozenset(map(_name, definitions))
@@ -111,7 +109,7 @@ def listing_of(
 
 
 def tool_name(server: str, name: str) -> str:
-    """Return what the model calls a tool: it says whose it is; long names keep a digest."""
+    """Return the model's name of a tool, with its server's; a long one ends with a digest."""
     full = f"{MCP_PREFIX}{server}_" + _FOREIGN.sub("_", name)
     if len(full) <= MAX_NAME_CHARS:
         return full
@@ -131,11 +129,11 @@ def _schema(definition: Any) -> Any:
 def _served(
     server: str, definition: Any, left_bytes: int, own: Collection[str], *, is_read: bool
 ) -> ServedTool | str:
-    """Return a tool as the model sees it, or why it is left out.
+    """Return a tool for the model, or why it is left out.
 
     Args:
-        left_bytes: What may come of its server's schemas.
-        own: Names of all tools of its server.
+        left_bytes: Room for the server's schemas.
+        own: Names of all tools of the server.
     """
     if not (name := _name(definition)):
         return "it has no name"
@@ -165,8 +163,7 @@ def _served(
 def _shown(definition: Any, removed: list[Threat] | None) -> tuple[str, dict[str, Any]]:
     """Return description and schema of a tool, in a fixed order.
 
-    Args:
-        removed: Gets the suspicious spans, which are taken out of all texts; None: they stay.
+    Suspicious spans move from all texts to `removed`, if it is given.
     """
     schema: dict[str, Any] = _in_order(_schema(definition), removed)
     schema.setdefault("properties", {})
@@ -174,7 +171,7 @@ def _shown(definition: Any, removed: list[Threat] | None) -> tuple[str, dict[str
 
 
 def misfit(schema: Any) -> str | None:
-    """Return why a tool's schema is not even looked at; told in no time, however large it is."""
+    """Return why a schema cannot be used at all, or None; fast for a schema of any size."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return "its schema is not one of an object"
     size = _size(schema)
@@ -187,7 +184,7 @@ def misfit(schema: Any) -> str | None:
 
 
 def _size(node: Any) -> int | None:
-    """Return the bytes of JSON as compact text; None where it cannot be sent as such."""
+    """Return the bytes of compact JSON; None if it cannot be sent as such."""
     try:
         return len(orjson.dumps(node))
     except TypeError:
@@ -196,13 +193,13 @@ def _size(node: Any) -> int | None:
 
 
 def _problem(schema: dict[str, Any]) -> str | None:
-    """Return what is wrong with a schema; None where a model can be shown it."""
+    """Return what is wrong with a schema, or None."""
     if any(_is_slow(node) for _, node in _nodes(schema)):
         return f"its schema has a list of more than {MAX_MIXED_ITEMS} values of several kinds"
     if refused := [key for key in _REFUSED_AT_ROOT if key in schema]:
         return f"its schema has {refused[0]} at its root, which providers refuse"
     try:
-        # By the newest draft, whichever it names; patterns in it are not run.
+        # By the newest draft, whatever it names; its patterns are not run.
         Draft202012Validator.check_schema(schema, format_checker=None)
     except SchemaError as exc:
         return f"its schema is wrong: {exc.json_path}: {exc.message[:200]}"
@@ -216,7 +213,7 @@ def _problem(schema: dict[str, Any]) -> str | None:
 
 
 def _nodes(schema: Any) -> Iterator[tuple[int, Any]]:
-    """Yield each object and list of JSON with its depth, as far as that matters."""
+    """Yield each object and list of JSON with its depth, up to one more than allowed."""
     level, depth = [schema], 1
     while level and depth <= MAX_DEPTH + 1:
         yield from ((depth, each) for each in level)
@@ -230,7 +227,7 @@ def _nodes(schema: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _is_slow(node: Any) -> bool:
-    """Whether a list would be compared item by item, each with each, where it must be unique."""
+    """Whether a check for repetitions would compare each item of a list with each other one."""
     if not isinstance(node, list) or len(node) <= MAX_MIXED_ITEMS:
         return False
     alike = ((str,), (int, float))
@@ -238,7 +235,7 @@ def _is_slow(node: Any) -> bool:
 
 
 def _leads_inside(schema: dict[str, Any], reference: str) -> bool:
-    """Whether a reference is a pointer to a place of the same schema."""
+    """Whether a reference is a pointer into the same schema."""
     if reference == "#":
         return True
     node: Any = schema
@@ -292,12 +289,12 @@ def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str,
     """Return the reasons why an owner must read a tool's texts first; empty for most tools.
 
     Args:
-        schema: As the model sees it, before suspicious spans are removed.
-        own: Names of all tools of its server.
+        schema: Before suspicious spans are removed.
+        own: Names of all tools of the server.
     """
     described = [description, *_texts(schema, names=False)]
     everything = [description, *_texts(schema, names=True)]
-    # Pieces have no full stop at the end, so that an order can continue in the next piece.
+    # Without the full stops of pieces: an order may continue in the next piece.
     readings = [" ".join(each.strip(_END) for each in some) for some in (described, everything)]
     whole = "\n".join(everything)
     found = []
@@ -322,17 +319,12 @@ def _texts(node: Any, *, names: bool) -> Iterator[str]:
     elif isinstance(node, list):
         for item in node:
             yield from _texts(item, names=names)
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _below(key, value, names=names)
-
-
-def _below(key: str, value: Any, *, names: bool) -> Iterator[str]:
-    if key == "description" and isinstance(value, str):
-        yield value
-    elif key in _NAMED and isinstance(value, dict):
-        for name, each in value.items():
-            yield from [name] if names else []
-            yield from _texts(each, names=names)
-    elif key not in _WORDS_OF_SCHEMAS:
-        yield from _texts(value, names=names)
+    for key, value in node.items() if isinstance(node, dict) else ():
+        if key == "description" and isinstance(value, str):
+            yield value
+        elif key in _NAMED and isinstance(value, dict):
+            for name, each in value.items():
+                yield from [name] if names else []
+                yield from _texts(each, names=names)
+        elif key not in _WORDS_OF_SCHEMAS:
+            yield from _texts(value, names=names)

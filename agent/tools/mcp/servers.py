@@ -1,9 +1,8 @@
-"""All MCP servers of the settings: their connections, and the tools that they add.
+"""All MCP servers of the settings: their connections, and their tools.
 
 The list of tools is made once, at the start: requests must begin with the same bytes while the
-gateway runs. A server that is not there then is taken to offer what it did last; what it offers
-anew is used from the next start on. A connection is kept while the gateway runs, and made again
-when it was lost; results become text for the model here.
+gateway runs. A server that is missing then keeps the tools of its last start; new tools are used
+from the next start on. Lost connections are made again. Results become text for the model here.
 """
 
 import asyncio
@@ -51,9 +50,9 @@ AUTO = SandboxSettings()
 LONGEST_PAUSE_S = 60.0
 """Longest wait before the next attempt to connect."""
 STABLE_S = 60.0
-"""A connection that held this long begins its back-off anew."""
+"""A connection that lasted so long restarts its back-off."""
 MAX_PAGES = 20
-"""How many pages of a listing are read: they may be empty, and so without an end."""
+"""Pages of a listing that are read: empty ones might have no end."""
 _ERROR_CHARS = 2_000
 _SAID_CHARS = 500
 _SESSION_GONE = "Session terminated"
@@ -70,13 +69,9 @@ async def mcp_tools(
     sandbox: SandboxSettings = AUTO,
     agreed: Collection[str] = (),
 ) -> AsyncIterator[ServedTools]:
-    """Connect to the enabled servers, yield their tools, and stay connected while the body runs.
+    """Try each enabled server once, yield their tools in a fixed order, and stay connected.
 
-    Args:
-        agreed: Digests of texts that an owner approved (`agent.tools.registry.HeldTool`).
-
-    Yields:
-        In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
+    `agreed` are digests of texts that an owner approved (`agent.tools.registry.HeldTool`).
     """
     quarters = Quarters(sandbox, home)
     known = [
@@ -105,7 +100,7 @@ class _StartedTools(ServedTools):
 
     @classmethod
     def of(cls, started: Sequence["Server"], agreed: Collection[str]) -> "_StartedTools":
-        """Return the tools of all servers that an owner need not or did agree to."""
+        """Return the tools of all servers but those that wait for an owner's approval."""
         made = cls(_distinct(started, agreed).values())
         made.started = started
         return made
@@ -120,7 +115,7 @@ class _StartedTools(ServedTools):
 
 
 def _distinct(servers: Iterable["Server"], agreed: Collection[str]) -> dict[str, Tool]:
-    """Return the tools of all servers by name; the first of a name has it."""
+    """Return the tools of all servers by name; the first one of a name wins."""
     tools: dict[str, Tool] = {}
     for server in servers:
         for served in server.listing.tools:
@@ -139,10 +134,10 @@ class Server:
     """One server: the connection to it, and its tools.
 
     Attributes:
-        listing: What is in use; fixed once it is settled.
-        tried: Set once it is connected, or known that it is not to be had now.
+        listing: The tools in use; fixed once it is settled.
+        tried: Set after the first attempt to connect.
         problem: Why it is not connected; None while it is.
-        said: The end of what a program wrote to stderr that did not come so far as to answer.
+        said: The end of stderr of a program that never answered.
     """
 
     def __init__(self, name: str, settings: McpServerSettings, quarters: Quarters) -> None:
@@ -159,11 +154,11 @@ class Server:
         self._client: Client | None = None
         self._lost = asyncio.Event()
         self._unanswered = ""
-        # Of pieces: together they are longer than what is shown.
+        # Of pieces: together they are longer than the shown part.
         self._stderr = deque[str](maxlen=_SAID_CHARS)
 
     async def settle(self) -> None:
-        """Decide, once the server was tried, which tools there are until the next start."""
+        """Wait for the first attempt, then fix the tools until the next start."""
         await self.tried.wait()
         definitions, remembered = self._definitions, False
         if definitions is None:
@@ -180,7 +175,7 @@ class Server:
             log.warning("mcp_text_removed", server=self.name, spans=removed)
 
     def state(self) -> ServerState:
-        """Return how it stands now."""
+        """Return its current state."""
         return replace(self.listing, problem=self.problem, said=self.said)
 
     @property
@@ -202,7 +197,7 @@ class Server:
         )
 
     async def _run(self, tool: str, context: ToolContext, arguments: dict[str, Any]) -> str:
-        # Its errors are a server's words as well.
+        # Errors are a server's words as well.
         context.rights.read.note("server", self.name)
         return await self.call(tool, arguments)
 
@@ -210,7 +205,7 @@ class Server:
         """Have the server run a tool; a cancellation is passed on to it.
 
         Raises:
-            ToolError: What the server says went wrong, or that it is not there.
+            ToolError: The server's error, or it is not connected.
         """
         client = self._client
         if client is None:
@@ -223,7 +218,7 @@ class Server:
             raise self._refusal(exc) from exc
         except (ValidationError, RuntimeError) as exc:
             self._unanswered = ""
-            # What it quotes of the answer is of no use to anybody.
+            # Without the quotes of the answer.
             raise ToolError(f"the MCP server {self.name} answered with what is no result") from exc
         self._unanswered = ""
         text = text_of(result)
@@ -250,10 +245,10 @@ class Server:
             try:
                 await self._connect()
                 reason = "the connection has ended"
-            except Exception as exc:  # noqa: BLE001 - whatever a server does ends here
+            except Exception as exc:  # noqa: BLE001 - every failure of a server ends here
                 reason = in_words(exc, quoted=True)
             self.said = ""
-            # Once it was connected, what it writes may hold what people said.
+            # After a connection its stderr may contain words of people.
             if self.problem is not None:
                 self.said = end_of("".join(self._stderr), _SAID_CHARS).strip()
                 reason += _WALLS.format(self.name) if self._is_confined else ""
@@ -280,15 +275,19 @@ class Server:
                 watched = Watched(read, self._lost.set)
                 client = await stack.enter_async_context(
                     Client(
-                        # Closed by whoever opened them.
+                        # The stack closes them.
                         nullcontext((watched, write)),
                         client_info=Implementation(name="parley", version="1"),
                         cache=None,
                     )
                 )
                 await _list(client)
-            # What a server wrote is checked where it keeps nobody waiting.
-            await asyncio.to_thread(self._on_listed, watched.listed)
+            self._definitions = watched.listed
+            if self._settled:
+                # On a thread: the checks may take long.
+                listing = await asyncio.to_thread(self._listed, watched.listed)
+                if listing.tools != self.listing.tools:
+                    log.warning("mcp_list_changed", server=self.name)
             took_ms = round((time.monotonic() - began) * 1000)
             log.info("mcp_connected", server=self.name, tools=len(watched.listed), ms=took_ms)
             self._client, self.problem = client, None
@@ -297,11 +296,6 @@ class Server:
                 await self._lost.wait()
             finally:
                 self._client = None
-
-    def _on_listed(self, definitions: list[Any]) -> None:
-        self._definitions = definitions
-        if self._settled and self._listed(definitions).tools != self.listing.tools:
-            log.warning("mcp_list_changed", server=self.name)
 
     def _listed(self, definitions: list[Any]) -> ServerState:
         of = self._settings
@@ -318,7 +312,7 @@ class Server:
         return found if isinstance(found, list) else []
 
     def _remember(self, definitions: list[Any]) -> None:
-        """Store what is offered, in one step; without it the next start needs the server."""
+        """Store the listing in one step; without it the next start needs the server."""
         kept = ("name", "description", "inputSchema")
         stored = [
             {key: each.get(key) for key in kept} if isinstance(each, dict) else None
@@ -334,9 +328,8 @@ class Server:
 
 
 async def _list(client: Client) -> None:
-    """Ask for all pages of the list of tools; `Watched` takes what comes."""
-    cursor = None
-    seen = 0
+    """Ask for all pages of the list of tools, which `Watched` collects."""
+    cursor, seen = None, 0
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         cursor, seen = page.next_cursor, seen + len(page.tools)
@@ -345,7 +338,7 @@ async def _list(client: Client) -> None:
 
 
 def text_of(result: CallToolResult) -> str:
-    """Return all parts of a result, and structured content as JSON unless a part says the same."""
+    """Return all parts of a result, and structured content as JSON unless a part equals it."""
     parts = [_part(part) for part in result.content]
     if result.structured_content is not None and not _says(result.structured_content, parts):
         parts.append(json.dumps(result.structured_content, ensure_ascii=False))
@@ -373,7 +366,7 @@ def _size(base64: str) -> str:
 
 
 def _says(value: Any, parts: list[str]) -> bool:
-    """Whether a part says the same, as older clients need it; the SDK wraps what is no object."""
+    """Whether a part equals a value, for older clients; the SDK wraps all but objects."""
     inner = value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
     for part in parts:
         try:

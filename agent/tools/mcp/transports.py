@@ -1,14 +1,13 @@
-"""How messages go to an MCP server and come back: over a program's pipes, or over HTTP.
+"""Transports to an MCP server: over a program's pipes, or over HTTP.
 
-A program is kept in quarters: it is confined like a command of the tool `terminal`, and sees the
-system's programs, what its settings name, and its directory below PARLEY_HOME, which it alone can
-write. Without confinement it may do whatever Parley may.
+A program is confined like a command of the tool `terminal`: it sees the system's programs, the
+paths in its settings, and its own directory below PARLEY_HOME, which it can write. Without
+confinement it may do all that Parley may.
 
-Both ways are like the SDK's own transports, but bounded. A program gets PATH, HOME, LANG, TMPDIR
-and the variables of its settings, messages have a maximum length, and a program's stderr does not
-reach the terminal. `Watched` checks messages before the SDK does: the SDK refuses a whole listing
-if one tool in it is malformed, checks results with patterns written by the server, and does not
-report the end of an idle connection.
+Both are like the SDK's own transports, but bounded: a program gets PATH, HOME, LANG, TMPDIR and the
+variables of its settings, messages have a maximum length, and stderr does not reach the terminal.
+`Watched` checks messages before the SDK does: the SDK refuses a whole listing for one malformed
+tool, checks results with patterns of the server, and does not report the end of an idle connection.
 """
 
 import asyncio
@@ -42,19 +41,19 @@ from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
 log = structlog.get_logger()
 
 MAX_PARTS = 1_000
-"""Of a result: the SDK takes seconds for those of a message that is nothing but parts."""
+"""Of a result: the SDK takes seconds for a message full of parts."""
 ENDS_WITHIN_S = 2.0
-"""How long a child has to end after its stdin was closed, and again after SIGTERM.
+"""How long a child may take to end after its stdin was closed, and again after SIGTERM.
 
 Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
 """
 CONNECT_WITHIN_S = 30.0
 """How long connecting over HTTP may take."""
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
-"""What a program gets of Parley's own environment."""
+"""Variables of Parley's environment for programs."""
 _STDERR_CHUNK = 4_096
 FOLDER = "mcp"
-"""Below PARLEY_HOME: what each server offered last, and the directory of its program."""
+"""Below PARLEY_HOME: the last listing of each server, and the directory of its program."""
 TEMPORARY = ".tmp"
 """A program's TMPDIR, in its directory."""
 
@@ -64,12 +63,10 @@ Incoming: TypeAlias = SessionMessage | Exception
 class Watched:
     """The messages of a server; implements the SDK's ReadStream.
 
-    Args:
-        stream: What is watched; closed with this.
-        on_end: Called when nothing will come any more.
+    `stream` is closed with it; `on_end` is called at the end of the connection.
 
     Attributes:
-        listed: The definitions of tools that have come, as they came, up to `MAX_DEFINITIONS`.
+        listed: The original definitions of tools, up to `MAX_DEFINITIONS`.
     """
 
     def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
@@ -79,11 +76,11 @@ class Watched:
 
     @property
     def last_context(self) -> Any:
-        """The context in which the newest message was sent; the SDK goes on in it."""
+        """The context of the newest message; the SDK goes on in it."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Incoming:
-        """Return the next message, without what the SDK stumbles over or takes long for."""
+        """Return the next message, without parts on which the SDK fails or is slow."""
         try:
             message: Incoming = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -104,7 +101,7 @@ class Watched:
             result["content"] = [*parts[:MAX_PARTS], {"type": "text", "text": mark}]
 
     async def aclose(self) -> None:
-        """Close what is watched."""
+        """Close the stream."""
         await self._stream.aclose()
 
     def __aiter__(self) -> Self:
@@ -124,7 +121,7 @@ class Watched:
 
 
 def _bare(tool: Any) -> dict[str, Any] | None:
-    """Return a tool's name and which arguments become headers, as the SDK needs it; or None."""
+    """Return a tool's name and its arguments that become headers, for the SDK; or None."""
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         return None
     if misfit(tool.get("inputSchema")) is not None:
@@ -137,11 +134,7 @@ def _bare(tool: Any) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Quarters:
-    """What the programs of all servers share.
-
-    Attributes:
-        home: PARLEY_HOME, which none of them may read.
-    """
+    """The common part of all servers' walls; `home` is PARLEY_HOME, which no program may read."""
 
     sandbox: SandboxSettings
     home: Path
@@ -149,13 +142,9 @@ class Quarters:
     def prepare(self, name: str, server: McpServerSettings, path: str | None) -> Walls:
         """Make the directory of a server, and return the walls around its program. Blocking.
 
-        Args:
-            path: Where its command is looked for, as in PATH.
-
-        Raises:
-            OSError: It cannot be confined, or has no directory.
+        `path` is the PATH for its command. Raises an OSError if it cannot be confined.
         """
-        # Undecided means confined: the code that starts a program must decide (`with_walls`).
+        # None means confined: the code that starts a program must decide (`with_walls`).
         if server.confined is False:
             return Walls("none", "" if server.cwd is None else str(server.cwd))
         chosen = choose(self.sandbox)
@@ -176,7 +165,7 @@ class Quarters:
         )
 
     def _readable(self, server: McpServerSettings, path: str | None) -> Iterator[Path]:
-        """Yield the program, the files among its arguments, and what is named."""
+        """Yield the program, the files among its arguments, and the paths in the settings."""
         named = (*server.readable, *([] if server.cwd is None else [server.cwd]))
         writable = _outermost(server.writable)
         yield from (each for each in named if not leads_through(each, writable))
@@ -185,11 +174,11 @@ class Quarters:
         if command and Path(command).is_absolute():
             yield from map(Path, of_program(Path(command), path, self.home, writable))
         for text in server.args:
-            if Path(text).is_absolute() and Path(text).is_file():
-                file = Path(text)
-                # Nothing that lies in PARLEY_HOME.
-                if not leads_through(file, [self.home, *writable]):
-                    yield from dict.fromkeys((file, file.resolve()))
+            file = Path(text)
+            is_open = file.is_absolute() and file.is_file()
+            # No file of PARLEY_HOME.
+            if is_open and not leads_through(file, [self.home, *writable]):
+                yield from dict.fromkeys((file, file.resolve()))
 
 
 def _outermost(folders: Sequence[Path]) -> list[Path]:
@@ -200,11 +189,9 @@ def _outermost(folders: Sequence[Path]) -> list[Path]:
 async def over_pipes(
     name: str, server: McpServerSettings, quarters: Quarters, stderr: deque[str]
 ) -> AsyncIterator[Any]:
-    """Run the program while the body runs; yields the streams of its messages.
+    """Run the program in this context; yields the streams of its messages.
 
-    Raises:
-        OSError: It cannot be confined.
-        ExceptionGroup: Of an OSError, if it cannot be started.
+    Raises an OSError if it cannot be confined, an ExceptionGroup of one if it cannot be started.
     """
     walls = await asyncio.to_thread(quarters.prepare, name, server, environment(server).get("PATH"))
     incoming, received = anyio.create_memory_object_stream[Incoming](0)
@@ -218,8 +205,8 @@ async def over_pipes(
     with incoming, received, sent, outgoing:
         program = await KeptProgram.behind_keeper(MAX_BYTES)
         async with anyio.create_task_group() as tasks:
-            # Its pipes are read until it has ended: a program whose output nobody takes would wait
-            # for that, and not see that its stdin has ended.
+            # Its pipes are read until it has ended: a program that waits to write would not see
+            # the end of its stdin.
             tasks.start_soon(_read, name, program.stdout, incoming)
             tasks.start_soon(_write, program.stdin, outgoing, incoming)
             tasks.start_soon(_listen, name, program.stderr, stderr)
@@ -232,14 +219,13 @@ async def over_pipes(
 
 
 async def _end(program: KeptProgram) -> None:
-    # anyio cancels a task at every await until it has ended: without the shield nothing could be
-    # awaited here. It lasts for a bounded time.
+    # anyio cancels a task at every await until it has ended. This wait is bounded.
     with anyio.CancelScope(shield=True):
         await program.end()
 
 
 def environment(server: McpServerSettings, walls: Walls | None = None) -> dict[str, str]:
-    """Return what the program finds in its environment; within walls, where it may write."""
+    """Return the environment of the program; within walls, with a directory that it may write."""
     found = {key: value for key in _INHERITED if (value := os.getenv(key))}
     if walls and walls.backend != "none":
         own = walls.writable[-1]
@@ -250,7 +236,7 @@ def environment(server: McpServerSettings, walls: Walls | None = None) -> dict[s
 async def _read(
     name: str, lines: asyncio.StreamReader, into: MemoryObjectSendStream[Incoming]
 ) -> None:
-    """Pass on one message for each line, until there are no more."""
+    """Pass on one message for each line."""
     with into:
         try:
             while line := await lines.readline():
@@ -265,7 +251,7 @@ def _parsed(line: bytes) -> Incoming:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
-        # Programs greet and log there, too: the SDK passes over it.
+        # Programs also greet and log there: the SDK ignores it.
         return ValueError("not a message")
 
 
@@ -274,7 +260,7 @@ async def _write(
     outgoing: MemoryObjectReceiveStream[SessionMessage],
     incoming: MemoryObjectSendStream[Incoming],
 ) -> None:
-    """Write what is sent; a program that does not take it any more is not waited for."""
+    """Write the sent messages until the program closes its stdin."""
     try:
         async for message in outgoing:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -297,7 +283,7 @@ async def over_http(server: McpServerSettings) -> AsyncIterator[Any]:
     headers = {name: value.get_secret_value() for name, value in server.headers.items()}
     # Compressed answers could be of any size.
     headers["Accept-Encoding"] = "identity"
-    # Beyond the limit of the tool, whose cancellation is passed on to the server.
+    # After the tool's own limit, whose cancellation is passed on to the server.
     timeout = httpx2.Timeout(CONNECT_WITHIN_S, read=server.timeout_s + CONNECT_WITHIN_S)
     url = server.url or ""
     transport = httpx2.AsyncHTTPTransport(verify=tls_for(url), proxy=proxy_for(url))

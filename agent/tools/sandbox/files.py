@@ -1,7 +1,7 @@
 """The tools for files of the conversation's workspace: read, write, list and search.
 
 The search runs in a process of its own (`searcher.py`): a pattern can take years, and Python's `re`
-holds the interpreter's lock meanwhile, so that a thread would stop everybody.
+holds the interpreter's lock, so a thread would block all others.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ from agent.tools.context import ToolContext, needed
 from agent.tools.registry import Arguments, Tool
 
 WORKSPACE_BYTES = 200_000_000
-"""Most that one workspace may contain, so that no conversation fills the disk."""
+"""Of one workspace, so that no conversation fills the disk."""
 TIME_LIMIT_S = 10.0
-"""How long a search may take."""
+"""Of a search."""
 MAX_ANSWER_BYTES = 1_000_000
-"""How much the process of a search may write."""
+"""Output of the process of a search."""
 MAX_READ_BYTES = 200_000
-"""Text of one answer; more than `tools.output` shows, since that keeps the rest readable."""
+"""Text of one answer; more than `tools.output` shows, which keeps the rest readable."""
 MAX_LINE_BYTES = 20_000
-"""Where a long line is cut."""
+"""A longer line is cut."""
 MAX_FILE_BYTES = 20_000_000
-"""Of a larger file the rest is not read."""
+"""The rest of a larger file is not read."""
 MAX_LISTED = 500
-"""Entries of one directory that are shown."""
+"""Shown entries of one directory."""
 MAX_SCANNED = 20_000
-"""Entries of one directory that are sorted; there may be millions."""
+"""Sorted entries of one directory, which may have millions."""
 _LOOKED_AT_BYTES = 8_192
-"""How much of a file's beginning is looked at to tell whether it is text."""
+"""The beginning of a file that shows whether it is text."""
 _KINDS = {
     stat.S_IFDIR: "directory",
     stat.S_IFLNK: "link, not followed",
@@ -72,7 +72,7 @@ class ListArguments(Arguments):
 
 
 async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
-    """Return some lines of a file, or what it is if it is no text."""
+    """Return some lines of a file, or the kind of a binary one."""
     await context.rights.read.note_earlier()
     return await asyncio.to_thread(_read, of(context), arguments)
 
@@ -89,16 +89,12 @@ READ_FILE = Tool(
 
 async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
     """Write a file, or to its end."""
-    # JSON may hold half of a surrogate pair, which is no UTF-8.
-    content = arguments.content.encode(errors="replace")
-    size = await asyncio.to_thread(
-        of(context).write,
-        arguments.path,
-        content,
-        max_bytes=WORKSPACE_BYTES,
-        append=arguments.append,
-    )
-    return f"{arguments.path} is written: {size:,} bytes."
+    # JSON may contain half of a surrogate pair, which UTF-8 cannot.
+    path, content = arguments.path, arguments.content.encode(errors="replace")
+    most, append = WORKSPACE_BYTES, arguments.append
+    write = of(context).write
+    size = await asyncio.to_thread(write, path, content, max_bytes=most, append=append)
+    return f"{path} is written: {size:,} bytes."
 
 
 WRITE_FILE = Tool(
@@ -113,7 +109,7 @@ WRITE_FILE = Tool(
 
 
 async def list_files(context: ToolContext, arguments: ListArguments) -> str:
-    """Return the entries of a directory by name, as far as they are shown."""
+    """Return the shown entries of a directory by name."""
     await context.rights.read.note_earlier()
     return await asyncio.to_thread(_list, of(context), arguments.path)
 
@@ -129,14 +125,14 @@ LIST_FILES = Tool(
 
 
 def of(context: ToolContext) -> Workspace:
-    """Return the workspace of the turn that a tool runs in; a ToolError if it has none."""
+    """Return the workspace of a turn; a ToolError if it has none."""
     return Workspace(Path(needed(context.workspace, "there is no workspace here")))
 
 
 def _read(workspace: Workspace, arguments: ReadArguments) -> str:
     with workspace.file(arguments.path) as handle, clear(arguments.path):
         size = os.fstat(handle).st_size
-        # A copy: the file object closes what it is given, and the workspace closes its own.
+        # A copy: both the file object and the workspace close their descriptors.
         with os.fdopen(os.dup(handle), "rb") as file:
             start = file.read(_LOOKED_AT_BYTES)
             if is_binary(start):
@@ -157,7 +153,7 @@ def _read(workspace: Workspace, arguments: ReadArguments) -> str:
 
 
 def _page(lines: Iterable[bytes], count: int) -> tuple[list[str], bool]:
-    """Return some lines without their ends, long ones cut, and whether there are more."""
+    """Return some lines without their ends, long ones cut, and whether more lines follow."""
     found: list[str] = []
     size = 0
     for line in lines:
@@ -173,10 +169,10 @@ def _page(lines: Iterable[bytes], count: int) -> tuple[list[str], bool]:
 
 
 def is_binary(start: bytes) -> bool:
-    """Whether the beginning of a file is no text: it has NULs, or is mostly no UTF-8."""
+    """Whether the beginning of a file is binary: with NULs, or mostly not UTF-8."""
     if b"\0" in start:
         return True
-    # Incremental: the last character may be cut, and is no sign of binary data.
+    # Incremental: a cut last character is not binary data.
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(start)
     return text.count("\N{REPLACEMENT CHARACTER}") * 10 > len(text)
 
@@ -185,7 +181,7 @@ def _list(workspace: Workspace, path: str) -> str:
     names = components(path)
     shown = "/".join(names) or "the workspace"
     with workspace.directory(names) as folder, os.scandir(folder) as entries:
-        # One more than is sorted tells that there are others.
+        # One more than is sorted, to see whether others follow.
         scanned = [entry.name for entry in islice(entries, MAX_SCANNED + 1)]
         listed = sorted(scanned)[:MAX_LISTED]
         lines = [line for name in listed if (line := _entry(folder, name))]
@@ -198,16 +194,15 @@ def _list(workspace: Workspace, path: str) -> str:
 
 
 def _entry(folder: int, name: str) -> str:
-    """Return the line of an entry; none where it has just gone."""
+    """Return the line of an entry; "" if it is gone."""
     try:
-        # By the open directory: a path could lead elsewhere by now, and a link may point out of
-        # here.
+        # By the open directory: a path could lead elsewhere by now.
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return ""
-    shown = name.encode(errors="replace").decode()
-    # A name may hold line ends, and would look like entries of its own.
-    shown = "".join(each if each.isprintable() else "?" for each in shown)
+    plain = name.encode(errors="replace").decode()
+    # Line ends in a name would look like more entries.
+    shown = "".join(each if each.isprintable() else "?" for each in plain)
     if stat.S_ISREG(found.st_mode):
         return f"{shown}  {found.st_size:,}"
     return f"{shown}  ({_KINDS.get(stat.S_IFMT(found.st_mode), 'unknown')})"
@@ -225,10 +220,9 @@ class FileSearchArguments(Arguments):
 
 
 async def search_files(context: ToolContext, arguments: FileSearchArguments) -> str:
-    """Have a helper process search, and end it where it takes too long."""
+    """Have a helper process search, and end it after its time limit."""
     workspace = of(context)
     await context.rights.read.note_earlier()
-    # In another process: no thread can be ended in the middle of a regular expression.
     return await ask_json(
         "agent.tools.sandbox.searcher",
         {"root": str(workspace.root), **arguments.model_dump()},

@@ -1,6 +1,6 @@
-"""The helper process of `fetch_url`: the text of an HTML page, with links; JSON in and out.
+"""The helper process of `fetch_url`: the text of an HTML page with its links; JSON in and out.
 
-It runs nothing of the page. It may be killed at any moment. Standard library only, beside
+It runs no script, and may be killed at any moment. It imports only the standard library and
 `agent/processes/`.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     def override(method: object) -> object:
-        """Stand in for what is not of the standard library."""
+        """Replace a decorator that is not in the standard library."""
         return method
 
 
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def text_of_page(html: str) -> str:
-    """Return title and text: headings marked with #, items with -, links behind their words."""
+    """Return title and text: headings marked with #, items with -, links after their words."""
     reader = PageReader()
     reader.feed(html)
     reader.close()
@@ -53,7 +53,7 @@ def text_of_page(html: str) -> str:
 
 
 class PageReader(HTMLParser):
-    """Gathers what a person would read."""
+    """Collects the visible text."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -92,7 +92,7 @@ class PageReader(HTMLParser):
         if tag == "title":
             self._in_title = False
         if tag in _UNSEEN:
-            # Pages end what they have not begun.
+            # Pages also end elements that never began.
             self._unseen = max(0, self._unseen - 1)
         elif not self._unseen:
             self._end(tag)
@@ -100,7 +100,7 @@ class PageReader(HTMLParser):
     def _end(self, tag: str) -> None:
         if tag == "a" and self._links:
             address = self._links.pop()
-            # Not those within the page, or that run something.
+            # Without links within the page, and scripts.
             if address.startswith(("http://", "https://", "/")) and len(address) <= MAX_LINK_CHARS:
                 self.parts.append(f" ({address})")
         if tag == "pre":

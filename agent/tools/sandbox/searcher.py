@@ -1,7 +1,7 @@
 """The helper process of `search_files`: one request by stdin, one answer by stdout, both JSON.
 
-It may be killed at any moment, and ends by itself when its time is over. Standard library only,
-beside `agent/processes/`.
+It may be killed at any moment, and ends by itself after its time limit. It imports only the
+standard library and `agent/processes/`.
 """
 
 import fnmatch
@@ -17,7 +17,7 @@ from agent.processes.descent import serve
 from agent.processes.workspace import Workspace, components, walk
 
 MAX_FILE_BYTES = 20_000_000
-"""Larger files are not looked at."""
+"""Larger files are skipped."""
 MAX_LINE_CHARS = 300
 MAX_MEMORY_BYTES = 1_000_000_000
 MAX_FILES = 50_000
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def search(request: dict[str, Any]) -> str:
-    """Return the lines that match; a ToolError if the pattern or the path is wrong."""
+    """Return the matching lines; a ToolError if the pattern or the path is wrong."""
     matches = matcher(request["text"], regex=request["regex"], ignore_case=request["ignore_case"])
     limit = request["limit"]
     looked: list[str] = []
@@ -46,7 +46,7 @@ def search(request: dict[str, Any]) -> str:
 
 
 def matcher(text: str, *, regex: bool, ignore_case: bool) -> Matches:
-    """Return what tells whether a line is looked for; a ToolError for a wrong expression."""
+    """Return the test of a line; a ToolError for a wrong expression."""
     if not regex:
         if not ignore_case:
             return lambda line: text in line
@@ -70,7 +70,7 @@ def _found(request: dict[str, Any], matches: Matches, looked: list[str]) -> Iter
 
 
 def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield path and lines of each text file, in the order of names; links are passed over."""
+    """Yield path and lines of each text file, in the order of names, without links."""
     with Workspace(Path(root)).directory(names) as top:
         named = (
             ("/".join([*names, *way, name]), folder, name)
@@ -83,8 +83,8 @@ def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str
 
 
 def _text(folder: int, name: str) -> str | None:
-    """Return a file's text; None for links, pipes, large files and what is no text."""
-    # Not blocking: a pipe in the place of the file would hold the search for good.
+    """Return a file's text; None for links, pipes, large and binary files."""
+    # Not blocking: a pipe in place of the file would block the search forever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         if not 0 < os.stat(name, dir_fd=folder, follow_symlinks=False).st_size <= MAX_FILE_BYTES:
@@ -93,6 +93,5 @@ def _text(folder: int, name: str) -> str | None:
             content = file.read(MAX_FILE_BYTES)
     except OSError:
         return None
-    if b"\0" in content[:_LOOKED_AT_BYTES]:
-        return None
-    return content.decode(errors="replace")
+    is_binary = b"\0" in content[:_LOOKED_AT_BYTES]
+    return None if is_binary else content.decode(errors="replace")

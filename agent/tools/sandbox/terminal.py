@@ -1,7 +1,7 @@
 """The tool `terminal`: a shell command in the workspace, behind a keeper.
 
-Nothing of Parley's own environment reaches the command. What keeps it to the workspace is in
-`confinement.py`, what ends it in `keeper.py`.
+The command gets nothing of Parley's own environment. `confinement.py` confines it to the workspace,
+`keeper.py` ends it.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ log = structlog.get_logger()
 TEMPORARY = ".tmp"
 """The command's TMPDIR, in its workspace."""
 OUTPUT_BYTES = 1_000_000
-"""As much output of one command is kept, half of it from the end."""
+"""Kept output of one command, half of it from the end."""
 MAX_PROCESSES = 256
-"""Processes and threads of one command: enough for a build, too few for a fork bomb to hurt."""
+"""Processes and threads of one command: enough for a build, too few for a harmful fork bomb."""
 MEMORY_BYTES = 2_000_000_000
 """Of each process of a command, and of all together."""
 _REPORTS_WITHIN_S = 15.0
-"""Beyond the limit of a command its keeper can still tell how it ended."""
+"""Time for the keeper's report after the limit of a command."""
 
 
 class TerminalArguments(Arguments):
@@ -48,12 +48,7 @@ class TerminalArguments(Arguments):
 
 
 def make_terminal(settings: ToolSettings) -> Tool:
-    """Return the tool.
-
-    Raises:
-        ValueError: Commands are to be confined and cannot be, or would run as root; the text says
-            what to do.
-    """
+    """Return the tool; a ValueError if commands cannot be confined, or would run as root."""
     options = settings.terminal
     refuse_root(options)
     sandbox = sandbox_of(settings)
@@ -83,11 +78,7 @@ MAKERS = {"terminal": make_terminal}
 
 
 def refuse_root(options: TerminalSettings) -> None:
-    """Have no command run as root, unless the operator says so.
-
-    Raises:
-        ValueError: Parley runs as root.
-    """
+    """Raise a ValueError if commands would run as root without the operator's consent."""
     if os.geteuid() == 0 and not options.allow_root:
         raise ValueError(
             "terminal is refused while Parley runs as root: its commands would own what root owns."
@@ -97,11 +88,7 @@ def refuse_root(options: TerminalSettings) -> None:
 
 
 def sandbox_of(settings: ToolSettings) -> Sandbox:
-    """Return what commands are confined by.
-
-    Raises:
-        ValueError: They are to be confined and cannot be.
-    """
+    """Return the sandbox of commands; a ValueError if they must be confined and cannot be."""
     if not settings.terminal.confine:
         return Sandbox("none", "", {})
     chosen = choose(settings.sandbox)
@@ -114,7 +101,7 @@ def sandbox_of(settings: ToolSettings) -> Sandbox:
 
 
 def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
-    """Log what commands are kept from."""
+    """Log the confinement of commands."""
     if sandbox.backend == "none":
         log.warning("terminal_not_confined")
         return
@@ -140,10 +127,10 @@ class Terminal:
         self._python = of_this_python()
 
     async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
-        """Run one command; it is over, with all that it started, when this returns or raises."""
+        """Run one command; all its processes have ended when this returns or raises."""
         workspace = of(context)
         await context.rights.read.note_earlier()
-        # Without walls it reaches the network whatever the settings say.
+        # Without walls it reaches the network whatever the setting.
         if self._options.network or self._sandbox.backend == "none":
             context.rights.read.note("tool", "terminal")
         full = await asyncio.to_thread(self._prepare, workspace)
@@ -155,9 +142,9 @@ class Terminal:
         return f"{answer}\n[{full}: nothing can be written; delete files]" if full else answer
 
     def _prepare(self, workspace: Workspace) -> str:
-        """Make room for temporary files; returns why nothing may be added, "" if it may."""
+        """Make the directory for temporary files; returns why the workspace is full, or ""."""
         workspace.prepare()
-        # A command may put something else in its place, and does without it then.
+        # A command may have replaced it, and then works without it.
         with suppress(ToolError), workspace.directory((TEMPORARY,), create=True):
             pass
         try:
@@ -186,7 +173,7 @@ class Terminal:
             "TMPDIR": f"{home}/{TEMPORARY}",
             "LANG": LANGUAGE,
             "TERM": "dumb",
-            # What it may not look for ends git, though it need not be there.
+            # git ends if it may not look for its system-wide settings.
             "GIT_CONFIG_NOSYSTEM": "1",
         }
         walls = Walls(
@@ -202,7 +189,7 @@ class Terminal:
         return order, limits
 
     async def _kept(self, order: ProgramOrder, limits: CommandLimits) -> tuple[Report, bytes]:
-        """Have a keeper run a command; it ends it whatever becomes of us."""
+        """Have a keeper run a command, which ends it even if Parley dies."""
         try:
             program = await KeptProgram.behind_keeper(limits.output_bytes)
         except OSError as exc:
@@ -211,7 +198,7 @@ class Terminal:
             await program.start(order)
             report = await program.report()
             if report is None:
-                # It was killed: by the command, or by the system for lack of memory.
+                # Killed by the command, or by the system for lack of memory.
                 raise ToolError("the command's keeper failed: it ended without a report")
             if report.ended == "exit" and report.problem:
                 raise ToolError(f"the command was not run: {report.problem}")
@@ -225,7 +212,7 @@ class Terminal:
 
 
 def told(report: Report, output: bytes, limits: CommandLimits) -> str:
-    """Return the report for the model about a command that has ended."""
+    """Return the report for the model about an ended command."""
     head, tail = output[: report.head_bytes], output[report.head_bytes :]
     left_out = report.output_bytes - len(output)
     mark = f"\n[... {left_out:,} bytes left out ...]\n".encode() if left_out > 0 else b""
