@@ -304,7 +304,7 @@ async def owner_code(database: Database, settings: Settings, replica_id: int) ->
         is on.
     """
     wanted = settings.access.mode == "pairing" and not settings.access.owners
-    code = new_code() if wanted and settings.platforms.is_any_on else None
+    code = new_code() if wanted and settings.platforms.on() else None
     return await database.write(agree_on_code, code, replica_id)
 
 

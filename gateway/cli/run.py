@@ -85,7 +85,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
         for each in welcome.checks:
             if each.greeting:
                 lines += [f"                         or open {each.greeting}{welcome.owner_code}"]
-    if not settings.platforms.is_any_on:
+    if not settings.platforms.on():
         lines += _of_platforms()
     typer.echo("\n".join([*lines, ""]), err=True)
 

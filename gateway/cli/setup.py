@@ -23,19 +23,19 @@ from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of
 from gateway.setup import questions
 from gateway.setup.checks import check_accounts, check_model
-from gateway.setup.draft import (
+from gateway.setup.hermes import Import, take_over
+from gateway.setup.hermes_home import HermesHome, Line
+from gateway.setup.questions import (
     CHOICES,
     Answers,
     Keeping,
+    SetupQuestion,
     Target,
     changed_keys,
     is_secret,
     read_answers,
     secrets_to_move,
 )
-from gateway.setup.hermes import Import, take_over
-from gateway.setup.hermes_home import HermesHome, Line
-from gateway.setup.questions import SetupQuestion
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
@@ -233,7 +233,7 @@ class _Wizard:
     def _ask_for_owner(self) -> None:
         now = self._target.load(self._draft.values)
         owners = " ".join(now.settings.access.owners)
-        if not owners and not now.settings.platforms.is_any_on:
+        if not owners and not now.settings.platforms.on():
             return
         say("\nThe owner", "bold")
         if owners:

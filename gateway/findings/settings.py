@@ -228,7 +228,7 @@ RISKS = (
         *("error", "platforms"),
         "Without a platform or the web chat, nobody can write to the bot.",
         "Set a token below `platforms`, or `web.enabled: true`.",
-        lambda on: not on.platforms.is_any_on and not on.web.enabled,
+        lambda on: not on.platforms.on() and not on.web.enabled,
     ),
     Risk(
         *("error", "tools.workspace.root"),

@@ -1,6 +1,6 @@
-"""Reads the settings once: parley.yaml, environment and command line into one checked tree.
+"""Reads the settings: parley.yaml, environment and command line into one checked tree.
 
-A model block without a provider is completed from the usual provider variables.
+A model block without a provider is completed from the variables of providers.
 """
 
 import os
@@ -96,7 +96,7 @@ def load_settings(
         sources.add_file(file, str(file) if is_named else CONFIG_NAME)
     sources.add_environment(environ)
     sources.add_options(options)
-    references = References(environ, known or {})
+    references = References(environ, known)
     settings = _resolved(_validated(sources, home), references, sources)
     settings, added = _with_providers(settings, environ)
     # Once more: a key from a variable of its provider may be a reference, too.
@@ -120,8 +120,7 @@ def load_settings(
 def read_foreign(file: Path, home: Path) -> Settings:
     """Read a settings file that is not in use here: a backup's, another home's.
 
-    References are neither read nor run, and environment variables do not apply: the value of a
-    secret is the text of its reference.
+    References are neither read nor run, and environment variables do not apply.
 
     Raises:
         SettingsError: One line for each problem.
@@ -186,11 +185,6 @@ def last_used(home: Path, file: Path) -> Loaded | None:
 
 
 def _resolved(settings: Settings, references: References, sources: Sources) -> Settings:
-    """Return the settings with the secrets that they refer to.
-
-    Raises:
-        SettingsError: Some cannot be read; the lines hold no secret.
-    """
     resolved: Settings = references.resolved(settings)
     _refuse([
         f"{sources.name(path)}: {text} ({sources.origin(path)})"
@@ -206,10 +200,7 @@ def _origin(name: str, origins: Mapping[str, str]) -> str:
 
 
 def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return every configured secret, and the providers' keys of the environment, used or not.
-
-    They are kept out of logs, of results of tools, and of answers.
-    """
+    """Return every configured secret, and the providers' keys of the environment, used or not."""
     environ = os.environ if environ is None else environ
     keys = (environ[name].strip() for name in KEY_VARIABLES.values() if _given(environ, name))
     values = (
@@ -222,19 +213,13 @@ def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) 
     told = (url.get_secret_value() for url in urls if url is not None)
     passwords = (password for url in told for password in passwords_in(url))
     headers = (each.partition("=")[2] for each in environ.get(OTLP_HEADERS, "").split(","))
-    return (
-        *values,
-        *keys,
-        *passwords,
-        *(each for each in headers if len(each) >= MIN_MAPPED_CHARS),
-    )
+    return (*values, *keys, *passwords, *(it for it in headers if len(it) >= MIN_MAPPED_CHARS))
 
 
 def passwords_in(url: str) -> list[str]:
-    """Return the passwords that the address of a server holds, as they stand in it and as meant.
+    """Return the passwords in the address of a server, as written and as meant.
 
-    Not those that are ordinary words: logs could not be read without those. The whole address is
-    masked anyway. None where it cannot be read: then it is refused (gateway/settings/rules.py).
+    Without ordinary words, which logs need; the whole address is masked anyway.
     """
     try:
         parts = urlsplit(url)
@@ -249,7 +234,7 @@ def passwords_in(url: str) -> list[str]:
 
 
 def redactor_of(settings: Settings) -> Redactor:
-    """Return what masks every secret of the settings, those that are read later included."""
+    """Return a redactor of every secret of the settings, those that are read later included."""
     redactor = Redactor(secret_values(settings))
     for _, secret in references_in(settings):
         secret.tell(redactor.learn)
@@ -279,11 +264,6 @@ def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, 
 
 
 def _expanded(path: str | Path, origin: str) -> Path:
-    """Return a path with "~" replaced by the user's home.
-
-    Raises:
-        SettingsError: There is no such user.
-    """
     try:
         return Path(path).expanduser()
     except RuntimeError as exc:

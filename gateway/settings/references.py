@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
@@ -46,13 +45,11 @@ class References:
     """
 
     def __init__(
-        self,
-        environ: Mapping[str, str],
-        known: Mapping[KeyPath, ReferencedSecret] = MappingProxyType({}),
+        self, environ: Mapping[str, str], known: Mapping[KeyPath, ReferencedSecret] | None = None
     ) -> None:
         """`known` are secrets that were read before, by their places."""
         self._environ = environ
-        self._known = known
+        self._known = known or {}
         self.problems: list[tuple[KeyPath, str]] = []
         self.warnings: list[tuple[KeyPath, str]] = []
 
@@ -114,7 +111,7 @@ def told(reference: str) -> str:
 
 
 def argument(text: str) -> str:
-    """Return a value that was given to a command; the secret, where it refers to one.
+    """Return a value that was given to a command; the secret, if it refers to one.
 
     Raises:
         SettingsError: That cannot be read.
@@ -131,8 +128,7 @@ def read_secret(reference: str, environ: Mapping[str, str]) -> str:
     """Return what a reference stands for, without the newline at its end. May block.
 
     Raises:
-        SecretUnreadable: It cannot be read, or there is nothing; the text goes on behind the
-            reference.
+        SecretUnreadable: It cannot be read or is empty; its text continues the reference.
     """
     kind, _, rest = reference.partition(":")
     value = _READERS[kind](rest, environ).rstrip("\r\n")

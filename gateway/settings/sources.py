@@ -114,7 +114,7 @@ class Sources:
 
     def _add(self, path: KeyPath, value: Any, origin: str) -> None:
         # Old spellings first, so that the new one wins if a layer has both.
-        for at, leaf in sorted(_leaves(path, value), key=lambda each: each[0] not in RENAMED):
+        for at, leaf in sorted(key_leaves(path, value), key=lambda each: each[0] not in RENAMED):
             if all_keys().find(at):
                 self._put(at, leaf, origin)
             elif new := RENAMED.get(at):
@@ -283,13 +283,13 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return node
 
 
-def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+def key_leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Split a value into the keys below `path`; unknown and misplaced things stay whole."""
     key = all_keys().find(path)
     if not path or (key and key.kind == "section"):
         if isinstance(value, Mapping):
             for name, item in value.items():
-                yield from _leaves((*path, str(name)), item)
+                yield from key_leaves((*path, str(name)), item)
         elif value is not None:
             yield path, value
     elif not (key and key.kind == "blocks"):
@@ -299,7 +299,7 @@ def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
         yield path, [] if isinstance(blocks, list) else blocks
         for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
             yield (*path, index), {}
-            yield from _leaves((*path, index), block)
+            yield from key_leaves((*path, index), block)
 
 
 def _secret_of_file(path: KeyPath) -> KeyPath | None:

@@ -4,6 +4,7 @@ The environment, the error messages, `parley config show` and the check of docs/
 these keys. `load_settings` reads the values.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -92,12 +93,10 @@ class SessionSettings(Section):
     @field_validator("timezone")
     @classmethod
     def _timezone_exists(cls, name: str) -> str:
-        if name != "UTC":
-            try:
-                ZoneInfo(name)
-            except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-                raise ValueError("must be an IANA time zone, such as Europe/Berlin") from exc
-        return name
+        try:
+            return name if name == "UTC" else ZoneInfo(name).key
+        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+            raise ValueError("must be an IANA time zone, such as Europe/Berlin") from exc
 
 
 class GroupRule(Section):
@@ -155,18 +154,13 @@ class PlatformSettings(Section):
         return blocks
 
     def on(self) -> list[tuple[str, AccountSettings]]:
-        """Return (platform, block) of each account that is to be run, in the order of lists."""
+        """Return (platform, block) of each account that has its token, in the order of lists."""
         return [
             (name, block)
             for name in account_types()
             for block in self.accounts(name)
             if block.is_on
         ]
-
-    @property
-    def is_any_on(self) -> bool:
-        """Whether any account is to be run."""
-        return bool(self.on())
 
 
 MOST_DAYS = 100_000
@@ -255,12 +249,8 @@ class LoggingSettings(Section):
             return value
         if not isinstance(value, str) or not value:
             raise ValueError("must be a path, false or null")
-        if value.lower() == "false":
-            return False
-        try:
-            return Path(value).expanduser()
-        except RuntimeError as exc:
-            raise ValueError("must not name a user that there is not") from exc
+        # A user that there is not stays as it is written.
+        return value.lower() != "false" and Path(os.path.expanduser(value))  # noqa: PTH111
 
 
 class MetricsSettings(Section):
@@ -335,8 +325,7 @@ class Key:
 
     Attributes:
         pattern: Names from the root; `INDEX` stands for the position in a list of blocks.
-        kind: section (has keys), blocks (a list of sections), json (a list or map), value.
-        default: None for a section.
+        kind: "blocks" is a list of sections, "json" another list or a map.
         block: The section that each value of a map is, if they are sections.
     """
 
@@ -397,7 +386,7 @@ class Keys:
             return True
 
     def names(self) -> list[str]:
-        """Return every key as people write it, without positions."""
+        """Return every key without positions."""
         return [dotted(key.pattern) for key in self if key.pattern[-1] != INDEX]
 
 

@@ -23,9 +23,8 @@ from gateway.errors import GatewayError
 from gateway.session_keys import address_key, member_key
 from gateway.settings.loading import replace_closed
 from gateway.settings.tree import Settings
-from gateway.setup.hermes_home import HermesHome, Line
+from gateway.setup.hermes_home import HermesHome, HermesSession, Line, lineages, messages_of
 from gateway.setup.hermes_settings import SettingsFound, found_in
-from gateway.setup.hermes_transcripts import HermesSession, lineages, messages_of
 from gateway.storage.conversation import imported
 from gateway.storage.conversation.imported import ImportedSession, ImportPlace
 from gateway.storage.database import Database

@@ -1,13 +1,16 @@
-"""Reads a home of Hermes Agent: its settings and files. Nothing in it is changed.
+"""Reads a home of Hermes Agent: its settings, files and sessions. Nothing in it is changed.
 
-All of it is data: a text from there is never run, never followed, and never part of a path. Source
-of the layout: hermes-agent 0.19.0 (`tools/memory_tool.py`, `tools/skills_sync.py`).
+All of it is data: a text from there is never run, never followed, and never part of a path. A
+compaction of Hermes writes head, summary and tail again, in the same session or in a child: that is
+what its model saw last, and of a message and its copies the newest is taken. Source of the layout:
+hermes-agent 0.19.0 (`tools/memory_tool.py`, `tools/skills_sync.py`, `hermes_state.py`); older
+databases lack columns, newer have more.
 """
 
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +19,14 @@ from typing import Any, Literal
 import yaml
 
 from agent.errors import ToolError
-from agent.messages import storable
+from agent.messages import ChatMessage, ToolCall, clean_text, storable, tool_message
+from agent.models.wire import canonical_arguments
 from agent.prompt.skills import FILE, SkillShelf, check_name, load_plain
 from agent.safety.redaction import Redactor
 from agent.safety.threats import scan
 from gateway.errors import GatewayError
 from gateway.settings.sources import parsed_yaml
+from gateway.storage.conversation.imported import ImportedMessage
 
 DATABASE = "state.db"
 ENTRY_MARK = "\n§\n"
@@ -165,3 +170,157 @@ def _skill(folder: Path) -> tuple[Line, dict[str, bytes]]:
     threats = sorted(scan(text).counts)
     note = f"taken out when it is read: {', '.join(threats)}" if threats else ""
     return Line("skills", name, "taken", note, Redactor().text(text)), contents
+
+
+JSON_CONTENT = "\x00json:"
+"""Before a content that is a list of parts."""
+IMAGE = "[image]"
+ROLES = frozenset({"user", "assistant", "tool"})
+_OF_AGENTS = frozenset({"tool", "subagent", "delegate"})
+_BEYOND = 2**53
+
+
+class HermesSession:
+    """A row of `sessions`."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        """Read a row; what is not of the type that Hermes writes counts as not there."""
+        origin, config = (_object(row.get(name)) for name in ("origin_json", "model_config"))
+        # Older versions have the chat in a key alone: `agent:main:telegram:dm:123`.
+        key = (_id(row.get("session_key")) or "").split(":")
+        keyed = dict(zip(("chat_type", "chat_id"), key[3:5], strict=False))
+
+        def named(column: str) -> str | None:
+            return _id(row.get(column)) or _id(origin.get(column)) or keyed.get(column)
+
+        self.id, self.source = str(row["id"]), str(row["source"])
+        self.parent, self.title = named("parent_session_id"), named("title")
+        self.user, self.chat, self.chat_type = map(named, ("user_id", "chat_id", "chat_type"))
+        self.thread, self.parent_chat = named("thread_id"), named("parent_chat_id")
+        self.has_ended = row.get("ended_at") is not None
+        self.is_compacted = row.get("end_reason") == "compression"
+        self.is_delegate = "_delegate_from" in config or self.source in _OF_AGENTS
+        self.is_own = self.is_delegate or "_branched_from" in config
+
+
+def lineages(conn: sqlite3.Connection) -> list[list[HermesSession]]:
+    """Return the sessions in lineages: each with what its compactions made of it, oldest first.
+
+    Of several children of a compaction the first one goes on, at any later import as well. The
+    others are lineages of their own, as branches are.
+    """
+    chains: list[list[HermesSession]] = []
+    tips: dict[str, list[HermesSession]] = {}
+    for row in conn.execute("SELECT * FROM sessions ORDER BY started_at, id"):
+        session = HermesSession(dict(row))
+        above = tips.get(session.parent or "")
+        if above and above[-1].is_compacted and not session.is_own:
+            above.append(session)
+            del tips[above[-2].id]
+        else:
+            above = [session]
+            chains.append(above)
+        tips[session.id] = above
+    return chains
+
+
+def _id(value: Any) -> str | None:
+    return storable(str(value)) if isinstance(value, str | int) and value != "" else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Return a map, also one that is written as JSON; {} for anything else."""
+    found = _json(value) if isinstance(value, str) else value
+    return found if isinstance(found, dict) else {}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def messages_of(
+    conn: sqlite3.Connection, chain: Sequence[HermesSession], after_row: int
+) -> tuple[list[ImportedMessage], int, int]:
+    """Return what was said in a lineage behind a row; what a person took back is left out.
+
+    Returns:
+        The messages; how many at their end the model saw last; the newest row.
+
+    Raises:
+        GatewayError: A value is not of the type that Hermes writes.
+    """
+    newest: dict[tuple[Any, ...], ImportedMessage] = {}
+    first_rows: dict[tuple[Any, ...], float] = {}
+    seen, last_row = set(), 0.0
+    for session in chain:
+        # By id: their times may go back.
+        query = "SELECT * FROM messages WHERE session_id = ? ORDER BY id"
+        for row in map(dict, conn.execute(query, (session.id,))):
+            last_row = max(last_row, _number(row["id"]))
+            is_active = row.get("active") != 0
+            # What a compaction has left behind is not active either.
+            if row["role"] not in ROLES or not (is_active or row.get("compacted")):
+                continue
+            copied = tuple(row.get(name) for name in _COPIED)
+            first_rows.setdefault(copied, row["id"])
+            newest.pop(copied, None)
+            newest[copied] = ImportedMessage(_message(row), _number(row["timestamp"]))
+            if is_active and session is chain[-1]:
+                seen.add(copied)
+    new = [copied for copied in newest if first_rows[copied] > after_row]
+    return [newest[each] for each in new], sum(each in seen for each in new), int(last_row)
+
+
+_COPIED = ("role", "content", "timestamp", "tool_call_id", "tool_calls")
+"""What is the same in a message and its copies. Source: Hermes' `_dedupe_display_generations`."""
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, int | float) and 0 <= value < _BEYOND:
+        return value
+    raise GatewayError("state.db has a value that Hermes does not write where a number belongs")
+
+
+def _message(row: Mapping[str, Any]) -> ChatMessage:
+    text = _text(row["content"])
+    if row["role"] == "user":
+        return ChatMessage(role="user", content=clean_text(text))
+    if row["role"] == "tool":
+        call, name = _id(row.get("tool_call_id")), _id(row.get("tool_name"))
+        return tool_message(call or "", name or "tool", text)
+    message = ChatMessage(role="assistant", content=text)
+    told = _json(str(row.get("tool_calls") or "[]"))
+    calls = map(_object, told if isinstance(told, list) else ())
+    if made := [_call(call, f"hermes_{row['id']}_{n}") for n, call in enumerate(calls) if call]:
+        message["tool_calls"] = made
+        message["content"] = text or None
+    if thought := _id(row.get("reasoning_content")) or _id(row.get("reasoning")):
+        message["reasoning"] = thought
+    return message
+
+
+def _text(content: Any) -> str:
+    """Return the text of a content; a picture is a label, since its bytes are not taken over."""
+    if isinstance(content, str) and content.startswith(JSON_CONTENT):
+        content = _json(content.removeprefix(JSON_CONTENT))
+    if isinstance(content, list):
+        parts = (_object(part).get("text", IMAGE) for part in content)
+        content = "\n".join(map(str, parts))
+    return "" if content is None else storable(str(content))
+
+
+def _call(call: Mapping[str, Any], otherwise: str) -> ToolCall:
+    function = _object(call.get("function"))
+    arguments = function.get("arguments") or "{}"
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {
+        "id": storable(str(call.get("id") or call.get("call_id") or otherwise)),
+        "type": "function",
+        "function": {
+            "name": storable(str(function.get("name") or "tool")),
+            "arguments": canonical_arguments(storable(written)),
+        },
+    }

@@ -17,11 +17,14 @@ from gateway.errors import GatewayError, StorageError
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.references import is_reference, references_in
 from gateway.settings.tree import Settings
-from gateway.setup.draft import CHOICES, OWN_SERVER, Answers, Target
 from gateway.setup.questions import (
+    CHOICES,
     MODEL,
     NAMELESS,
+    OWN_SERVER,
+    Answers,
     SetupQuestion,
+    Target,
     of_platform,
     of_provider,
     platforms_asked_about,

@@ -174,7 +174,7 @@ def test_a_gateway_for_one_question_is_alone(tmp_path: Path) -> None:
     )
     assert settings.alerts.enabled
     own = alone(settings)
-    assert not own.platforms.is_any_on
+    assert not own.platforms.on()
     assert not own.web.enabled
     assert own.backup.to is None
     assert not own.alerts.enabled

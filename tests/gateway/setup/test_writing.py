@@ -9,7 +9,7 @@ import yaml
 
 from gateway.errors import SettingsError
 from gateway.settings.references import references_in
-from gateway.setup.draft import Answers, Keeping, Target
+from gateway.setup.questions import Answers, Keeping, Target
 from gateway.setup.writing import refuse_unwritable, write
 
 VALUES = {

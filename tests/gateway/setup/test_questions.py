@@ -6,16 +6,18 @@ import pytest
 
 from adapters.registry import by_name
 from gateway.errors import SettingsError
-from gateway.setup.draft import (
+from gateway.setup.questions import (
     OWN_SERVER,
     Answers,
     Target,
     changed_keys,
     is_secret,
+    of_platform,
     read_answers,
     secrets_to_move,
+    take,
+    take_model,
 )
-from gateway.setup.questions import of_platform, take, take_model
 
 
 @pytest.fixture(autouse=True)
