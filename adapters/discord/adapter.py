@@ -19,10 +19,10 @@ from adapters.discord.platform import DiscordSettings
 from adapters.discord.preview import DiscordPreviews, Reactions
 from adapters.discord.receive import Receiver
 from adapters.discord.render import render
-from adapters.discord.send import Posts, Sender, find_unfinished
+from adapters.discord.send import Posts, Sender
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
-from adapters.messages import Address, Attachment, MessageRef
+from adapters.messages import Address, Attachment
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.wire import read_within
@@ -83,25 +83,18 @@ class DiscordAdapter:
         parts = AccountParts(self._api, intake, kinds, threads, buttons, commands)
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self.receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
-        self._previews = DiscordPreviews(self._api, posts, kinds)
-        sender = Sender(self._api, posts, kinds, buttons.pending, self._previews)
+        previews = DiscordPreviews(self._api, posts, kinds)
+        sender = Sender(self._api, posts, kinds, buttons.pending, previews)
         reactions = Reactions(self._api, threads, reactions=settings.reactions)
         self.render = render
         self.send = sender.send
-        self.preview = self._previews.show
+        self.preview = previews.show
         self.pool = self._api.outbound
         self.close = self._api.close
         self.withdraw = sender.withdraw
+        self.find_preview = sender.find_preview
         self.show_working = reactions.show_working
         self.acknowledge = reactions.acknowledge
-
-    async def find_preview(
-        self, question: MessageRef, nonce: str, others: frozenset[str]
-    ) -> str | None:
-        """Look a preview up in the channel's history; see `Adapter.find_preview`."""
-        if (ref := await self._previews.arrived(question)) is not None:
-            return ref
-        return await find_unfinished(self._api, question, nonce, others)
 
     async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file; an expired link is looked up again in its message.

@@ -177,6 +177,28 @@ class Sender:
         with await self._api.pacer.wait(channel_of(address), group=False):
             await self._posts.edit(address, withdrawal.message_ref, body)
 
+    async def find_preview(
+        self, question: MessageRef, nonce: str, others: frozenset[str]
+    ) -> str | None:
+        """Look a preview up in the channel's history; see `Adapter.find_preview`.
+
+        The history has no nonces, so it is the only unfinished message of the bot behind the
+        question that names no other question.
+        """
+        if (ref := await self._previews.arrived(question)) is not None:
+            return ref
+        after = _id_of(question.message_ref or question.address.thread)
+        if not after:
+            raise SendRejected("what was asked has no place in the history")
+        found, read = [], 0
+        async for shown in _since(self._api, channel_of(question.address), after):
+            read += 1
+            if shown["id"] not in others and _is_unfinished(shown, question, nonce, self._api.user):
+                found.append(str(shown["id"]))
+        if len(found) > 1 or (not found and read == _MOST_PAGES * PAGE):
+            raise SendRejected(f"{len(found)} of {read} messages may be the preview")
+        return found[0] if found else None
+
     async def _show(self, message: Outgoing) -> Receipt:
         if message.preview_ref is None:
             return await self._show_anew(message)
@@ -273,30 +295,6 @@ async def _find_sent(api: Api, message: Outgoing, others: frozenset[str]) -> str
             if shown["id"] not in others and _shows(shown, message, api.user):
                 return str(shown["id"])
     return None
-
-
-async def find_unfinished(
-    api: Api, question: MessageRef, nonce: str, others: frozenset[str]
-) -> str | None:
-    """Return the id of the preview that was begun for a question, or None if there is none.
-
-    The history has no nonces, so it is the only unfinished message of the bot behind the question
-    that names no other question. See `Adapter.find_preview`.
-
-    Raises:
-        SendRejected: The history cannot be read or is too long, or several messages may be the one.
-    """
-    after = _id_of(question.message_ref or question.address.thread)
-    if not after:
-        raise SendRejected("what was asked has no place in the history")
-    found, read = [], 0
-    async for shown in _since(api, channel_of(question.address), after):
-        read += 1
-        if shown["id"] not in others and _is_unfinished(shown, question, nonce, api.user):
-            found.append(str(shown["id"]))
-    if len(found) > 1 or (not found and read == _MOST_PAGES * PAGE):
-        raise SendRejected(f"{len(found)} of {read} messages may be the preview")
-    return found[0] if found else None
 
 
 def _is_unfinished(shown: Any, question: MessageRef, nonce: str, user: str) -> bool:

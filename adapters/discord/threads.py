@@ -160,7 +160,10 @@ class Threads:
         position = await self._intake.position(source_name(address.account, thread))
         if thread in self._seen or (position is not None and position > int(thread)):
             raise CodedRefusal("the thread was deleted", UNKNOWN_CHANNEL)
-        await self._open(address, title_of(await self._starter_text(address)))
+        with mapped_call():
+            starter = await self._api.message(address.chat, thread)
+            title = title_of(str(starter["content"]))
+        await self._open(address, title)
 
     async def _open(self, address: Address, title: str) -> None:
         """Open a thread, under a plain title if Discord refuses the message's words."""
@@ -183,11 +186,6 @@ class Threads:
             if exc.code != THREAD_EXISTS:
                 raise
         self.note(thread)
-
-    async def _starter_text(self, address: Address) -> str:
-        with mapped_call():
-            starter = await self._api.message(address.chat, address.thread or "")
-            return str(starter["content"])
 
 
 def channel_of(address: Address) -> str:

@@ -20,7 +20,7 @@ from adapters.slack.platform import SlackSettings
 from adapters.slack.preview import Reactions, SlackPreviews
 from adapters.slack.receive import Receiver, Webhook
 from adapters.slack.render import render
-from adapters.slack.send import Sender, find_unfinished
+from adapters.slack.send import Sender
 
 
 def renderer(_settings: SlackSettings) -> Renderer:
@@ -69,13 +69,14 @@ class SlackAdapter:
         # One process at a time has the socket; calls of the webhook go to any.
         self.is_exclusive = settings.mode == "socket"
         self._previews = SlackPreviews(self._client, self._ingest, clock=clock)
-        self._sender = Sender(self._client, self._previews)
+        self._sender = Sender(self._client, self._ingest, self._previews)
         self._reactions = Reactions(self._client, reactions=settings.reactions, clock=clock)
         self.render = render
         self.preview = self._previews.show
         self.pool = self._client.outbound
         self.close = self._client.close
         self.withdraw = self._sender.withdraw
+        self.find_preview = self._sender.find_preview
         self.acknowledge = self._reactions.acknowledge
 
     def routes(self) -> list[web.RouteDef]:
@@ -92,18 +93,6 @@ class SlackAdapter:
         receipt = await self._sender.send(message)
         await self._reactions.show_done(message.address, posted=message.preview_ref is None)
         return receipt
-
-    async def find_preview(
-        self, question: MessageRef, nonce: str, others: frozenset[str]
-    ) -> str | None:
-        """Look a preview up in its channel or thread; see `Adapter.find_preview`."""
-        if (ref := await self._previews.arrived(question)) is not None:
-            return ref
-        await self._ingest.know_bot(self._client)
-        identity = self._ingest.identity
-        if identity is None:
-            raise SendDelayed("Slack is not connected yet")
-        return await find_unfinished(self._client, question, nonce, identity.user, others)
 
     async def show_working(self, question: MessageRef) -> None:
         """Show a status line in a thread, unless the answer is shown there as it grows."""

@@ -270,12 +270,12 @@ def _text(message: _Message, reading: Reading) -> str:
     """Return the text behind its quotes; a command without them."""
     own = reading.identity
     rest = without_address(message.text, own.user).replace(f"<@{own.user}>", f"@{own.name}")
-    words = as_command(readable(rest, reading.name_of).strip(), reading.commands)
+    words = as_command(_readable(rest, reading.name_of).strip(), reading.commands)
     if words.startswith("/"):
         return words
     name_of = reading.name_of
     quotes = [
-        quote(readable(each.text or each.fallback, name_of), readable(each.author_name))
+        quote(_readable(each.text or each.fallback, name_of), _readable(each.author_name))
         for each in message.attachments
         if _is_quoted(each)
     ]
@@ -308,7 +308,7 @@ def _files(message: _Message) -> list[tuple[list[str | None], _SharedFile]]:
     return [*own, *shared]
 
 
-def readable(text: str, name_of: NameOf = lambda _: None) -> str:
+def _readable(text: str, name_of: NameOf = lambda _: None) -> str:
     """Return the text with the words that users see for mentions, channels, links, entities."""
     return unescaped(_MARKUP.sub(lambda match: _shown(match[1], name_of), text))
 

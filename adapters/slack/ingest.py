@@ -88,13 +88,14 @@ class Ingest:
         self._ours: Recent[Address, None] = Recent(_REMEMBERED)
         self._untitled: Recent[Address, None] = Recent(_REMEMBERED)
 
-    async def know_bot(self, client: Client) -> None:
-        """Ask for the identity if another process has the socket.
+    async def know_bot(self, client: Client) -> BotIdentity | None:
+        """Return the identity; ask for it if another process has the socket.
 
         In HTTP mode the receiver asks, after it has held the cursors.
         """
         if self._settings.mode == "socket" and self.identity is None:
             self.identity = await identified(client)
+        return self.identity
 
     async def store(self, updates: Sequence[IncomingPayload]) -> None:
         """Commit a batch of updates, its messages by their timestamps: a burst comes in any order.
@@ -295,10 +296,14 @@ class Backfill:
 
     async def hold(self) -> None:
         """Hold the cursors of all sources; must come before the first live update is stored."""
-        positions = await self._intake.positions(f"slack:{self._ingest.account}:")
-        gaps = [_gap(self._ingest.account, *item) for item in positions.items()]
+        prefix = f"slack:{self._ingest.account}:"
+        positions = await self._intake.positions(prefix)
+        gaps = []
+        for source, position in positions.items():
+            channel, _, thread = source.removeprefix(prefix).partition(":")
+            gaps.append(_Gap(source, channel, thread or None, position))
         unread = {each.source for each in self._gaps}
-        self._gaps = deque(_most_urgent([each for each in gaps if each is not None], unread))
+        self._gaps = deque(_most_urgent([each for each in gaps if each.channel], unread))
         self._ingest.held = {each.source for each in self._gaps}
 
     async def run(self, client: Client) -> None:
@@ -360,11 +365,6 @@ class Backfill:
                 wait_s = _LIMITED_S if exc.retry_after_s is None else exc.retry_after_s
                 await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
         return await read(cursor=cursor)
-
-
-def _gap(account: str, source: str, position: int) -> _Gap | None:
-    channel, _, thread = source.removeprefix(f"slack:{account}:").partition(":")
-    return _Gap(source, channel, thread or None, position) if channel else None
 
 
 def _most_urgent(gaps: Sequence[_Gap], unread: Collection[str]) -> list[_Gap]:

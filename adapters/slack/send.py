@@ -15,6 +15,7 @@ from adapters.messages import Address, MessageRef, Outgoing, OutgoingFile, Recei
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
 from adapters.slack.client import POST, UPDATE, Client, metadata_of, nonce_of
 from adapters.slack.errors import Coded, Limited, Refused, code_of, mapped, retry_after_s
+from adapters.slack.ingest import Ingest
 from adapters.slack.preview import STREAMED, PreviewGone, SlackPreviews, ts_of_preview
 
 log = structlog.get_logger()
@@ -35,8 +36,9 @@ _THREAD_GONE = frozenset({"thread_not_found", "message_not_found"})
 class Sender:
     """The outgoing half of one app."""
 
-    def __init__(self, client: Client, previews: SlackPreviews) -> None:
+    def __init__(self, client: Client, ingest: Ingest, previews: SlackPreviews) -> None:
         self._client = client
+        self._ingest = ingest
         self._previews = previews
 
     async def send(self, message: Outgoing) -> Receipt:
@@ -62,6 +64,39 @@ class Sender:
                 blocks=over_blocks(withdrawal.payload, withdrawal.note),
                 link_names=False,
             )
+
+    async def find_preview(
+        self, question: MessageRef, nonce: str, others: frozenset[str]
+    ) -> str | None:
+        """Look a preview up in its channel or thread; see `Adapter.find_preview`.
+
+        A posted one has its nonce. A stream has none before its end: it is the bot's only message
+        behind the question without a nonce and without files.
+        """
+        if (ref := await self._previews.arrived(question)) is not None:
+            return ref
+        if (bot := await self._ingest.know_bot(self._client)) is None:
+            raise SendDelayed("Slack is not connected yet")
+        asked = question.message_ref or question.address.thread or ""
+        if not _TIMESTAMP.fullmatch(asked):
+            raise SendRejected("what was asked has no place in the history")
+        try:
+            history = [shown async for shown in _since(self._client, question.address, asked)]
+        except HistoryUnreadable as exc:
+            raise SendRejected("the history cannot be read") from exc
+        own = [each for each in history if each.get("user") == bot.user]
+        for shown in own:
+            if nonce_of(shown) == nonce:
+                return str(shown["ts"])
+        # The metadata of a stream comes with its end.
+        texts = [shown for shown in own if nonce_of(shown) is None and not shown.get("files")]
+        unmarked = {str(shown["ts"]) for shown in texts} - others
+        streams = [ts for ts in unmarked if float(ts) > float(asked)]
+        if question.address.thread is None or not streams:
+            return None
+        if len(streams) > 1:
+            raise SendRejected(f"{len(streams)} messages may be the preview")
+        return STREAMED + streams[0]
 
     async def _show(self, message: Outgoing) -> Receipt:
         mark = ""
@@ -202,42 +237,6 @@ def _content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:
 
 class HistoryUnreadable(Exception):
     """The bot may not read the history, or it is too long."""
-
-
-async def find_unfinished(
-    client: Client, question: MessageRef, nonce: str, user: str, others: frozenset[str]
-) -> str | None:
-    """Return the ref of the preview that was begun for a question, or None if there is none.
-
-    A posted one has its nonce. A stream has none before its end: it is the bot's only message
-    behind the question without a nonce and without files. See `Adapter.find_preview`.
-
-    Args:
-        user: The bot's id.
-
-    Raises:
-        SendRejected: The history cannot be read, or several messages may be the one.
-    """
-    asked = question.message_ref or question.address.thread or ""
-    if not _TIMESTAMP.fullmatch(asked):
-        raise SendRejected("what was asked has no place in the history")
-    try:
-        history = [shown async for shown in _since(client, question.address, asked)]
-    except HistoryUnreadable as exc:
-        raise SendRejected("the history cannot be read") from exc
-    own = [each for each in history if each.get("user") == user]
-    for shown in own:
-        if nonce_of(shown) == nonce:
-            return str(shown["ts"])
-    # The metadata of a stream comes with its end.
-    texts = [shown for shown in own if nonce_of(shown) is None and not shown.get("files")]
-    unmarked = {str(shown["ts"]) for shown in texts} - others
-    streams = [ts for ts in unmarked if float(ts) > float(asked)]
-    if question.address.thread is None or not streams:
-        return None
-    if len(streams) > 1:
-        raise SendRejected(f"{len(streams)} messages may be the preview")
-    return STREAMED + streams[0]
 
 
 async def _since(

@@ -510,7 +510,10 @@ def _spoken(message: Message, bot: BotIdentity) -> str:
     if message.forward_origin is not None:
         lines = with_links(message.words, message.marks).splitlines()
         return quoted_lines([f"{message.forward_origin.name}:", *lines])
-    return _with_quote(_without_name(message, bot), message)
+    text, replied = _without_name(message, bot), message.reply_to_message
+    origin = replied.forward_origin if replied else None
+    said = _quoted(text, message)
+    return f"{quote(said, origin.name if origin else '')}\n\n{text}" if said else text
 
 
 def _command_target(message: Message) -> str | None:
@@ -549,12 +552,6 @@ def _without_name(message: Message, bot: BotIdentity) -> str:
             rest = with_links(text, message.marks, mark.offset + mark.length)
             return rest.lstrip(" \t\n,:") or text
     return with_links(text, message.marks)
-
-
-def _with_quote(text: str, message: Message) -> str:
-    said, replied = _quoted(text, message), message.reply_to_message
-    origin = replied.forward_origin if replied else None
-    return f"{quote(said, origin.name if origin else '')}\n\n{text}" if said else text
 
 
 def _quoted(text: str, message: Message) -> str:

@@ -14,7 +14,6 @@ import structlog
 from aiohttp import web
 from telegram import (
     BotCommand,
-    BotCommandScope,
     BotCommandScopeAllGroupChats,
     BotCommandScopeDefault,
 )
@@ -154,16 +153,13 @@ class Receiver:
         try:
             # A menu that cannot be set costs only the menu; commands work as text.
             for scope in _MENU_SCOPES:
-                await self._set_commands(client, scope)
+                # Only if it differs: clients fetch a changed menu again.
+                if list(await client.bot.get_my_commands(scope)) != self._commands:
+                    await client.bot.set_my_commands(self._commands, scope)
         except (TelegramError, *UNREADABLE) as exc:
             log.warning("telegram_commands_not_set", reason=redact(str(exc), client.token))
         account = self._settings.name
         log.info("telegram_connected", account=account, bot=me.username, mode=self._settings.mode)
-
-    async def _set_commands(self, client: Client, scope: BotCommandScope) -> None:
-        """Change the menu only if it differs: clients fetch it again each time."""
-        if list(await client.bot.get_my_commands(scope)) != self._commands:
-            await client.bot.set_my_commands(self._commands, scope)
 
     async def _poll(self, client: Client) -> NoReturn:
         with mapped_receiving(client.token):

@@ -36,7 +36,9 @@ _SHOWN = {"bold", "italic", "strikethrough", "code", "pre", "blockquote", "link"
 
 def render(markdown: str) -> list[str]:
     """Return the payloads of an answer, at least one; never raises."""
-    return split(styled(markdown, CONVENTIONS))
+    payloads = list(_EntitySplitter(styled(markdown, CONVENTIONS)).payloads())
+    # Telegram refuses an empty text.
+    return payloads or [_payload(NOTHING, [])]
 
 
 def preview_text(markdown: str) -> str | None:
@@ -46,12 +48,6 @@ def preview_text(markdown: str) -> str | None:
         return None
     text: str = orjson.loads(render(part)[0])["text"]
     return text + PREVIEW_END
-
-
-def split(styled: StyledText) -> list[str]:
-    """Return the payloads, at least one; a text with nothing visible becomes "…"."""
-    # Telegram refuses an empty text.
-    return list(_EntitySplitter(styled).payloads()) or [_payload(NOTHING, [])]
 
 
 def units(text: str) -> int:

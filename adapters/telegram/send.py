@@ -151,7 +151,7 @@ class _Content:
         return cls(content["text"], MessageEntity.de_list(content["entities"], None))
 
     def resent(self) -> "_Content":
-        """Add the mark in front; `split` has left room for it."""
+        """Add the mark in front; `render` has left room for it."""
         if not self.text:
             return _Content(RESENT_MARK.strip())
         moved = MessageEntity.shift_entities(units(RESENT_MARK), self.entities)

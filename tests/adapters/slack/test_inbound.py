@@ -24,11 +24,11 @@ from adapters.slack.buttons import (
 from adapters.slack.inbound import (
     BotIdentity,
     Reading,
+    _readable,
     escaped,
     mentioned,
     people_in,
     read_message,
-    readable,
     unescaped,
     without_address,
 )
@@ -525,7 +525,7 @@ def test_the_stop_button_is_a_command() -> None:
 )
 def test_markup_is_shown_as_people_see_it(markup: str, shown: str) -> None:
     """Slack's own signs, links and entities."""
-    assert readable(markup) == shown
+    assert _readable(markup) == shown
 
 
 @settings(max_examples=60)
@@ -533,7 +533,7 @@ def test_markup_is_shown_as_people_see_it(markup: str, shown: str) -> None:
 def test_escaping_is_undone(text: str) -> None:
     """And nothing of it is markup."""
     assert unescaped(escaped(text)) == text
-    assert readable(escaped(text)) == text
+    assert _readable(escaped(text)) == text
 
 
 def test_only_the_address_in_front_goes() -> None:
