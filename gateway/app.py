@@ -30,7 +30,7 @@ from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
-from gateway.agent_ports import embeddings, questions, search
+from gateway.agent_ports import questions, search
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries
@@ -341,7 +341,7 @@ def parts_of(gateway: Gateway) -> list[Part]:
         parts.append(Part("other replicas", platforms.others.run, to_the_end=True))
     if meanings is not None:
         work = partial(meanings.make_all_if_oldest, lambda: replica.id)
-        parts.append(Part("embeddings", work, embeddings.POLL_S, at_once=True))
+        parts.append(Part("embeddings", work, search.EMBED_EVERY_S, at_once=True))
     if reader is not None:
         parts.append(Part("memory", reader.run))
     if alerts is not None:

@@ -43,8 +43,8 @@ from agent.turn.state import Agent, CallRules
 from gateway.access.oidc import provider_of
 from gateway.access.policy import Access, Owners, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.embeddings import SPEAK_OPENAI, Embedder
 from gateway.agent_ports.files import with_pictures_of
+from gateway.agent_ports.search import SPEAK_OPENAI, Embedder
 from gateway.agent_ports.tools import Workspaces, with_walls
 from gateway.commands import registry
 from gateway.commands.registry import MoneyRules

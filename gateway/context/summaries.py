@@ -20,8 +20,7 @@ from agent.turn.state import Agent
 from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import KeptParts
-from gateway.context.views import open_view
-from gateway.context.window import ContextParts, meter_of
+from gateway.context.window import ContextParts, meter_of, open_view
 from gateway.errors import StorageError
 from gateway.storage.conversation import compactions, conversations, sessions, transcript
 from gateway.storage.conversation.sessions import Session

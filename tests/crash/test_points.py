@@ -63,7 +63,7 @@ NOT_A_STEP = {
     # Uploads that nobody goes on with.
     "abandon",
     # Vectors, and what is taken over of another agent; killed by tests of their own
-    # (tests/gateway/agent_ports/test_embeddings.py, tests/gateway/setup/test_hermes.py).
+    # (tests/gateway/agent_ports/test_search.py, tests/gateway/setup/test_hermes.py).
     "enter",
     "enter_vectors",
     "give_back",

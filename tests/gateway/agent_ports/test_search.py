@@ -1,11 +1,16 @@
 """A turn's search: what it may see, what it says about it, and what it never reaches.
 
-The feeder: goes on after trouble, builds anew what is of another version.
+The feeder: goes on after trouble, builds anew what is of another version. Vectors in the
+background: made behind the index, paid for, given up if the provider fails.
 """
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +20,33 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, text, update
 from structlog.testing import capture_logs
 
-from agent.errors import ToolError
+from agent.errors import CredentialsRefused, ModelUnreachable, RateLimited, ToolError
 from agent.messages import text_of
 from agent.models.base import ModelRequest
+from agent.models.openai.client import base_url_of
 from agent.ports import Findings, SearchQuery
 from agent.tools.builtin.history import SESSION_SEARCH
-from gateway.agent_ports.search import ConversationSearcher, Indexer
+from gateway.agent_ports import search as searching
+from gateway.agent_ports.search import (
+    TEXT_BYTES,
+    ConversationSearcher,
+    Embedder,
+    Indexer,
+    shortened,
+)
 from gateway.app import Part
-from gateway.errors import StorageUnavailable
+from gateway.errors import SettingsError, StorageUnavailable
+from gateway.settings.loading import load_settings
+from gateway.settings.tree import Settings
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
-from gateway.storage.database import Database
-from gateway.storage.schema import conversation, message
+from gateway.storage.database import Database, Location
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import leases
+from gateway.storage.schema import conversation, ledger, message, vector
 from gateway.storage.search import index, query
+from gateway.wiring import build_embedder, embedding_model
+from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
 from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.scripted_model import Step, tool_call
 from tests.support.searching import chat, found, said, talk, tell
@@ -331,3 +350,389 @@ async def test_what_another_feeder_fed_counts_once(store: Store, database: Datab
     await database.write(index.clear)
     feeders = [Indexer(database).catch_up([here]) for _ in range(2)]
     assert sum(await asyncio.gather(*feeders)) == 1
+
+
+SMALL = "text-embedding-3-small"
+NOISE = tuple(f"this is message {word}" for word in ["alpha", "beta", "gamma", "delta", "eta"])
+POISON = "unspeakable"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[EmbeddingsServer]:
+    """A provider for whom a hound is a dog."""
+    async with embeddings_server(alike={"hound": "labrador"}) as serving:
+        yield serving
+
+
+@pytest.fixture
+def embedder(
+    server: EmbeddingsServer, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> Embedder:
+    """Its model at work on the test's database, with more weight than usual."""
+    monkeypatch.setattr(query, "WEIGHT", 0.2)
+    return embedder_of(database, server)
+
+
+def embedder_of(database: Database, server: EmbeddingsServer, **chosen: Any) -> Embedder:
+    """Return who makes vectors by this server."""
+    known = {"base_url": server.url, "api_key": server.key, "model": SMALL}
+    auxiliary = {"embeddings": known | chosen}
+    token = {"token": "hunter2hunter2"}
+    told = {"home": Path("/nowhere"), "auxiliary": auxiliary, "web": token}
+    embedder = build_embedder(Settings.model_validate(told), database)
+    assert embedder is not None
+    return embedder
+
+
+async def near(database: Database, here: int, text: str, embedder: Embedder) -> list[int]:
+    """Return the seqs of what a search finds."""
+    searcher = ConversationSearcher(database, Indexer(database, embedder), here, END)
+    return [hit.seq for hit in (await searcher.search(SearchQuery(text))).hits]
+
+
+@pytest.mark.thorough
+async def test_what_means_the_same_is_found(
+    store: Store, database: Database, embedder: Embedder
+) -> None:
+    """Though it holds none of the words; where words are found they still count."""
+    here = talk(store, *NOISE, "labrador", *NOISE, "a quagga", *NOISE)
+    assert await near(database, here, "hound", embedder) == []
+    assert await embedder.make_all() == 17
+    assert (await near(database, here, "hound", embedder))[0] == 6
+    assert (await near(database, here, "quagga", embedder))[0] == 12
+    assert await embedder.make_all() == 0
+
+
+async def test_each_request_is_booked(
+    store: Store, database: Database, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """Those for messages, and those for questions, with their cost."""
+    here = talk(store, "a zebra")
+    await embedder.make_all()
+    await near(database, here, "which zebra", embedder)
+    rows = store.rows(ledger)
+    assert [(row.purpose, row.provider, row.input_tokens) for row in rows] == [
+        ("embedding", "embeddings", 2)
+    ] * 2
+    assert rows[0].usd == pytest.approx(2 * 0.02 / 1_000_000)
+    assert len(server.requests) == 2
+
+
+async def test_a_secret_does_not_leave(
+    store: Store, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """What is masked in logs is masked for the provider of vectors."""
+    talk(store, "it is hunter2hunter2")
+    await embedder.make_all()
+    assert "hunter2" not in str(server.requests)
+
+
+async def test_a_provider_that_fails_is_asked_again(
+    store: Store, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """Nothing is lost, nothing is made twice."""
+    talk(store, "a zebra")
+    server.refusals.append((429, {"retry-after": "5"}, {"message": "slow"}))
+    server.refusals.append((401, {}, {"message": "no"}))
+    with pytest.raises(RateLimited):
+        await embedder.make_all()
+    with pytest.raises(CredentialsRefused):
+        await embedder.make_all()
+    assert store.rows(vector) == []
+    assert await embedder.make_all() == 1
+    assert len(store.rows(vector)) == 1
+
+
+async def test_one_text_holds_up_no_other(
+    store: Store, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """What the model does not take has no vector; those beside it have."""
+    server.poison = POISON
+    talk(store, "a zebra", f"an {POISON} thing", "a horse")
+    with capture_logs() as logs:
+        assert await embedder.make_all() == 3
+    assert [row.seq for row in store.rows(vector) if row.body] == [1, 3]
+    assert await embedder.make_all() == 0
+    assert [each["event"] for each in logs] == ["text_not_embedded"]
+    assert POISON not in str(logs)
+
+
+async def test_without_a_vector_of_the_question_words_decide(
+    store: Store,
+    database: Database,
+    embedder: Embedder,
+    server: EmbeddingsServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A provider that refuses, or takes too long, ends no search."""
+    here = talk(store, "a zebra", *NOISE)
+    await embedder.make_all()
+    server.refusals.append((500, {}, {"message": "broken"}))
+    assert (await near(database, here, "zebra", embedder))[0] == 1
+    monkeypatch.setattr(searching, "QUESTION_S", 0.0)
+    assert (await near(database, here, "zebra", embedder))[0] == 1
+
+
+async def test_it_goes_on_with_what_is_indexed(
+    store: Store, embedder: Embedder, server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a failure, when it has rested."""
+    monkeypatch.setattr(searching, "EMBED_EVERY_S", 0.01)
+    server.refusals.append((500, {}, {"message": "broken"}))
+    talk(store, "a zebra")
+    with capture_logs() as logs:
+        replica = store.run(leases.register, "test")
+        task = asyncio.create_task(
+            Part(
+                "embeddings",
+                partial(embedder.make_all_if_oldest, lambda: replica),
+                searching.EMBED_EVERY_S,
+                at_once=True,
+            ).run()
+        )
+        async with asyncio.timeout(WAIT_S):
+            await server.asked.wait()
+        server.asked.clear()
+        talk(store, "a horse", user="8")
+        async with asyncio.timeout(WAIT_S):
+            await server.asked.wait()
+        task.cancel()
+        await asyncio.wait([task])
+    assert [each["input"] for each in server.requests] == [["a zebra"], ["a horse"]]
+    assert [each["event"] for each in logs] == ["embeddings_not_made"]
+
+
+async def test_the_agents_search_compares_meanings(
+    tmp_path: Path, server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a gateway that is told to."""
+    monkeypatch.setattr(query, "WEIGHT", 0.5)
+
+    def script(request: ModelRequest) -> Step:
+        newest = request.messages[-1]
+        if newest["role"] == "tool":
+            return text_of(newest)
+        if "which" not in text_of(newest):
+            return "noted"
+        return [tool_call("session_search", {"query": "hound"})]
+
+    agent = agent_of(RecordingModel(script), tools=[SESSION_SEARCH])
+    chosen = {"model": SMALL, "base_url": server.url, "api_key": server.key}
+    async with running(tmp_path, agent, auxiliary={"embeddings": chosen}) as chat:
+        for text in (*NOISE, "labrador", *NOISE):
+            await chat.ask(text)
+        indexer = chat.gateway.beside.indexer
+        await indexer.feed_all()
+        assert isinstance(indexer.meanings, Embedder)
+        assert await indexer.meanings.make_all() == 2 * (2 * len(NOISE) + 1)
+        said = await chat.ask("which one?")
+    assert "labrador" in said
+    assert "~ #" in said
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from agent.safety.redaction import Redactor
+from agent.settings import ModelSettings
+from gateway.agent_ports.search import Embedder
+from gateway.storage.migrations import open_database
+from gateway.storage.database import DatabaseServer
+from pydantic import SecretStr
+
+async def main(place, url, key):
+    location = Path(place) if place.startswith("/") else DatabaseServer(SecretStr(place))
+    async with open_database(location) as database:
+        model = ModelSettings(name="text-embedding-3-small", base_url=url, api_key=SecretStr(key))
+        await Embedder(database, model, Redactor()).make_all()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.thorough
+async def test_who_is_killed_is_followed_by_another(
+    store: Store, location: Location, server: EmbeddingsServer
+) -> None:
+    """What it had entered stays."""
+    talk(store, *[f"a zebra {n}" for n in range(200)])
+    told = str(location) if isinstance(location, Path) else location.url.get_secret_value()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, told, server.url, server.key
+    )
+    async with asyncio.timeout(WAIT_S):
+        await server.asked.wait()
+    os.kill(child.pid, signal.SIGKILL)
+    await child.wait()
+    before = len(store.rows(vector))
+    async with open_database(location) as database:
+        after = embedder_of(database, server)
+        await after.make_all()
+    assert before < 200
+    assert [row.seq for row in store.rows(vector)] == list(range(1, 201))
+
+
+# What goes to a provider, what comes back, and what is none
+
+
+async def test_each_text_has_its_own_vector(
+    store: Store, database: Database, server: EmbeddingsServer
+) -> None:
+    """By its number, in whichever order they come; a byte for each number, the largest 127."""
+    talk(store, "a zebra", "a horse", "a zebra")
+    embedder = embedder_of(database, server)
+    await embedder.make_all()
+    first, second, third = (row.body for row in store.rows(vector))
+    assert first == third != second
+    assert len(first) == 256
+    assert max(map(abs, memoryview(first).cast("b"))) == 127
+    assert server.requests[0]["dimensions"] == 256
+
+
+@pytest.mark.parametrize(("input_usd", "cost"), [(None, None), (1.0, 2e-6)])
+async def test_the_price_is_the_operators_or_unknown(
+    store: Store,
+    database: Database,
+    server: EmbeddingsServer,
+    input_usd: float | None,
+    cost: float | None,
+) -> None:
+    """What no table knows has none."""
+    talk(store, "a zebra")
+    embedder = embedder_of(database, server, model="other", facts={"input_usd": input_usd})
+    await embedder.make_all()
+    [booked] = store.rows(ledger)
+    assert booked.usd == (None if cost is None else pytest.approx(cost))
+
+
+def test_a_request_has_no_more_tokens_than_the_provider_takes() -> None:
+    """300,000 in all: a token has a byte at least."""
+    assert query.TEXTS * TEXT_BYTES <= 300_000
+
+
+def test_long_and_empty_texts_are_taken() -> None:
+    """A long one by its head, never beyond what a model reads; an empty one as a dot."""
+    assert len(shortened("ü" * 20_000).encode()) <= TEXT_BYTES
+    assert shortened(" ") == "."
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "raised"),
+    [
+        (401, {"message": "no", "code": "invalid_api_key"}, CredentialsRefused),
+        (429, {"message": "slow", "code": "rate_limit_exceeded"}, RateLimited),
+        (500, {"message": "broken"}, ModelUnreachable),
+    ],
+)
+async def test_a_refusal_is_a_model_error(
+    store: Store,
+    embedder: Embedder,
+    server: EmbeddingsServer,
+    status: int,
+    error: dict[str, Any],
+    raised: type[Exception],
+) -> None:
+    """As for answers."""
+    talk(store, "a zebra")
+    server.refusals.append((status, {}, error))
+    with pytest.raises(raised):
+        await embedder.make_all()
+
+
+@pytest.mark.parametrize("usage", [None, 7, {}, {"prompt_tokens": "many"}])
+async def test_an_unreadable_usage_is_unknown(
+    store: Store, embedder: Embedder, server: EmbeddingsServer, usage: object
+) -> None:
+    """The request is booked, its vector is kept: it was paid for."""
+    talk(store, "a zebra")
+    server.answer = {"data": [{"index": 0, "embedding": [0.5] * 256}], "usage": usage}
+    assert await embedder.make_all() == 1
+    [booked] = store.rows(ledger)
+    assert (booked.input_tokens, booked.usd) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"data": []},
+        {"data": "no"},
+        [1],
+        {"data": [{"index": 1, "embedding": [0.5] * 256}]},
+        {"data": [{"index": 0, "embedding": []}]},
+        {"data": [{"index": 0, "embedding": [0.0] * 256}]},
+        {"data": [{"index": 0, "embedding": ["x"] * 256}]},
+        {"data": [{"index": 0, "embedding": [0.5, float("nan")] * 128}]},
+        {"data": [{"index": 0, "embedding": [0.5, 10**400] * 128}]},
+        {"data": [{"index": 0, "embedding": [0.5] * 255}]},
+        {"data": [{"index": 0, "embedding": "AAAA"}]},
+    ],
+)
+async def test_what_is_no_vector_is_refused(
+    store: Store, embedder: Embedder, server: EmbeddingsServer, answer: object
+) -> None:
+    """An answer that does not fit the request is none."""
+    talk(store, "a zebra")
+    server.answer = answer
+    with pytest.raises(ModelUnreachable):
+        await embedder.make_all()
+    assert store.rows(vector) == []
+    assert [row.purpose for row in store.rows(ledger)] == ["embedding"]
+
+
+async def test_a_server_that_is_gone(
+    store: Store, database: Database, server: EmbeddingsServer
+) -> None:
+    """Its key stands in no error."""
+    talk(store, "a zebra")
+    gone = embedder_of(database, server, base_url="http://127.0.0.1:1/v1", api_key="sk-secret")
+    with pytest.raises(ModelUnreachable) as caught:
+        await gone.make_all()
+    assert "sk-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ("model: {provider: offline}\nauxiliary: {embeddings: {model: m}}", "embeddings.base_url"),
+        (
+            'auxiliary: {embeddings: {model: m, base_url: "http://a/v1", api_key: "key\\nkey"}}',
+            "auxiliary.embeddings.api_key",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_told(tmp_path: Path, sections: str, told: str) -> None:
+    """Before anything is asked."""
+    (tmp_path / "parley.yaml").write_text(sections)
+    settings = load_settings(environ={"PARLEY_HOME": str(tmp_path)}).settings
+    with pytest.raises(SettingsError, match=told):
+        embedding_model(settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "block", "server"),
+    [
+        ({"api_key": "sk-main"}, {}, ("https://api.openai.com/v1", "sk-main")),
+        (
+            {"provider": "openrouter", "api_key": "sk-main"},
+            {},
+            ("https://openrouter.ai/api/v1", "sk-main"),
+        ),
+        ({"base_url": "http://main/v1", "api_key": "sk-main"}, {}, ("http://main/v1", "sk-main")),
+        (
+            {"base_url": "http://main/v1", "api_key": "sk-main"},
+            {"api_key": "sk-search"},
+            ("http://main/v1", "sk-search"),
+        ),
+        ({"api_key": "sk-main"}, {"base_url": "http://a/v1"}, ("http://a/v1", "")),
+    ],
+)
+def test_a_key_goes_to_its_own_server_only(
+    model: dict[str, str], block: dict[str, str], server: tuple[str, str]
+) -> None:
+    """The main model's key never goes to the address that `base_url` of the block names."""
+    told = {"model": model, "auxiliary": {"embeddings": {"model": "m"} | block}}
+    found = embedding_model(Settings.model_validate({"home": Path("/nowhere"), **told}))
+    assert found is not None
+    key = found.api_key.get_secret_value() if found.api_key else ""
+    assert (base_url_of(found), key) == server

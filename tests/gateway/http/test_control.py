@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from adapters.errors import SendRejected
 from gateway.access.pairing import APPROVED
-from gateway.context.views import KeptViews
+from gateway.context.window import KeptViews
 from gateway.errors import DatabaseLocked, NotFound, StorageUnavailable
 from gateway.http import control
 from gateway.reload.operator import Operator, routes
