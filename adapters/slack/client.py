@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from adapters.base import Clock, Share
 from adapters.outbound import Outbound, Shut, verdict_of_aiohttp
-from adapters.pacing import PaceLimits, Pacer, Slot
+from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import AccountReport, credential
 from adapters.slack.errors import Limited, mapped, mapped_receiving
 from adapters.slack.platform import SlackSettings
@@ -325,8 +325,7 @@ def _tier(per_min: int, share: Share) -> PaceLimits:
         chat_burst=per_min,
         group_per_min=per_min,
         # What is best effort (`chance`) leaves a quarter to calls that must come (`turn`).
-        group_preview_interval_s=0.0,
-        group_preview_reserve=per_min // 4,
+        group_previews=GroupPreviews(0.0, per_min // 4),
         share=share,
     )
 
