@@ -76,7 +76,7 @@ from gateway.supervision import home, silence, start_checks
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
 from gateway.supervision.crash_journal import CrashJournal
 from gateway.supervision.rotation import Rotation
-from gateway.supervision.service_manager import Pulse, ServiceManager, service_manager
+from gateway.supervision.service_manager import Pulse, service_manager
 from gateway.supervision.silence import Traffic, Watch
 from gateway.supervision.start_checks import Checked
 from gateway.supervision.vitals import Vitals
@@ -359,7 +359,7 @@ def of_process(gateway: Gateway, journal: CrashJournal) -> list[Part]:
     ]
     if (manager := service_manager()) is not None:
         still_s = gateway.worker.still_s
-        pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
+        pulse = Pulse(manager, gateway.database, gateway.replica, still_s)
         parts.append(Part("service manager", pulse.run, to_the_end=True))
     return parts
 
@@ -531,7 +531,6 @@ def _listen(
     reactions: ReactionQueue,
     context: ContextParts,
 ) -> None:
-    """Say who hears which hint."""
     wakeups = shared.wakeups
     wakeups.work.listen(worker.notify)
     wakeups.ready.listen(worker.wake)

@@ -236,18 +236,15 @@ def build_agent(
 def _offered(settings: Settings) -> ToolSettings:
     """Return the settings of the tools without `skill_view` where there is no skill to view."""
     enabled = settings.tools.enabled
-    if "skill_manage" in enabled or _has_any(SkillShelf(settings.home / SKILLS)):
+    try:
+        has_skills = bool(SkillShelf(settings.home / SKILLS).names())
+    except OSError:
+        # What cannot be read counts as not there; `OperatorFiles` tells of it.
+        has_skills = False
+    if "skill_manage" in enabled or has_skills:
         return settings.tools
     kept = tuple(name for name in enabled if name != "skill_view")
     return settings.tools.model_copy(update={"enabled": kept})
-
-
-def _has_any(shelf: SkillShelf) -> bool:
-    try:
-        return bool(shelf.names())
-    except OSError:
-        # What cannot be read counts as not there; `OperatorFiles` tells of it.
-        return False
 
 
 def build_context(

@@ -177,18 +177,14 @@ def read(path: Path) -> Backup | None:
         told = orjson.loads(file.read_bytes())
         size = sum(each.get("bytes", 0) for each in told["files"].values())
         began = _begun(path) or datetime.strptime(told["at"], _TIME).replace(tzinfo=UTC)
-        is_list = _says_what_it_must(told)
+        # Its author may be a stranger.
+        texts = (told["version"], told["database"], told["revision"] or "")
+        sums = (each.get("sha256", each.get("link")) for each in told["files"].values())
+        reasons = told.get("left_out", {}).values()
+        is_list = all(isinstance(each, str) for each in (*texts, *sums, *reasons))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return Backup(path, began, size, told) if is_list else None
-
-
-def _says_what_it_must(told: Mapping[str, Any]) -> bool:
-    """Whether the values of a list have the right types: its author may be a stranger."""
-    texts = (told["version"], told["database"], told["revision"] or "")
-    sums = (each.get("sha256", each.get("link")) for each in told["files"].values())
-    reasons = told.get("left_out", {}).values()
-    return all(isinstance(each, str) for each in (*texts, *sums, *reasons))
 
 
 def is_plain(path: Path) -> bool:
@@ -219,7 +215,10 @@ def make(
     try:
         to.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(to / LOCK, timeout=0):
-            _clear(to)
+            # What a process that was killed has left.
+            left = (_UNFINISHED, _REMOVED)
+            for each in [each for each in to.iterdir() if each.name.startswith(left)]:
+                shutil.rmtree(each)
             try:
                 _write(settings, to, unfinished, stopped)
                 # A folder is renamed over an empty one only: a backup is never replaced.
@@ -249,13 +248,6 @@ def require(path: Path) -> Backup:
             f"{path} is no backup: its {MANIFEST} is not there or not readable"
         )
     return found
-
-
-def _clear(to: Path) -> None:
-    """Remove what a process that was killed has left."""
-    for each in to.iterdir():
-        if each.name.startswith((_UNFINISHED, _REMOVED)):
-            shutil.rmtree(each)
 
 
 def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None:
@@ -305,7 +297,6 @@ def _require_room(to: Path, location: Location, others: int) -> None:
 
 
 def _copy_database(location: Location, folder: Path, guard: Guard) -> Path:
-    """Copy the database into a folder; return its copy."""
     try:
         if isinstance(location, Path):
             copy = folder / DATABASE

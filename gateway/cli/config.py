@@ -21,7 +21,7 @@ from agent.plugins.registry import DEFAULT
 from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor, printable
 from agent.settings import ReferencedSecret
-from gateway.backup.inventory import of_settings
+from gateway.backup.restoring import of_settings
 from gateway.cli.common import AsJson, out, say, settings_of, show_json, table, warn
 from gateway.cli.common import loaded as read
 from gateway.errors import GatewayNotRunning, NotFound, SettingsError

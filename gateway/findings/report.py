@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection
-
 from agent.network import in_words
 from gateway.findings import database, machine, models, people, settings
 from gateway.findings.finding import Configured, Evidence, Finding, Fix, Sight
@@ -183,8 +181,6 @@ class Examination:
         """
         facts = facts or await self.facts()
         named = [each for each in FINDINGS.values() if wanted(each)]
-        return await self.vitals.database.search(_in_database, named, facts)
-
-
-def _in_database(conn: Connection, wanted: Sequence[Finding], facts: Evidence) -> list[Row]:
-    return report(wanted, replace(facts, opened=conn), alerts.found(conn))
+        return await self.vitals.database.search(
+            lambda conn: report(named, replace(facts, opened=conn), alerts.found(conn))
+        )

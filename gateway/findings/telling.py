@@ -203,7 +203,6 @@ class Telling:
         return True
 
     def _tell_end(self, conn: Connection, how: Told, alert: Alert, told: AlertsTold) -> None:
-        """Tell of an end, now or at a later look."""
         # Who was not told of its begin wonders about its end.
         if how.over and alert.told_at is not None and self._may_tell(conn, told):
             text = end_text(how.over, alert, alert.over_at or now(conn), self.zone)

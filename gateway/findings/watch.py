@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import structlog
-from sqlalchemy import Connection
 
 from gateway.findings.finding import Evidence, Finding, Sight, Unsure
 from gateway.findings.machine import OF_DISKS
@@ -26,7 +25,6 @@ from gateway.findings.telling import (
 from gateway.findings.webhook import AlertWebhook
 from gateway.signals import Wakeups
 from gateway.storage.queue import alerts
-from gateway.storage.queue.alerts import Alert
 from gateway.supervision.vitals import DATABASE
 
 log = structlog.get_logger()
@@ -76,7 +74,12 @@ class AlertWatch:
             if self.webhook is not None:
                 await self.webhook.tell_unstored(new)
             return AlertsTold()
-        in_database, found = await self.examination.vitals.database.read(_read, facts, rest)
+        in_database, found = await self.examination.vitals.database.read(
+            lambda conn: (
+                judged(replace(facts, opened=conn), rest),
+                alerts.to_tell(conn, with_an_end()),
+            )
+        )
         judgement |= in_database
         self.open = frozenset((each.kind, each.subject) for each in found if each.over_at is None)
         told = await self._tell(judgement) if judgement.seen or found else AlertsTold()
@@ -118,13 +121,6 @@ class AlertWatch:
         for conversation_id in chats:
             self.wakeups.outbox(conversation_id)
         return len(chats), None if self.webhook is None else await self.webhook.test()
-
-
-def _read(
-    conn: Connection, facts: Evidence, kinds: Iterable[Finding]
-) -> tuple[Judgement, list[Alert]]:
-    """Return what is found with the database, and what may be told of alerts."""
-    return judged(replace(facts, opened=conn), kinds), alerts.to_tell(conn, with_an_end())
 
 
 def judged(facts: Evidence, kinds: Iterable[Finding]) -> Judgement:

@@ -102,7 +102,6 @@ class AlertWebhook:
         ]
 
     async def _post(self, event: Event, id_: str, alert: Alert) -> bool:
-        """Post one request; whether it was taken."""
         body = orjson.dumps(_told(event, id_, alert))
         url = self.telling().settings.webhook or SecretStr("")
         trying = tenacity.AsyncRetrying(

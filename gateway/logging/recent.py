@@ -10,7 +10,7 @@ file is written (`logging.file: false`); older ones are looked for in the log fi
 
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -270,14 +270,7 @@ def newest(
 
 def _taken(lines: Iterable[bytes], wanted: LineFilter, limit: int) -> list[dict[str, Any]]:
     """Return the first lines that are wanted, in the order in which they come."""
-    return list(islice(_wanted(lines, wanted), limit))
-
-
-def _wanted(lines: Iterable[bytes], wanted: LineFilter) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        record = wanted.admits(line)
-        if record is not None:
-            yield record
+    return list(islice(filter(None, map(wanted.admits, lines)), limit))
 
 
 def _before(text: bytes, line: bytes) -> bytes:

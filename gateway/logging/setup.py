@@ -342,7 +342,6 @@ def _wrapper(level: int) -> Any:
 
 
 def _ordered(_: Any, __: str, event: EventDict) -> tuple[tuple[EventDict], dict[str, Any]]:
-    """Put time, level and name first."""
     return ({**{name: event.pop(name) for name in _LEADING}, **event},), {}
 
 

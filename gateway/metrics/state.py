@@ -107,7 +107,7 @@ class State:
         began = time.perf_counter()
         try:
             async with asyncio.timeout(LOOKS_FOR_S):
-                standing = await database.read(_standing, settings, since)
+                standing = await database.read(lambda conn: [*_samples(conn, settings, since)])
         except (StorageError, TimeoutError):
             return [Sample(series.DATABASE_UP, 0)]
         return [
@@ -177,12 +177,8 @@ def _size(path: Path) -> int:
     return size
 
 
-def _standing(conn: Connection, settings: Settings, since: float) -> list[Sample]:
-    """Return the samples of the database; `since`: from when on money counts."""
-    return list(_samples(conn, settings, since))
-
-
 def _samples(conn: Connection, settings: Settings, since: float) -> Iterator[Sample]:
+    """Yield the samples of the database; `since`: from when on money counts."""
     waits = {what: health.waiting(conn, what) for what in health.WAITS}
     counts = health.counts(conn)
     yield from _waiting(series.INBOX_DEPTH, series.INBOX_AGE, waits["unanswered"])

@@ -109,7 +109,6 @@ def _name(span: Span) -> str:
 
 
 def _around(span: Span) -> Context:
-    """Return the context of the span's parent."""
     if span.parent is None:
         return Context()
     sampled = TraceFlags(TraceFlags.SAMPLED)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 
@@ -243,19 +243,9 @@ class Reloading:
         (at, before), self._untold = self._untold, (0.0, SettingsReloaded())
         if done.problems or time.monotonic() - at > TOLD_WITHIN_S:
             return done
-        return replace(
-            done,
-            live=_both(before.live, done.live),
-            next_turn=_both(before.next_turn, done.next_turn),
-            adapters=_both(before.adapters, done.adapters),
-            warnings=_both(before.warnings, done.warnings),
-            secrets=replace(
-                done.secrets,
-                renewed=_both(before.secrets.renewed, done.secrets.renewed),
-                restart=_both(before.secrets.restart, done.secrets.restart),
-                refused=_both(before.secrets.refused, done.secrets.refused),
-            ),
-        )
+        secrets = _joined(before.secrets, done.secrets, "renewed", "restart", "refused")
+        rest = _joined(before, done, "live", "next_turn", "adapters", "warnings")
+        return replace(done, secrets=replace(done.secrets, **secrets), **rest)
 
     async def _reload_now(self) -> SettingsReloaded:
         async with self._one:
@@ -278,7 +268,6 @@ class Reloading:
         return done
 
     async def _refused(self, exc: SettingsError) -> SettingsReloaded:
-        """Tell what is wrong in the settings."""
         source = self._origin.source
         file = source.file if source else self.settings.home
         problems = tuple(await asyncio.to_thread(located, exc, file))
@@ -399,7 +388,6 @@ class Reloading:
         self.settings, self.mind = new, mind
 
     def _take(self, new: Settings, mind: Mind, kit: TurnKit) -> None:
-        """Have each part go by its settings."""
         parts, shared = self.parts, self.parts.shared
         change_logging(new)
         shared.access.settings = new.access
@@ -437,8 +425,8 @@ class Reloading:
     async def _renew_secrets(self) -> tuple[Reloaded, list[Checked]]:
         """Return what became of the secrets, and how the accounts stand that have other tokens."""
         done, found = await self.parts.rotation.reload(), list[Checked]()
-        of_accounts = [name for name in done.renewed if name.startswith("platforms.")]
-        for platform, number in dict.fromkeys(map(_block_of, of_accounts)):
+        of_accounts = [name.split(".") for name in done.renewed if name.startswith("platforms.")]
+        for platform, number in dict.fromkeys((each[1], int(each[2])) for each in of_accounts):
             found += await self._restart(
                 platform, self.settings.platforms.accounts(platform)[number]
             )
@@ -553,15 +541,11 @@ def _names(tools: Sequence[Tool]) -> list[str]:
     return [each.name for each in tools]
 
 
-def _both(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*before, *now)))
+def _joined(before: object, now: object, *names: str) -> dict[str, Any]:
+    """Return what either of two results has in fields of these names."""
+    both = {each: (*getattr(before, each), *getattr(now, each)) for each in names}
+    return {name: tuple(dict.fromkeys(found)) for name, found in both.items()}
 
 
 def _keys(different: Sequence[SettingChange], mark: str) -> tuple[str, ...]:
     return tuple(each.key for each in different if each.mark == mark)
-
-
-def _block_of(name: str) -> tuple[str, int]:
-    """Return platform and position of the block that a secret stands in."""
-    _, platform, number, *_ = name.split(".")
-    return platform, int(number)

@@ -203,7 +203,6 @@ class OtherReplicas:
             await asyncio.sleep(POLL_S if is_busy else IDLE_POLL_S)
 
     async def _note_watch(self) -> None:
-        """Have the others know which chats are looked at here."""
         me, watched = self._replica.id, self._chats.watched
         if gone := [key for key in self._noted if key not in watched]:
             await self._database.write(replicas.unwatch, me, gone)
@@ -225,7 +224,6 @@ class OtherReplicas:
             self._chats.stored(growing, stored)
 
     async def _look(self) -> None:
-        """Look at the rows of all that matters here."""
         keys = self._chats.watched
         look, me = replicas.look, self._replica.id
         found = await self._database.read(look, keys, set(self._stops.running()), me)

@@ -139,7 +139,8 @@ class AccountLeases:
 
     def to_take(self, living: int) -> list[Receiving]:
         """Return the free leases that are to be taken now, of so many replicas."""
-        room, now = self._part(living) - self._count(), self._clock()
+        held = sum(each.epoch is not None for each in self._leases.values())
+        room, now = self._part(living) - held, self._clock()
         chosen: list[Receiving] = []
         for of, since in self._free_since.items():
             if len(chosen) < room or now - since >= PATIENCE_S:
@@ -168,9 +169,6 @@ class AccountLeases:
                 lease.lose()
         self._free_since.clear()
         self._changed_at = self._clock()
-
-    def _count(self) -> int:
-        return sum(each.epoch is not None for each in self._leases.values())
 
     def _part(self, living: int) -> int:
         return math.ceil(len(self._leases) / max(living, 1))

@@ -103,7 +103,6 @@ class SharedReplica(Replica):
         return joined
 
     def _become(self, presence: Presence) -> None:
-        """Go on as the replica that was entered."""
         presence.on_lost = self._wake.set
         self._presence = presence
         self._renewed_at = time.monotonic()
@@ -172,7 +171,6 @@ class SharedReplica(Replica):
         await self._receive(found)
 
     def _is_due(self) -> bool:
-        """Whether the lease is to be renewed now."""
         return time.monotonic() - self._renewed_at >= leases.LEASE_S / BEATS
 
     def _divide(self, living: int) -> None:

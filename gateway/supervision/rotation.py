@@ -92,7 +92,7 @@ def reload_lines(done: Mapping[str, Any]) -> list[str]:
 
 @dataclass(slots=True)
 class Rotation:
-    """Reads the secrets of a running gateway again.
+    """Reads the secrets of a running gateway again; `Reloading` sees to it that one does at a time.
 
     Attributes:
         models: That may take other keys.
@@ -105,7 +105,6 @@ class Rotation:
     models: Sequence[ChatModel]
     rests: Rests
     restarts_accounts: bool = False
-    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, settings: Settings, models: Sequence[ChatModel]) -> None:
         """Go on with the secrets of other settings, and with the models that were made of them."""
@@ -113,9 +112,7 @@ class Rotation:
 
     async def reload(self) -> Reloaded:
         """Read every secret that is referred to; has models use what is new, and asks about it."""
-        async with self._one:
-            done = await asyncio.to_thread(self._read)
-            done = await self._told_apart(done)
+        done = await self._told_apart(await asyncio.to_thread(self._read))
         trouble = done.restart or done.refused or done.unreadable
         log.log(
             logging.WARNING if trouble else logging.INFO,

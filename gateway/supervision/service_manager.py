@@ -7,6 +7,7 @@ hangs is none. Without NOTIFY_SOCKET nothing of this runs. Source: sd_notify(3).
 
 import asyncio
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping, MutableMapping
@@ -38,21 +39,8 @@ _TOLD = {
 """What an event of the log means to systemd."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manager:
-    """The program that runs Parley as a service, where it wants to be told how that goes.
-
-    Attributes:
-        socket: Where it listens; "@" begins a name that is in no folder.
-        watchdog_s: After so many seconds without a word it starts Parley again; None: never.
-    """
-
-    socket: str
-    watchdog_s: float | None = None
-
-
-def service_manager(environ: MutableMapping[str, str] | None = None) -> Manager | None:
-    """Return whom systemd has named, once: programs that Parley starts are not told.
+def service_manager(environ: MutableMapping[str, str] | None = None) -> "ServiceManager | None":
+    """Return the manager that systemd has named, once: programs that Parley starts are not told.
 
     Args:
         environ: Instead of the environment. Its variables: sd_notify(3), sd_watchdog_enabled(3).
@@ -64,18 +52,20 @@ def service_manager(environ: MutableMapping[str, str] | None = None) -> Manager 
         return None
     is_ours = process in {"", str(os.getpid())}
     watched = is_ours and every.isascii() and every.isdigit() and int(every) > 0
-    return Manager(address, int(every) / 1e6 if watched else None)
+    return ServiceManager(address, int(every) / 1e6 if watched else None)
 
 
+@dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """The other end of NOTIFY_SOCKET."""
+    """The program that runs Parley as a service and is told how that goes.
 
-    def __init__(self, manager: Manager) -> None:
-        """Say nothing yet."""
-        self.watchdog_s = manager.watchdog_s
-        # "@" stands for the first byte of a name that is in no folder.
-        address = manager.socket
-        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+    Attributes:
+        socket: NOTIFY_SOCKET; "@" begins a name that is in no folder.
+        watchdog_s: After so many seconds without a word it starts Parley again; None: never.
+    """
+
+    socket: str
+    watchdog_s: float | None = None
 
     def tell(self, text: str) -> None:
         """Send a message; nobody waits for it, and one that cannot be sent is left out."""
@@ -83,7 +73,8 @@ class ServiceManager:
         # Where no descriptor is left, too: whom it concerns notices that the watchdog runs out.
         with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
             sender.settimeout(0.0)
-            sender.sendto(text.encode(), self._address)
+            # "@" stands for the first byte of a name that is in no folder.
+            sender.sendto(text.encode(), re.sub("^@", "\0", self.socket))
 
     def hear(self, event: Mapping[str, Any]) -> None:
         """Pass on what an event of the log means."""

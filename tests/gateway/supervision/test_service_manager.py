@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gateway.logging.recent import TAPS
-from gateway.supervision.service_manager import Manager, Pulse, ServiceManager, service_manager
+from gateway.supervision.service_manager import Pulse, ServiceManager, service_manager
 from tests.support.gateway import running
 from tests.support.thorough import WAIT_S
 
@@ -71,18 +71,18 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
 
 def test_a_message_arrives(listener: Listener) -> None:
     """Also by a name that is in no folder; where nobody listens nothing happens."""
-    ServiceManager(Manager(str(listener.path))).tell("READY=1")
+    ServiceManager(str(listener.path)).tell("READY=1")
     assert listener.next() == "READY=1"
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as hidden:
         hidden.bind(f"\0parley-test-{os.getpid()}")
-        ServiceManager(Manager(f"@parley-test-{os.getpid()}")).tell("WATCHDOG=1")
+        ServiceManager(f"@parley-test-{os.getpid()}").tell("WATCHDOG=1")
         assert hidden.recv(100) == b"WATCHDOG=1"
-    ServiceManager(Manager("/nowhere/at/all")).tell("READY=1")
+    ServiceManager("/nowhere/at/all").tell("READY=1")
 
 
 def test_a_reload_has_a_beginning_and_an_end(listener: Listener) -> None:
     """With the clock that systemd asks for."""
-    manager = ServiceManager(Manager(str(listener.path)))
+    manager = ServiceManager(str(listener.path))
     manager.hear({"event": "reload_begun"})
     began, clock = listener.next().split("\n")
     assert began == "RELOADING=1"
@@ -97,13 +97,13 @@ def test_a_reload_has_a_beginning_and_an_end(listener: Listener) -> None:
     [
         ({}, None),
         ({"NOTIFY_SOCKET": "vsock:2:1"}, None),
-        ({"NOTIFY_SOCKET": "/run/n"}, Manager("/run/n")),
-        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "60000000"}, Manager("@n", 60.0)),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}, Manager("/n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "no"}, Manager("/n")),
+        ({"NOTIFY_SOCKET": "/run/n"}, ServiceManager("/run/n")),
+        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "60000000"}, ServiceManager("@n", 60.0)),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}, ServiceManager("/n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "no"}, ServiceManager("/n")),
     ],
 )
-def test_whom_systemd_names(environ: dict[str, str], expected: Manager | None) -> None:
+def test_whom_systemd_names(environ: dict[str, str], expected: ServiceManager | None) -> None:
     """Its variables are read once: programs that Parley starts do not have them."""
     assert service_manager(environ) == expected
     assert environ == {}
@@ -113,7 +113,7 @@ async def test_progress_feeds_the_watchdog(tmp_path: Path, listener: Listener) -
     """The loop turns, the database answers, the worker passes."""
     async with running(tmp_path) as chat:
         gateway = chat.gateway
-        manager = ServiceManager(Manager(str(listener.path), 600.0))
+        manager = ServiceManager(str(listener.path), 600.0)
         pulse = Pulse(manager, gateway.database, gateway.replica, gateway.worker.still_s)
         feeding = asyncio.ensure_future(pulse.run())
         assert await asyncio.to_thread(listener.until, "WATCHDOG=1") == ["WATCHDOG=1"]
@@ -128,7 +128,7 @@ async def test_a_database_that_hangs_feeds_nothing(tmp_path: Path, listener: Lis
     """Somebody holds it; the log and the status say what it is, and that it is over."""
     async with running(tmp_path) as chat:
         gateway = chat.gateway
-        manager = ServiceManager(Manager(str(listener.path), 4.0))
+        manager = ServiceManager(str(listener.path), 4.0)
         pulse = Pulse(manager, gateway.database, gateway.replica, gateway.worker.still_s)
         with closing(sqlite3.connect(tmp_path / "parley.db", isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
@@ -146,7 +146,7 @@ async def test_a_worker_that_stands_still_feeds_nothing(tmp_path: Path, listener
     """Though the database answers."""
     async with running(tmp_path) as chat:
         gateway = chat.gateway
-        manager = ServiceManager(Manager(str(listener.path), 60.0))
+        manager = ServiceManager(str(listener.path), 60.0)
         pulse = Pulse(manager, gateway.database, gateway.replica, lambda: 31.0)
         assert await pulse.look(15.0) == "the worker stands still"
         pulse._note("the worker stands still")
@@ -158,7 +158,7 @@ async def test_an_error_is_an_answer(tmp_path: Path, listener: Listener) -> None
     async with running(tmp_path) as chat:
         gateway = chat.gateway
         await gateway.database.close()
-        manager = ServiceManager(Manager(str(listener.path), 60.0))
+        manager = ServiceManager(str(listener.path), 60.0)
         pulse = Pulse(manager, gateway.database, gateway.replica, lambda: 0.0)
         assert await pulse.look(15.0) == ""
 
@@ -171,7 +171,7 @@ async def test_what_a_look_meets_ends_no_gateway(tmp_path: Path, listener: Liste
             raise RuntimeError("of a driver")
 
     async with running(tmp_path) as chat:
-        manager = ServiceManager(Manager(str(listener.path), 0.04))
+        manager = ServiceManager(str(listener.path), 0.04)
         broken, replica = Broken(), chat.gateway.replica
         pulse = Pulse(manager, broken, replica, lambda: 0.0)  # type: ignore[arg-type]
         feeding = asyncio.ensure_future(pulse.run())
@@ -190,7 +190,7 @@ def test_a_message_without_a_descriptor_is_left_out(
     def none_left(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    manager = ServiceManager(Manager(str(listener.path), 60.0))
+    manager = ServiceManager(str(listener.path), 60.0)
     with monkeypatch.context() as patch:
         patch.setattr("gateway.supervision.service_manager.socket.socket", none_left)
         manager.tell("WATCHDOG=1")
