@@ -27,7 +27,7 @@ from agent.context.phases.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.errors import SummaryFailed
 from agent.tokens import estimate_tokens
-from agent.view.view import Entry, Summary, ViewPlan
+from agent.view.view import Entry, Summary
 
 MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
@@ -168,8 +168,16 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Com
         draft = by_model(request, cut, budget)
     except SummaryFailed as exc:
         return replace(by_extractor(request, cut, sizes), failure=str(exc))
-    share = share_that_fits(request, sizes, draft.plan)
-    return draft if share is None else cut_shorter(request, cut, draft, share)
+    excess = sizes.view(draft.plan) - target_tokens(request)
+    own = sizes.summaries(draft.plan)
+    if not 0 < excess <= own // 2:
+        return draft
+    # Cut to the share that fits: another summary would be paid for.
+    (summary,) = draft.plan.summaries
+    most = int(estimate_tokens(summary.text) * (1 - excess / own) * MARGIN)
+    text = shortened(summary.text, most)
+    plan = replace(draft.plan, summaries=(replace(summary, text=text),))
+    return Compressed(plan, "short_summary", 0, retained_share(facts_of(request, cut), text))
 
 
 def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
@@ -199,25 +207,6 @@ def _extracted(request: CompressionRequest, cut: Boundaries, budget: int) -> Com
     found = extract(leaves, before, budget, focus=request.focus, days=request.days)
     plan = assemble(request, cut, found.text, "extract")
     return Compressed(plan, "extract", 0, found.retained_share)
-
-
-def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> float | None:
-    """Return the share of the summary that keeps the view under its target.
-
-    None if all of it fits, or less than half.
-    """
-    excess, own = sizes.view(plan) - target_tokens(request), sizes.summaries(plan)
-    return 1 - excess / own if 0 < excess <= own // 2 else None
-
-
-def cut_shorter(
-    request: CompressionRequest, cut: Boundaries, draft: Compressed, share: float
-) -> Compressed:
-    """Cut a draft's summary to a share of its length: another one would be paid for."""
-    (summary,) = draft.plan.summaries
-    text = shortened(summary.text, int(estimate_tokens(summary.text) * share * MARGIN))
-    plan = replace(draft.plan, summaries=(replace(summary, text=text),))
-    return Compressed(plan, "short_summary", 0, retained_share(facts_of(request, cut), text))
 
 
 def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:

@@ -268,7 +268,8 @@ class TokenCounter:
 
     def count_message(self, message: Mapping[str, Any]) -> int:
         """Count the tokens of a message with its overhead; repeated ones come from the cache."""
-        key = _content_hash(message)
+        told = [message.get(key) for key in ("role", "content", "tool_calls")]
+        key = hashlib.blake2b(as_json(told).encode(), digest_size=16).digest()
         tokens = self._cache.get(key)
         if tokens is not None:
             self._hits += 1
@@ -332,11 +333,6 @@ async def load_beside(model: str) -> None:
 def is_openai_family(model: str | None) -> bool:
     """Whether a name, with or without a vendor in front, is one of OpenAI's."""
     return model is not None and _OPENAI.match(_plain_name(model)) is not None
-
-
-def _content_hash(message: Mapping[str, Any]) -> bytes:
-    told = [message.get(key) for key in ("role", "content", "tool_calls")]
-    return hashlib.blake2b(as_json(told).encode(), digest_size=16).digest()
 
 
 def _plain_name(model: str) -> str:

@@ -83,7 +83,6 @@ class RoundsEngine(ContextEngine):
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Whether the view is over its share of the window."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         return tokens > self._settings.threshold * self.limits.context_length
 

@@ -277,7 +277,6 @@ class HostedEngine(ContextEngine):
 
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:
-        """Return the summary that the built-in writes ahead."""
         return self._built_in.prepare(request)
 
     @override
@@ -304,7 +303,6 @@ class HostedEngine(ContextEngine):
 
     @override
     def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Have the plugin run its tool; the caller limits its time and handles failures."""
         return str(self._engine.handle_tool_call(name, deepcopy(dict(arguments))))
 
     @override

@@ -17,7 +17,7 @@ import base64
 import binascii
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,8 +91,7 @@ def _found(text: str) -> Iterator[Threat]:
     unseen = [] if text.isascii() and text.isprintable() else unseen_spans(text)
     plain, places = _plain(text, unseen)
     for kind, start, end in _in_words(plain):
-        first, last = places.original(start), places.original(end - 1)
-        yield Threat(kind, first, last + 1 - first)
+        yield Threat(kind, places[start], places[end - 1] + 1 - places[start])
     for start, end in out_of_place(text, unseen):
         yield Threat("invisible characters", start, end - start)
 
@@ -170,31 +169,17 @@ def _is_suspicious(blob: str) -> bool:
     return any(pattern.search(decoded) for pattern in SPEECH)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Starts of the visible runs of a text: without the invisible characters, and with them."""
+def _plain(text: str, unseen: list[tuple[int, int]]) -> tuple[str, Sequence[int]]:
+    """Return the text for patterns, and the place of each of its characters in the original.
 
-    plain: tuple[int, ...]
-    original_of: tuple[int, ...]
-
-    def original(self, place: int) -> int:
-        run = bisect_right(self.plain, place) - 1
-        return self.original_of[run] + place - self.plain[run]
-
-
-def _plain(text: str, unseen: list[tuple[int, int]]) -> tuple[str, _Places]:
-    """Return the text for patterns: without invisible characters, letters in their plain form."""
-    starts, originals, pieces = [], [], []
-    done = length = 0
-    for start, end in [*unseen, (len(text), len(text))]:
-        starts.append(length)
-        originals.append(done)
-        pieces.append(text[done:start])
-        length += start - done
-        done = end
-    plain = "".join(pieces)
-    folded = plain if plain.isascii() else "".join(map(_folded, plain))
-    return folded, _Places(tuple(starts), tuple(originals))
+    It has no invisible characters, and letters in their plain form.
+    """
+    places: Sequence[int] = range(len(text))
+    if unseen:
+        hidden = {n for start, end in unseen for n in range(start, end)}
+        places = [n for n in places if n not in hidden]
+    plain = "".join(text[n] for n in places) if unseen else text
+    return plain if plain.isascii() else "".join(map(_folded, plain)), places
 
 
 def _folded(character: str) -> str:
@@ -208,21 +193,18 @@ def _folded(character: str) -> str:
 
 def _merged(findings: list[Threat]) -> Iterator[Threat]:
     """Yield the findings in order; overlapping ones as one, of the kind that was found first."""
-    # By identity: two findings may be equal.
-    rank = {id(finding): n for n, finding in enumerate(findings)}
-    findings.sort(key=lambda finding: finding.start)
     current: Threat | None = None
     best = 0
-    for finding in findings:
-        if current is None or finding.start >= current.start + current.chars:
+    for start, rank in sorted((each.start, n) for n, each in enumerate(findings)):
+        finding = findings[rank]
+        if current is None or start >= current.start + current.chars:
             if current is not None:
                 yield current
-            current, best = finding, rank[id(finding)]
+            current, best = finding, rank
             continue
-        end = max(current.start + current.chars, finding.start + finding.chars)
-        kind = finding.kind if rank[id(finding)] < best else current.kind
-        best = min(best, rank[id(finding)])
-        current = Threat(kind, current.start, end - current.start)
+        end = max(current.start + current.chars, start + finding.chars)
+        best = min(best, rank)
+        current = Threat(findings[best].kind, current.start, end - current.start)
     if current is not None:
         yield current
 

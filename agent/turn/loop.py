@@ -212,10 +212,14 @@ def finish(
     """Return the result of a turn that ends with this answer."""
     completion = answer.completion
     # Once more: parts of a continued answer may form a secret together.
-    text = agent.calls.redactor.configured(state.partial_text() + text_of(completion.message))
+    said = text_of(completion.message)
+    text = agent.calls.redactor.configured(state.partial_text() + said)
+    # A call in a turn's last message would never get a result.
+    has_calls = "tool_calls" in completion.message
+    message = assistant_message(said) if has_calls else completion.message
     return TurnResult(
         outcome=_outcome(completion, text, reached),
-        message=_without_calls(completion.message) if text_of(completion.message).strip() else None,
+        message=message if said.strip() else None,
         text=text,
         call=answer.call,
     )
@@ -231,11 +235,6 @@ def is_empty(state: TurnState, completion: Completion) -> bool:
     """Whether a call that ended well said nothing."""
     said = state.partial_text() + text_of(completion.message)
     return completion.stop_reason == "stop" and not said.strip()
-
-
-def _without_calls(message: ChatMessage) -> ChatMessage:
-    """Drop the calls of a turn's last message: they would never get a result."""
-    return assistant_message(text_of(message)) if "tool_calls" in message else message
 
 
 def _outcome(completion: Completion, text: str, reached: Outcome) -> Outcome:
@@ -345,8 +344,12 @@ class LoopRequest:
 
     async def shrink(self, model: ChatModel, *, suspected: bool = False) -> bool:
         """Compact the view; if nothing can be left out of it, ask for a shorter answer once."""
-        smaller = await self.ports.planner.shrink(self.view, model)
-        return smaller or (not suspected and await self._can_ask_for_less(model))
+        planner = self.ports.planner
+        if await planner.shrink(self.view, model):
+            return True
+        room = model.context_length - (await planner.measured(self.view)).tokens
+        is_less = LEAST_OUTPUT_TOKENS < room < self.agent.max_output_tokens
+        return is_less and not suspected and planner.turn.overflows == 1
 
     async def repair(self) -> bool:
         """Leave out the model's thoughts."""
@@ -396,12 +399,6 @@ class LoopRequest:
             conversation=self.ports.conversation,
             on_trickle=partial(self.ports.on_trouble, None),
         )
-
-    async def _can_ask_for_less(self, model: ChatModel) -> bool:
-        """Whether a shorter answer may make the refused request fit; once in a turn."""
-        room = model.context_length - (await self.ports.planner.measured(self.view)).tokens
-        is_first = self.ports.planner.turn.overflows == 1
-        return is_first and LEAST_OUTPUT_TOKENS < room < self.agent.max_output_tokens
 
     def _expected(self, model: ChatModel, tokens: int) -> ModelCall:
         """Return the call at its least cost, to be booked if it ends without an answer."""

@@ -1,8 +1,8 @@
-"""Phases 2 and 4: where head, middle and tail of a view lie, and the plan that shows such a cut.
+"""Phases 2 and 4: head, middle and tail of a view, and the plan that shows such a cut.
 
-All positions are indexes into the entries of the request. A group of tool calls and their results
-is never cut (invariant 6), the newest user message always stays (invariant 7), and no two
-neighbours get the same role because of the cut.
+Positions are indexes into the request's entries. A group of tool calls and their results is never
+cut (invariant 6), the newest user message always stays (invariant 7), and no cut gives neighbours
+the same role.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ PROTECT_FIRST_N = 3
 SOFT_CEILING = 1.5
 """The tail may exceed its budget by this factor rather than lose a message. Source: Hermes."""
 TAIL_CHOICES = 12
-"""How many starts of the tail are tried before the head gives way."""
+"""Starts of the tail that are tried before the head gives way."""
 
 SummaryRole = Literal["user", "assistant"]
 Choice = tuple[int, int, tuple[int, ...]]
@@ -29,11 +29,11 @@ SummarySource = Literal["model", "extract", "pointer"]
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """Where head, middle and tail of a view lie.
+    """Head, middle and tail of a view.
 
     Attributes:
-        head_end: The head is everything before it.
-        tail_start: The tail is everything from it on; the middle lies between.
+        head_end: First position behind the head.
+        tail_start: First position of the tail; the middle is between.
         pinned: Positions in the middle that stay in the view.
         role: Of the summary message.
     """
@@ -51,17 +51,15 @@ class Boundaries:
 
 
 def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> Boundaries | None:
-    """Return the first way to cut in which all roles fit; None where there is no middle.
+    """Return the best cut in which all roles fit, or None without a middle.
 
-    Args:
-        tail_starts: Possible starts of the tail, best first; see `protected_tail` and
-            `starts_before`.
+    `tail_starts` are possible ones, best first; see `protected_tail` and `starts_before`.
     """
     return next(cuts(request, tail_starts), None)
 
 
 def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
-    """Yield every way to cut in which all roles fit, best first."""
+    """Yield every cut in which all roles fit, best first."""
     # Head and tail meet: there is no middle.
     if tail_starts[0] <= head_end_of(request):
         return
@@ -73,7 +71,7 @@ def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Bo
 
 
 def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Boundaries]:
-    """Yield those of the ways to cut in which all roles fit and something leaves the view."""
+    """Yield the cuts in which all roles fit and something leaves the view."""
     for head_end, tail_start, pinned in choices:
         role = _role(entries, head_end, pinned, tail_start)
         found = Boundaries(head_end, tail_start, pinned, role or "user")
@@ -82,17 +80,17 @@ def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Bou
 
 
 def leaving(entries: Sequence[Entry], cut: Boundaries) -> list[Entry]:
-    """Return what leaves the view and is worth a summary: what was only told beside goes unsaid."""
+    """Return the messages that leave the view and are worth a summary: not ephemeral ones."""
     return [entries[n] for n in cut.evicted if not is_ephemeral(entries[n].message)]
 
 
 def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:
-    """Return where the tail starts: by its token budget, or `protect_last_n` messages if longer.
+    """Return the start of the tail: by its token budget, or `protect_last_n` messages if longer.
 
     Groups are kept or left as a whole.
     """
     entries, limits = request.entries, request.limits
-    # Without edits all is shown as it is stored, and need not be rendered again to be measured.
+    # Without edits stored messages are shown, and need not be rendered to be measured.
     shown = sizes.shown(request.plan) if request.plan.edits else {}
     used, start = 0, len(entries)
     while start > 0:
@@ -120,7 +118,7 @@ def starts_before(entries: Sequence[Entry], start: int) -> Iterator[int]:
 
 
 def group_start(entries: Sequence[Entry], position: int) -> int:
-    """Return the position of the message whose calls `position` answers; else `position` itself."""
+    """Return the position of the message whose calls `position` answers, else `position`."""
     while 0 < position < len(entries) and entries[position].message["role"] == "tool":
         position -= 1
     return position
@@ -128,7 +126,7 @@ def group_start(entries: Sequence[Entry], position: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """Positions of the newest user message and the newest visible answer; -1 for none."""
+    """Positions of the newest user message and the newest visible answer, or -1."""
 
     user: int
     answer: int
@@ -141,11 +139,10 @@ class Newest:
         return cls(next(users, -1), next(answers, -1))
 
     def pins(self, head_end: int, tail_start: int) -> Iterator[tuple[int, ...]]:
-        """Yield what may be pinned between head and tail; the answer may be given up, last."""
+        """Yield possible pins between head and tail, first with the answer, then without."""
         middle = range(head_end, tail_start)
         user = (self.user,) if self.user in middle else ()
         if self.answer in middle:
-            # Both first: of the two the answer is given up, and never the question.
             yield tuple(sorted((self.answer, *user)))
         yield user
 
@@ -155,31 +152,31 @@ def _backwards(entries: Sequence[Entry]) -> range:
 
 
 def is_ask(entry: Entry) -> bool:
-    """Tell whether a message is a person's: with it a round begins."""
+    """Whether a message is a person's, which begins a round."""
     return entry.message["role"] == "user" and not entry.message.get("synthetic")
 
 
 def newest_ask(entries: Sequence[Entry]) -> Entry | None:
-    """Return the newest message of a person; None without any."""
+    """Return the newest message of a person, if any."""
     return next(filter(is_ask, reversed(entries)), None)
 
 
 def _is_answer(entry: Entry) -> bool:
     message = entry.message
-    # A text beside calls is said on the way, and is no answer that anybody waits for.
+    # A text with calls is not the answer yet.
     if message["role"] != "assistant" or message.get("tool_calls") or message.get("synthetic"):
         return False
     return bool(text_of(message).strip())
 
 
 def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
-    """Yield possible ends of the head, best first; the last resort is no head at all."""
+    """Yield possible ends of the head, best first; the last one is no head."""
     entries = request.entries
     end = head_end_of(request)
     second = first_said(entries, end)
-    # In a view that is compacted the summary stands there: a head is one range of the transcript.
+    # In a compacted view the summary is there: a head is one range of the transcript.
     if end and newest.user == second and not request.plan.compacted:
-        # The newest message is the second one: it stays where it is, with the first step after it.
+        # The newest message is the second one: it stays in its place, with the first step after it.
         yield _after_group(entries, second + 1)
     yield end
     first = first_said(entries, 0) + 1
@@ -190,7 +187,7 @@ def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
 
 
 def head_end_of(request: CompressionRequest) -> int:
-    """Return where the head of a view ends: of a compacted one it stays."""
+    """Return the end of the head of a view; that of a compacted one stays."""
     entries, plan = request.entries, request.plan
     # A head that moved would change the first bytes of the request, which are in the cache.
     if plan.head_upto or plan.compacted:
@@ -205,7 +202,7 @@ def head_end_of(request: CompressionRequest) -> int:
 def first_said(entries: Sequence[Entry], start: int) -> int:
     """Return the first position from `start` on of a message that is not ephemeral.
 
-    Examples and what is told beside the first question stay in the head with it.
+    Examples and other context of the first question stay in the head with it.
     """
     while start < len(entries) and is_ephemeral(entries[start].message):
         start += 1
@@ -230,14 +227,14 @@ def behind_results(entries: Sequence[Entry], position: int) -> int:
 def _role(
     entries: Sequence[Entry], head_end: int, pinned: tuple[int, ...], tail_start: int
 ) -> SummaryRole | None:
-    """Return the summary's role if all seams fit; None otherwise."""
+    """Return the summary's role if all seams fit."""
     before = [entries[head_end - 1].message["role"]] if head_end else []
     kept = [*pinned, tail_start] if tail_start < len(entries) else list(pinned)
     after = [entries[n].message["role"] for n in kept]
     # Without a head the summary is the first message, which must be the user's.
     roles: tuple[SummaryRole, ...] = ("user", "assistant") if head_end else ("user",)
     for role in roles:
-        # Several results may follow each other: they belong to one group of calls.
+        # Several results may follow each other, of one group of calls.
         if all(one != two or one == "tool" for one, two in pairwise([*before, role, *after])):
             return role
     return None
@@ -250,15 +247,13 @@ def assemble(
     source: SummarySource,
     model: str = "",
 ) -> ViewPlan:
-    """Return the plan that shows head, summary, what is pinned, and the tail.
+    """Return the plan that shows head, summary, pinned messages, and the tail.
 
-    The summary covers what an earlier summary covered, and what leaves the view now. What the
-    model thought is dropped from all that stays: it was signed for another history.
+    The summary covers the earlier one's messages, and those that leave the view now. Thoughts are
+    dropped from all that stays: they were signed for another history.
     """
-    entries = request.entries
     evicted = cut.evicted
-    # In order: the first and the last one say it for all of them.
-    ends = [entries[n].seq for n in (*evicted[:1], *evicted[-1:])]
+    ends = [request.entries[n].seq for n in (*evicted[:1], *evicted[-1:])]
     earlier = request.plan.summaries
     summary = Summary(
         text=text,
@@ -284,7 +279,7 @@ def around(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Sum
         thinking_from=newest_seq + 1,
         recall=request.recall,
     )
-    # Edits of what has left the view would pile up from plan to plan. Clips were for want of room:
-    # what stays is whole again, and `converge` clips what there is still no room for.
+    # Edits of messages out of view would pile up. Clips were for lack of room: messages that stay
+    # are whole again, and `converge` clips those that still do not fit.
     kept = (edit for edit in plan.edits if edit.kind != "clip" and plan.shows(edit.seq))
     return replace(plan, edits=tuple(kept))

@@ -1,10 +1,10 @@
 """Phase 3: the summary of what leaves the view, written by a model from the originals.
 
 A middle that does not fit into one prompt is summarised in parts, whose summaries are merged.
-Where the answer cannot be used, `SummaryFailed` says so and the extractor's summary stands in.
+After `SummaryFailed` the extractor writes the summary.
 
-The material is data written by strangers. It stands between two marks that do not occur in it, and
-so does the line above each message: nothing in it can end the fence or pass for another message.
+The material is data written by strangers, between two marks that do not occur in it. The line above
+each message has the mark too: nothing can end the fence or pass for another message.
 """
 
 import hashlib
@@ -34,32 +34,31 @@ from agent.view.view import MARKER, NOTE, Entry
 
 SUMMARY_RATIO = 0.20
 LEAST_SUMMARY_TOKENS = 2_000
-"""Size of a summary: share of the content, and at least. Source: Hermes."""
+"""Size of a summary: share of the content, and least. Source: Hermes."""
 LENGTH_TOLERANCE = 1.25
-"""By how much a summary may be longer than its budget; a longer one is cut to it."""
+"""A summary that is longer than its budget by a larger factor is cut to it."""
 ANSWER_ROOM = 2.0
-"""How many times the budget a model may write. What is cut by a rule can be used; what the provider
-cuts lacks its last sections."""
-
+"""Times the budget that a model may write. A cut by rule is usable; one by the provider lacks the
+last sections."""
 WINDOW_SHARE = 0.6
-"""How much of the summary model's window is used, by Parley's own count."""
+"""Share of the summary model's window that is used, by Parley's own count."""
 ANSWER_SHARE = 0.125
-"""Largest part of that window that a summary's budget may be."""
+"""Largest share of that window for a summary's budget."""
 PARTIAL_SHARE = 0.25
-"""Largest part of a prompt's room that the summary of a part may be: several have to fit."""
+"""Largest share of a prompt's room for the summary of a part: several have to fit."""
 LEAST_ROOM_TOKENS = 512
 """With less room for material in a prompt no summary is tried."""
 MOST_PARTS = 400
-"""More calls of the summary model than this for one compaction are no use to anybody."""
+"""Most calls of the summary model for one compaction."""
 MOST_WINDOWS = 20
-"""So often a summary is begun anew for another window: some for each of several models."""
+"""Most restarts of a summary for another window: some for each of several models."""
 LEAST_DECREASE = 0.9
 """The summaries of a round must be shorter than its material by this factor."""
 
 Kind = Literal["first", "update", "part", "merge"]
 
 STATED_SHARE = 0.8
-"""Share of the budget that the model is told: models write more."""
+"""Share of the budget in the prompt: models write more."""
 WORDS_PER_TOKEN = 0.6
 MAX_FOCUS_CHARS = 500
 
@@ -139,14 +138,7 @@ CLOSING = "Write the summary of the material above now, by the sections and rule
 
 @dataclass(frozen=True, slots=True)
 class SummaryOrder:
-    """How a summary is to be.
-
-    Attributes:
-        budget_tokens: How long it may be.
-        focus: A topic that gets most of it.
-        today: ISO 8601 date; empty for none.
-        brief: Bullets alone, each of one line.
-    """
+    """What is asked of a summary; `focus` gets most of it, a `brief` one has bullets alone."""
 
     budget_tokens: int
     focus: str | None = None
@@ -157,12 +149,12 @@ class SummaryOrder:
 _redactor = Redactor()
 
 _HEADING = re.compile(r"^#{1,4} +\S", re.MULTILINE)
-# Headings near the beginning and the end: an answer that lacks one of them was cut.
+# Headings near the beginning and the end: an answer without one of them was cut.
 _NEEDED = (
     re.compile(r"^#{1,4} +[*_]*goal\b", re.MULTILINE | re.IGNORECASE),
     re.compile(r"^#{1,4} +[*_]*critical context\b.*\n\s*\S", re.MULTILINE | re.IGNORECASE),
 )
-# How messages begin that Parley itself writes about a compaction.
+# Beginnings of Parley's own messages about a compaction.
 _OURS = re.compile(
     rf"\[(?=\s*(?:{re.escape(MARKER[1:-1])}|{re.escape(NOTE.strip()[1:40])}))", re.IGNORECASE
 )
@@ -170,7 +162,7 @@ _FENCE = re.compile(r"<<[0-9a-f]{8} [^<>\n]*>>\n?")
 
 
 def summary_budget(content_tokens: int, limits: Limits) -> int:
-    """Return how many tokens the summary of so much content may take; the maximum wins."""
+    """Return the budget of the summary of so much content, at most the limit."""
     wanted = max(int(content_tokens * SUMMARY_RATIO), LEAST_SUMMARY_TOKENS)
     return min(wanted, limits.max_summary_tokens)
 
@@ -186,12 +178,10 @@ def write_summary(
     """Return the model's summary of messages and of the summary before them.
 
     Blocks for one call of the model, or for one for each part and one or more to merge. No prompt
-    exceeds the window of the summary model, and none holds anything shaped like a secret.
+    exceeds the window of the summary model or contains anything shaped like a secret.
 
     Args:
-        entries: The originals that leave the view, in order; none: `previous` stands as it is.
-        previous: The summary of what left the view before; empty for none.
-        budget_tokens: How long the summary may be.
+        entries: The originals that leave the view, in order; without any `previous` comes back.
         request: The model, its window, the focus and the date.
         brief: Ask for bullets alone.
 
@@ -232,15 +222,7 @@ def merge_summaries(
 def in_parts_that_fit(
     request: CompressionRequest, write: Callable[[CompressionRequest], str]
 ) -> str:
-    """Return what is written, in ever smaller parts while the window turns out to be smaller.
-
-    Args:
-        request: With the window that is believed in.
-        write: Does it for the window of the request that it is given.
-
-    Raises:
-        SummaryFailed: As `write` raises it, or the window never stays the same.
-    """
+    """Call `write` with the request, again with each smaller window that it reveals."""
     for _ in range(MOST_WINDOWS):
         try:
             return write(request)
@@ -254,7 +236,7 @@ def _dated(text: str, request: CompressionRequest) -> str:
 
 
 def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:
-    """Whether the source has more than so many tokens; counts no further than needed."""
+    """Whether the source has more than so many tokens, counted no further than needed."""
     source = estimate_tokens(previous)
     for entry in entries:
         if source > tokens:
@@ -284,12 +266,11 @@ class _Writer:
         return cls(request.summarise, order, request.summary_window, request.tokens)
 
     def write(self, entries: Sequence[Entry], previous: str) -> str:
-        """Return the summary of it all."""
         room = self.room()
         before = [new_piece("previous summary", previous)] if previous else []
         fits = tokens_of(before) <= room // 2
         parts = split(entries, room - tokens_of(before) if fits else room)
-        # Two parts are looked at before any is asked for: a single one needs no merging.
+        # A single part needs no merging.
         first, second = next(parts, Part()), next(parts, None)
         if second is None and fits:
             return self.ask("update" if before else "first", [*before, *first.pieces])
@@ -307,7 +288,7 @@ class _Writer:
         return self.merged([[piece] for each in whole for piece in slices(each, room)], room)
 
     def room(self) -> int:
-        """Return how many tokens of material fit into a prompt."""
+        """Return the tokens of material that fit into a prompt."""
         told = estimate_tokens(build_prompt("update", self.order, ()))
         share = int(self.window_tokens * WINDOW_SHARE)
         room = share - told - int(self.order.budget_tokens * LENGTH_TOLERANCE)
@@ -316,7 +297,7 @@ class _Writer:
         return room
 
     def expected_parts(self, room_tokens: int) -> int:
-        """Return about how many parts there are, by the size of the view that they come from."""
+        """Estimate the number of parts by the size of the view."""
         expected = max(2, self.view_tokens // room_tokens)
         # Checked before the first call, which would be paid for in vain.
         if expected > MOST_PARTS:
@@ -324,35 +305,35 @@ class _Writer:
         return expected
 
     def merged(self, units: list[list[Piece]], room_tokens: int) -> str:
-        """Return the one summary of summaries, merged in as many rounds as the window demands."""
+        """Merge summaries, in as many rounds as the window demands."""
         while len(batches := list(pack(units, room_tokens))) > 1:
             order = self.partial_order(len(batches), room_tokens)
             merged = [
                 self.shorter(f"summary {number}", "merge", batch, order)
                 for number, batch in enumerate(batches, start=1)
             ]
-            # Rounds that hardly shrink would go on, and be paid for, without an end.
+            # Rounds that hardly shrink would never end.
             if sum(map(tokens_of, merged)) > LEAST_DECREASE * sum(map(tokens_of, units)):
                 raise SummaryFailed("the summaries of the parts do not get shorter")
             units = merged
         return self.ask("merge", batches[0].pieces)
 
     def shorter(self, label: str, kind: Kind, part: Part, order: SummaryOrder) -> list[Piece]:
-        """Return one piece in place of a part that is longer than a summary may be."""
+        """Summarise a part that is longer than a summary may be."""
         if part.tokens <= order.budget_tokens:
             return part.pieces
         summary = new_piece(label, replace(self, order=order).once(kind, part.pieces))
         return [summary] if summary.tokens < part.tokens else part.pieces
 
     def partial_order(self, parts: int, room_tokens: int) -> SummaryOrder:
-        """Return how each of several summaries is to be: together twice as long as the last one."""
+        """Return the order of each of several summaries, together twice as long as the last one."""
         budget = self.order.budget_tokens
         wanted = max(2 * budget // parts, LEAST_SUMMARY_TOKENS)
         most = int(room_tokens * PARTIAL_SHARE)
         return replace(self.order, budget_tokens=min(budget, wanted, most))
 
     def once(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the summary of a part, which is paid for once."""
+        """Return the summary of a part, from the store if it was paid for before."""
         if not isinstance(self.summarise, Parts):
             return self.ask(kind, material)
         key = key_of(kind, self.order, material)
@@ -363,8 +344,8 @@ class _Writer:
         return text
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the model's summary of the material, checked to be one, and cut to its length."""
-        # No secret reaches across the lines between pieces.
+        """Return the model's checked summary of the material, cut to its length."""
+        # No secret extends over the lines between pieces.
         prompt = _redactor.text(build_prompt(kind, self.order, material))
         text = _tidy(self.summarise(prompt, int(self.order.budget_tokens * ANSWER_ROOM)))
         _check(text)
@@ -372,11 +353,11 @@ class _Writer:
         return self.within_budget(text, tokens_of(material) if is_whole else math.inf)
 
     def within_budget(self, text: str, source_tokens: float) -> str:
-        """Return an answer that keeps to its length, or is cut to it: it is paid for."""
+        """Cut an answer that is too long: it is paid for."""
         tokens, most = estimate_tokens(text), self.order.budget_tokens
         if tokens <= most * LENGTH_TOLERANCE:
             return text
-        # That is no summary but a copy: the extractor picks better than a cut.
+        # A copy, not a summary: the extractor chooses better than a cut.
         if tokens >= source_tokens:
             raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
         text = shortened(text, most)
@@ -389,9 +370,9 @@ class _Writer:
 
 
 def key_of(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
-    """Return what tells a part from every other one: its texts, and what is asked about them.
+    """Return the key of a part: its texts and the task, without the budget.
 
-    How long the summary may be is left out: that depends on how many parts there are by now.
+    The budget depends on the number of parts by now.
     """
     digest = hashlib.blake2b(f"{kind}\n{order.focus}\n{order.brief}".encode(), digest_size=16)
     for piece in material:
@@ -401,14 +382,14 @@ def key_of(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
 
 
 def _tidy(answer: str) -> str:
-    """Return an answer without secrets, remarks around it, and marks of our own."""
+    """Remove secrets, remarks around the summary, and marks of our own."""
     text = _FENCE.sub("", clean_text(answer))
-    # What the model wrote must not pass for one of Parley's own messages.
+    # The model's text must not pass for one of Parley's own messages.
     text = _OURS.sub("(", masked_assignments(_redactor.text(text))).strip()
     if heading := _HEADING.search(text):
         text = text[heading.start() :]
     if text.count("```") % 2:
-        # The whole answer stood in a code fence, whose beginning went with the remarks.
+        # The beginning of a fence around the whole answer went with the remarks.
         text = text.removesuffix("```").rstrip()
     return text
 
@@ -423,10 +404,10 @@ def _check(text: str) -> None:
 
 
 def build_prompt(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
-    """Return the whole prompt; the same arguments give the same text."""
+    """Return the whole prompt, the same for the same arguments."""
     mark = unused_mark(material)
     told = (TASKS[kind], SECTIONS, _rules(order), FENCE.format(mark=mark))
-    # One join of everything: what is copied here may be megabytes.
+    # One join of everything, which may be megabytes.
     lines = ["\n\n".join((*told, f"<<{mark} BEGIN>>"))]
     for piece in material:
         lines += (f"<<{mark} {piece.label}>>", piece.body)
@@ -435,10 +416,7 @@ def build_prompt(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> 
 
 
 def unused_mark(material: Sequence[Piece]) -> str:
-    """Return eight hex digits that stand nowhere in the material, the same for the same material.
-
-    They are taken from a digest of the beginnings of its pieces.
-    """
+    """Return eight hex digits that are not in the material, the same for the same material."""
     seed = "\n".join(f"{piece.label}:{len(piece.body)}:{piece.body[:16]}" for piece in material)
     digest = hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=4)
     mark = digest.hexdigest()

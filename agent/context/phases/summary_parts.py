@@ -1,7 +1,7 @@
 """The originals that leave the view as material for the summary model, in parts that fit a prompt.
 
-Everything of every message is in some part: a group of calls and results that is larger than a
-part is cut between its messages, a message that is larger is cut into slices.
+Nothing is left out: a group of calls and results that is larger than a part is cut between its
+messages, a larger message into slices.
 """
 
 import re
@@ -14,10 +14,9 @@ from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 MARK_TOKENS = 16
-"""What the line above each piece takes, but for its label."""
+"""Of the line above each piece, without its label."""
 MAX_MESSAGE_CHARS = 2_000_000
-"""A longer message is shown by its head and tail. Half a million tokens: no tool result is read
-by anybody in full beyond that."""
+"""Half a million tokens; a longer message is shown by its head and tail."""
 LEAST_BASE64_CHARS = 64
 """Shorter data URIs may be text that matters."""
 MAX_NAME_CHARS = 40
@@ -33,7 +32,7 @@ class Piece(NamedTuple):
 
     Attributes:
         label: Position and author, one line.
-        tokens: About how many it takes, label included.
+        tokens: Estimate, with the label.
     """
 
     label: str
@@ -52,7 +51,7 @@ class Part:
 def split(entries: Iterable[Entry], room_tokens: int) -> Iterator[Part]:
     """Yield the messages in parts of at most `room_tokens` (at least 256), in order.
 
-    Parts end where groups of calls and results end, if those are not larger than a part.
+    Only groups of calls and results that are larger than a part are cut.
     """
     return pack(_units(entries, room_tokens), room_tokens)
 
@@ -72,9 +71,9 @@ def pack(units: Iterable[Sequence[Piece]], room_tokens: int) -> Iterator[Part]:
 
 
 def slices(piece: Piece, room_tokens: int) -> Iterator[Piece]:
-    """Yield a piece, cut into slices of at most `room_tokens`; their bodies joined are its own.
+    """Cut a piece into slices of at most `room_tokens`; their bodies joined are its own.
 
-    Secrets are masked before the cut, which could tear one apart and so hide it.
+    Secrets are masked before the cut, which could split one and so hide it.
     """
     if piece.tokens <= room_tokens:
         yield piece
@@ -156,14 +155,13 @@ def _piece(entry: Entry, names: Mapping[str, str]) -> Piece:
     if made := message.get("tool_calls"):
         calls = (f"call {names[call['id']]} {call['function']['arguments']}" for call in made)
         body = "\n".join((body, *calls) if body else calls)
-    # A single character is found 20 times as fast as several.
-    if ";" in body and ";base64," in body:
+    if ";base64," in body:
         body = _BASE64.sub(lambda found: f";base64,[{len(found[0]):,} characters]", body)
     if len(body) > MAX_MESSAGE_CHARS:
         body, half = _redactor.text(body), MAX_MESSAGE_CHARS // 2
         left_out = len(body) - 2 * half
         body = f"{body[:half]}\n[... {left_out:,} characters left out ...]\n{body[-half:]}"
-    # What Parley wrote itself is never the user's.
+    # Parley's own messages are never the user's.
     author: str = "note" if message.get("synthetic") else message["role"]
     if message["role"] == "tool":
         author = f"result of {names.get(message.get('tool_call_id', ''), '?')}"

@@ -84,7 +84,6 @@ class LcmEngine(ContextEngine):
 
     @override
     def attach(self, archive: Archive) -> None:
-        """Take access to the conversation's records."""
         self._archive = archive
 
     @override
@@ -118,12 +117,10 @@ class LcmEngine(ContextEngine):
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
-        """Return the tools that look up messages out of view."""
         return tools.SCHEMAS
 
     @override
     def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run one of them."""
         if self._archive is None:
             raise ToolError("this conversation's records cannot be read now")
         return tools.answer(name, arguments, self._archive)
