@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from adapters.registry import Platform, account_types, by_name
+from adapters.registry import account_types, by_name
 from adapters.web.platform import is_private_way
 from agent.processes.confinement import SYSTEM
 from agent.safety.redaction import LEAST_CHARS, is_telling
@@ -30,26 +30,26 @@ MIN_TOKEN_KINDS = 8
 
 
 def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """Yield (key, what is wrong) for every rule that is broken.
-
-    Args:
-        values: The same by dotted key.
-    """
+    """Yield (key, what is wrong) for every rule that is broken; `values` by dotted key."""
     yield from _short_secrets(values)
     yield from _wrong_urls(values)
-    yield from _auxiliary_server(settings)
+    yield from _side_models(settings)
     yield from _weak_tokens(settings)
     yield from _identity_provider(settings)
     yield from _accounts(settings)
-    yield from _owners(settings)
-    yield from _listed_ids(settings)
+    yield from _people(settings)
     yield from _groups(settings)
-    yield from _storage(settings)
-    yield from _examples(settings)
+    yield from _storage(settings.storage)
+    roles = [each.role for each in settings.agent.prefill]
+    if roles != ["user", "assistant"] * (len(roles) // 2):
+        yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
     yield from _places(settings)
     yield from _overlaps(settings)
     yield from _alerts(settings)
-    yield from _extras(settings)
+    # Other libraries bring parts of that package along.
+    there = find_spec("opentelemetry") and find_spec("opentelemetry.sdk")
+    if settings.telemetry.otlp_endpoint is not None and there is None:
+        yield "telemetry.otlp_endpoint", "needs the extra: pip install 'parley[otel]'"
 
 
 def _alerts(settings: Settings) -> Iterator[Contradiction]:
@@ -65,22 +65,9 @@ def _alerts(settings: Settings) -> Iterator[Contradiction]:
         yield "alerts.webhook_secret", "signs nothing without alerts.webhook"
 
 
-def _extras(settings: Settings) -> Iterator[Contradiction]:
-    # Other libraries bring parts of that package along.
-    there = find_spec("opentelemetry") and find_spec("opentelemetry.sdk")
-    if settings.telemetry.otlp_endpoint is not None and there is None:
-        yield "telemetry.otlp_endpoint", "needs the extra: pip install 'parley[otel]'"
-    block = settings.auxiliary.embeddings
-    if block.is_set and block.model is None:
-        yield "auxiliary.embeddings.model", "is required: no model is the default"
-    elif block.model is not None and find_spec("numpy") is None:
-        yield "auxiliary.embeddings.model", "needs the extra: pip install 'parley[embeddings]'"
-
-
 def doubts(settings: Settings) -> Iterator[str]:
     """Yield a warning for every value that may be a mistake."""
-    workspace = settings.agent.workspace
-    if workspace is not None:
+    if workspace := settings.agent.workspace:
         try:
             os.scandir(workspace).close()
         except OSError as exc:
@@ -90,15 +77,12 @@ def doubts(settings: Settings) -> Iterator[str]:
     for number, block in enumerate(settings.fallbacks):
         for name in ("max_output_tokens", "retry_for_s"):
             if getattr(block, name) != ModelSettings.model_fields[name].default:
-                key = f"fallbacks.{number}.{name}"
-                yield f"{key} is set, but has no effect: that of `model` holds for all"
+                told = "is set, but has no effect: that of `model` holds for all"
+                yield f"fallbacks.{number}.{name} {told}"
 
 
 def weak_secrets(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for every secret that cannot be masked without hiding ordinary words.
-
-    What stands in a map may be such a word: those are left out.
-    """
+    """Yield a warning for every secret, but in maps, that is too like other words to be masked."""
     for name, secret in _secrets(values):
         if not is_telling(secret):
             yield (
@@ -131,12 +115,16 @@ def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
             yield name, f"must begin with {' or '.join(schemes)}"
 
 
-def _auxiliary_server(settings: Settings) -> Iterator[Contradiction]:
-    for name in type(settings.auxiliary).model_fields:
-        block = getattr(settings.auxiliary, name)
+def _side_models(settings: Settings) -> Iterator[Contradiction]:
+    for name, block in settings.auxiliary:
         if block.provider == "main" and (block.base_url or block.has_key):
             text = f"must be the provider of auxiliary.{name}.base_url and api_key, not main"
             yield f"auxiliary.{name}.provider", text
+    embeddings = settings.auxiliary.embeddings
+    if embeddings.is_set and embeddings.model is None:
+        yield "auxiliary.embeddings.model", "is required: no model is the default"
+    elif embeddings.model is not None and find_spec("numpy") is None:
+        yield "auxiliary.embeddings.model", "needs the extra: pip install 'parley[embeddings]'"
 
 
 def _weak_tokens(settings: Settings) -> Iterator[Contradiction]:
@@ -186,37 +174,32 @@ def _accounts(settings: Settings) -> Iterator[Contradiction]:
             block = section if len(accounts) == 1 else f"{section}.{index}"
             for key, cause in account.missing():
                 yield f"{block}.{key}", f"is required by {block}.{cause}"
-        yield from _double_names(section, Counter(account.name for account in accounts))
+        for name, count in Counter(account.name for account in accounts).items():
+            if count > 1:
+                yield section, f"{count} blocks have the name {name!r}"
+            if not name or ":" in name:
+                text = f"the name {name!r} is not allowed; must not be empty nor hold a colon"
+                yield section, text
 
 
-def _double_names(section: str, counts: Counter[str]) -> Iterator[Contradiction]:
-    for name in counts:
-        if counts[name] > 1:
-            yield section, f"{counts[name]} blocks have the name {name!r}"
-        if not name or ":" in name:
-            text = f"the name {name!r} is not allowed; must not be empty nor hold a colon"
-            yield section, text
-
-
-def _owners(settings: Settings) -> Iterator[Contradiction]:
+def _people(settings: Settings) -> Iterator[Contradiction]:
     for owner in settings.access.owners:
         name, _, sender = owner.partition(":")
         if name not in account_types() or not sender:
             yield "access.owners", f"{owner!r} must be PLATFORM:ID, such as telegram:123456"
-        elif not re.fullmatch((platform := by_name()[name]).id_pattern, sender):
-            yield "access.owners", f"{owner!r}: {_no_id(sender, platform)}"
-
-
-def _listed_ids(settings: Settings) -> Iterator[Contradiction]:
+        elif wrong := _no_id(name, sender):
+            yield "access.owners", f"{owner!r}: {wrong}"
     for name in account_types():
-        platform = by_name()[name]
         for entry in settings.access.listed(name):
-            if not re.fullmatch(platform.id_pattern, entry):
-                yield f"access.{name}", _no_id(entry, platform)
+            if wrong := _no_id(name, entry):
+                yield f"access.{name}", wrong
 
 
-def _no_id(entry: str, platform: Platform) -> str:
-    return f"{entry!r} is no {platform.id_name}; the bot tells it to whoever writes to it"
+def _no_id(platform: str, text: str) -> str:
+    known = by_name()[platform]
+    if re.fullmatch(known.id_pattern, text):
+        return ""
+    return f"{text!r} is no {known.id_name}; the bot tells it to whoever writes to it"
 
 
 def _groups(settings: Settings) -> Iterator[Contradiction]:
@@ -230,8 +213,7 @@ def _groups(settings: Settings) -> Iterator[Contradiction]:
             yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {platform}"
 
 
-def _storage(settings: Settings) -> Iterator[Contradiction]:
-    storage = settings.storage
+def _storage(storage: StorageSettings) -> Iterator[Contradiction]:
     if storage.on_server:
         yield from _server(storage)
         return
@@ -241,11 +223,7 @@ def _storage(settings: Settings) -> Iterator[Contradiction]:
         yield "storage.url", "must be null, sqlite:///PATH or postgresql://…"
     elif rest.removeprefix("/") in {"", ":memory:"} or not rest.startswith("/"):
         yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"
-    of_a_server = {
-        "direct_url": storage.direct_url,
-        "migrate": storage.migrate == "wait",
-    }
-    for key, is_set in of_a_server.items():
+    for key, is_set in (("direct_url", storage.direct_url), ("migrate", storage.migrate == "wait")):
         if is_set:
             yield f"storage.{key}", "is of PostgreSQL alone: storage.url names a file"
 
@@ -254,12 +232,10 @@ def _server(storage: StorageSettings) -> Iterator[Contradiction]:
     """Yield what libpq would not understand; a text must not quote the URL, nor a part of it."""
     if find_spec("psycopg") is None:
         yield "storage.url", "PostgreSQL needs the package psycopg: pip install 'parley[postgres]'"
+    shape = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…"
     for key, url in (("url", storage.url), ("direct_url", storage.direct_url)):
         if url is not None and not _is_readable(url.get_secret_value()):
-            text = (
-                "must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…, with special"
-                " characters of the password as %XX (`@` is %40)"
-            )
+            text = f"must be {shape}, with special characters of the password as %XX (`@` is %40)"
             yield f"storage.{key}", text
 
 
@@ -273,12 +249,6 @@ def _is_readable(url: str) -> bool:
         return False
     name = parts.path.removeprefix("/")
     return is_server(url) and all(ports) and bool(name) and "/" not in name and not parts.fragment
-
-
-def _examples(settings: Settings) -> Iterator[Contradiction]:
-    roles = [each.role for each in settings.agent.prefill]
-    if roles != ["user", "assistant"] * (len(roles) // 2):
-        yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
 
 
 def _places(settings: Settings) -> Iterator[Contradiction]:
