@@ -45,7 +45,7 @@ from gateway.settings.changes import (
     located,
     named,
 )
-from gateway.settings.loading import CONFIG_NAME, Loaded, keep_last_used, secret_values
+from gateway.settings.loading import Loaded, keep_last_used, secret_values
 from gateway.settings.references import references_in
 from gateway.settings.tree import KeyPath, Settings, mark_of
 from gateway.storage import audit_log
@@ -107,7 +107,7 @@ class Source:
     @property
     def file(self) -> Path:
         """The settings file, which need not be there."""
-        return self.loaded.config_file or self.loaded.settings.home / CONFIG_NAME
+        return self.loaded.file
 
     @property
     def known(self) -> Known:

@@ -23,7 +23,7 @@ from agent.settings import AuxiliaryModelSettings, ModelSettings, ReferencedSecr
 from gateway.errors import SettingsError
 from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets
-from gateway.settings.sources import Hint, Sources, no_hint
+from gateway.settings.sources import Hint, Sources
 from gateway.settings.tree import KeyPath, Settings, at_step, flatten, in_map, plain, secrets_in
 
 log = structlog.get_logger()
@@ -70,7 +70,7 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     known: Mapping[KeyPath, ReferencedSecret] | None = None,
-    hint: Hint = no_hint,
+    hint: Hint | None = None,
 ) -> Loaded:
     """Read all sources once.
 
@@ -91,7 +91,10 @@ def load_settings(
     sources = Sources(hint)
     file = file_of(config, home, environ)
     is_named = bool(config or environ.get("PARLEY_CONFIG"))
-    is_there = is_named or _is_there(file)
+    try:
+        is_there = is_named or file.exists()
+    except OSError as exc:
+        raise SettingsError(f"{file}: cannot be read: {exc.strerror}") from exc
     if is_there:
         sources.add_file(file, str(file) if is_named else CONFIG_NAME)
     sources.add_environment(environ)
@@ -195,8 +198,8 @@ def _resolved(settings: Settings, references: References, sources: Sources) -> S
 
 def _origin(name: str, origins: Mapping[str, str]) -> str:
     """Return where a key comes from; of a list of blocks, where its first block does."""
-    inside = (origin for key, origin in origins.items() if key.startswith(f"{name}."))
-    return origins.get(name) or next(inside, "default")
+    inside = (origin for key, origin in origins.items() if f"{key}.".startswith(f"{name}."))
+    return next(inside, "default")
 
 
 def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -268,16 +271,6 @@ def _expanded(path: str | Path, origin: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as exc:
         raise SettingsError(f"{origin}: {str(path)!r} names a user that there is not") from exc
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as exc:
-        raise SettingsError(f"{path}: cannot be read: {exc.strerror}") from exc
-    return True
 
 
 def _validated(sources: Sources, home: Path) -> Settings:

@@ -36,22 +36,14 @@ Hint = Callable[[str, Any], str | None]
 """Answers an unknown dotted key, with its value, by what to write; None if it does not know it."""
 
 
-def no_hint(_key: str, _value: Any) -> str | None:
-    """Know no key."""
-    return None
-
-
 class Sources:
-    """The layers read so far, laid over each other.
+    """The layers read so far, laid over each other in `tree`.
 
-    Attributes:
-        tree: What was given as nested maps and lists.
-        problems: Lines for the operator, all reported at once.
-        warnings: Likewise of what stops nothing.
+    `problems` and `warnings` are lines for the operator; warnings stop nothing.
     """
 
-    def __init__(self, hint: Hint = no_hint) -> None:
-        self._hint = hint
+    def __init__(self, hint: Hint | None = None) -> None:
+        self._hint = hint or (lambda _key, _value: None)
         self._origins: dict[KeyPath, str] = {}
         self.tree: dict[str, Any] = {}
         self.problems: list[str] = []
@@ -214,16 +206,13 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
     except UnicodeDecodeError as exc:
         line = exc.object[: exc.start].count(b"\n") + 1
         raise SettingsError(f"{origin}, line {line}: is not written in UTF-8") from exc
-    except ValueError as exc:
-        raise SettingsError(f"{origin}: not valid YAML: {exc}") from exc
 
 
 def parsed_yaml(text: str, origin: str) -> dict[str, Any]:
     """Return the map in a YAML text, {} for an empty one.
 
     Raises:
-        SettingsError: Malformed, a key twice, huge by its aliases, or not a map; names line and
-            column.
+        SettingsError: Malformed, a key twice, huge by its aliases, or not a map.
     """
     try:
         tree = _UniqueKeyLoader(text).get_single_data()
@@ -286,20 +275,19 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def key_leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Split a value into the keys below `path`; unknown and misplaced things stay whole."""
     key = all_keys().find(path)
-    if not path or (key and key.kind == "section"):
-        if isinstance(value, Mapping):
-            for name, item in value.items():
-                yield from key_leaves((*path, str(name)), item)
-        elif value is not None:
-            yield path, value
-    elif not (key and key.kind == "blocks"):
-        yield path, value
-    elif value is not None:
-        blocks = [value] if key.lone_block and isinstance(value, Mapping) else value
-        yield path, [] if isinstance(blocks, list) else blocks
-        for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
+    kind = key.kind if key else "value" if path else "section"
+    if key and key.lone_block and isinstance(value, Mapping):
+        value = [value]
+    if kind == "section" and isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from key_leaves((*path, str(name)), item)
+    elif kind == "blocks" and isinstance(value, list):
+        yield path, []
+        for index, block in enumerate(value):
             yield (*path, index), {}
             yield from key_leaves((*path, index), block)
+    elif value is not None or kind not in {"section", "blocks"}:
+        yield path, value
 
 
 def _secret_of_file(path: KeyPath) -> KeyPath | None:

@@ -60,10 +60,7 @@ class BudgetSettings(Section):
 
 
 class QuotaSettings(Section):
-    """What one sender may have in a day; null: any amount. Owners are exempt.
-
-    `messages_per_day`: within 24 hours. `tokens_per_day`: of the sender's calls since midnight.
-    """
+    """Limits for one sender in 24 hours (messages) and since midnight (tokens); not for owners."""
 
     messages_per_day: int | None = Field(default=None, ge=1)
     tokens_per_day: int | None = Field(default=None, ge=1)
@@ -260,11 +257,7 @@ class MetricsSettings(Section):
 
 
 class TelemetrySettings(Section):
-    """Traces for an OpenTelemetry collector; `otlp_endpoint` null: none.
-
-    `otlp_endpoint`: of OTLP over HTTP, with or without its path `/v1/traces`. OpenTelemetry's own
-    variables set the headers and the sampling.
-    """
+    """Traces for an OpenTelemetry collector; `otlp_endpoint`: of OTLP over HTTP, null for none."""
 
     otlp_endpoint: str | None = None
 
@@ -352,7 +345,7 @@ class Keys:
         return iter(self._keys.values())
 
     def find(self, path: KeyPath) -> Key | None:
-        """Return the key at a path, None if there is none."""
+        """Return the key at a path."""
         return self._keys.get(tuple(INDEX if isinstance(step, int) else step for step in path))
 
     def complete(self, path: KeyPath) -> tuple[KeyPath, KeyPath | None]:
@@ -460,8 +453,7 @@ def plain(value: Any, secret: Callable[[SecretStr], str], text: Callable[[str], 
 def name_of(path: KeyPath, root: Any) -> str:
     """Return a path as people write it: without the position of a lone block.
 
-    Args:
-        root: The settings, or maps and lists of the same shape, which may lack the path.
+    `root` is the settings, or maps and lists of the same shape, which may lack the path.
     """
     steps: list[str | int] = []
     for end, step in enumerate(path):
