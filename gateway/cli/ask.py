@@ -1,8 +1,8 @@
 """`parley ask "…"`: one question, its answer on stdout, and an exit code.
 
-Through the gateway that runs in this home, else through one of its own that lives for the question:
-without platforms and without a page, on the same database. The question is stored before anything
-is answered, as every message is: after Ctrl-C, or a kill, the next gateway finishes the answer.
+The running gateway answers, else one that lives for the question, without platforms and page, on
+the same database. The question is stored first, as every message is: after Ctrl-C or a kill the
+next gateway finishes the answer.
 """
 
 import asyncio
@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import aiohttp
 import structlog
 import typer
 
 from agent.safety.redaction import printable
 from agent.spans import SHOWN_DIGITS
 from gateway import app
-from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
+from gateway.cli.chat import CHAT_NAME, ChatAnswer, connected
 from gateway.cli.common import AsJson, loaded, opened, settings_of, show_json, trace_in, warn
 from gateway.errors import GatewayError
 from gateway.http import control
@@ -42,7 +41,7 @@ from gateway.supervision.home import own_home, with_web_token
 FAILED, NEEDS_A_PERSON, TIMED_OUT, INTERRUPTED = 1, 4, 124, 130
 """Exit codes; 0: it was answered."""
 MOST_BYTES = 1_000_000
-"""Of what is piped in; a message has a limit of its own."""
+"""Of piped input; a message has a limit of its own."""
 PATIENCE_S = 20.0
 GOES_ON = "the question is stored, and its answer goes on: `parley chat {name}` shows it"
 
@@ -51,10 +50,9 @@ ask_app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True, slots=True)
 class OneAnswer:
-    """What came back.
+    """The answer to the question at `seq` of its inbox.
 
     Attributes:
-        seq: The place of the question in its conversation's inbox.
         needs_person: It is a question, which a person has to answer first.
     """
 
@@ -113,11 +111,6 @@ def _leave(why: str, name: str, code: int) -> NoReturn:
 
 
 def _piped() -> str:
-    """Return what is piped in; empty for a terminal.
-
-    Raises:
-        BadParameter: It is too long.
-    """
     if sys.stdin is None or sys.stdin.isatty():
         return ""
     found = sys.stdin.buffer.read(MOST_BYTES + 1)
@@ -127,11 +120,7 @@ def _piped() -> str:
 
 
 def question_with(question: str | None, piped: str) -> str:
-    """Return what is asked, with what was piped in below it.
-
-    Raises:
-        BadParameter: There is neither.
-    """
+    """Return the question with the piped input below it."""
     parts = [each for each in ((question or "").strip(), piped) if each]
     if not parts:
         raise typer.BadParameter("ask something: `parley ask QUESTION`, or pipe it in")
@@ -141,12 +130,7 @@ def question_with(question: str | None, piped: str) -> str:
 async def _answer(
     context: typer.Context, settings: Settings, text: str, chat: str, within_s: float
 ) -> OneAnswer:
-    """Ask the gateway that runs, else one of our own, whose settings must have no mistake.
-
-    Raises:
-        GatewayError: None can be reached or started, or it does not take the question.
-        TimeoutError: There is no answer yet.
-    """
+    """Ask the running gateway, else one of our own, whose settings must have no mistake."""
     if await control.ready_in(settings.home) is not None:
         return await exchange(settings.home / SOCKET, text, chat, within_s)
     own, socket = loaded(context).settings, settings.home / SOCKET
@@ -154,40 +138,15 @@ async def _answer(
 
 
 async def exchange(socket: Path, text: str, chat: str, within_s: float) -> OneAnswer:
-    """Ask over a socket, and wait so long for the answer."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
-    async with (
-        aiohttp.ClientSession(
-            "http://localhost",
-            connector=aiohttp.UnixConnector(path=str(socket)),
-            timeout=timeout,
-            json_serialize=to_json,
-        ) as http,
-        asyncio.TaskGroup() as tasks,
-    ):
-        feed = Feed(client := ChatClient(http, socket, chat, PATIENCE_S))
-        following = tasks.create_task(feed.follow(), name="ask-feed")
-        # Handed over, and not raised in here: that would make a group of it.
-        found = await _outcome(client, feed, text, within_s)
-        following.cancel()
-    if isinstance(found, OneAnswer):
-        return found
-    raise found
+    """Ask over a socket, and wait for the answer.
 
-
-async def _outcome(
-    client: ChatClient, feed: Feed, text: str, within_s: float
-) -> OneAnswer | GatewayError | TimeoutError:
-    try:
-        return await _told(client, feed, text, within_s)
-    except (GatewayError, TimeoutError) as exc:
-        return exc
-
-
-async def _told(client: ChatClient, feed: Feed, question: str, within_s: float) -> OneAnswer:
-    async with asyncio.timeout(within_s):
+    Raises:
+        GatewayError: The gateway cannot be reached, or refuses the question.
+        TimeoutError: There is no answer yet.
+    """
+    async with connected(socket, chat, PATIENCE_S) as (client, feed), asyncio.timeout(within_s):
         await feed.until(lambda: feed.synced, lambda: None)
-        seq = await client.post(question) or 0
+        seq = await client.post(text) or 0
 
         def mine() -> list[ChatAnswer]:
             return [each for each in feed.answers if each.inbox_seq >= seq or each.asks]
@@ -195,25 +154,24 @@ async def _told(client: ChatClient, feed: Feed, question: str, within_s: float) 
         told = list[ChatAnswer]()
 
         def tell() -> None:
-            # Why the answer takes so long; what owners are told meanwhile belongs to no question.
+            # Why the answer takes so long; texts for owners have another position.
             beside = [it for it in mine() if it.notice and it.inbox_seq == seq and it not in told]
             told.extend(beside)
             for each in beside:
                 warn(printable(each.markdown))
 
         await feed.until(lambda: any(it.asks or not it.notice for it in mine()), tell)
-    # What is said beside it is no part of the answer.
     found = [each for each in mine() if each.asks or not each.notice]
-    text = "\n\n".join(each.markdown for each in found if each.markdown)
+    said = "\n\n".join(each.markdown for each in found if each.markdown)
     files = tuple(name for each in found for name in each.files)
-    return OneAnswer(text, files, seq, any(each.asks for each in found))
+    return OneAnswer(said, files, seq, any(each.asks for each in found))
 
 
 async def _with_own_gateway(
     settings: Settings, ask_it: Callable[[], Awaitable[OneAnswer]]
 ) -> OneAnswer:
-    """Run a gateway for as long as the question takes; Ctrl-C stops it as it stops any."""
-    # What waits for accounts that are not served here stays for the next gateway, and is no news.
+    """Run a gateway until the question is answered; Ctrl-C stops it."""
+    # Messages for accounts that are not served here wait for the next gateway.
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)
     with own_home(settings) as journal:
@@ -240,11 +198,7 @@ async def _with_own_gateway(
 
 
 def alone(settings: Settings) -> Settings:
-    """Return settings without platforms, page and timers: of a gateway for one question.
-
-    Nor does it tell of anything: troubles that it does not see are those of the gateway before and
-    of the next one.
-    """
+    """Return settings without platforms, page, timers and alerts, for one question."""
     web = settings.web.model_copy(
         update={"enabled": False, "port": 0, "host": "127.0.0.1", "webhook_port": None}
     )
@@ -260,7 +214,7 @@ def alone(settings: Settings) -> Settings:
 
 
 def _facts(settings: Settings, name: str, told: OneAnswer) -> dict[str, Any]:
-    """Return the answer with what it took, from the database."""
+    """Return the answer with the facts of its turn."""
     with opened(settings) as conn:
         turn = history.turn_in_chat(conn, name, told.seq)
     trace = ""

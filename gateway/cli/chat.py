@@ -1,8 +1,8 @@
 """`parley chat`: talks to the running gateway from a terminal, over the socket in PARLEY_HOME.
 
-It uses the same API as the page of the web chat. On a terminal it shows answers as they grow and
-Ctrl-C stops one; with piped input it answers each line in turn, as plain text.
-The buttons of an answer are numbered lines; a number or a label is a press.
+It uses the API of the web chat's page. On a terminal answers grow and Ctrl-C stops one; piped lines
+are answered one after the other, as plain text. Buttons are numbered lines: a number or a label
+presses one.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ CHAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # The gateway pings every 15 s; after three missed ones the connection is dead.
 SILENCE_S = 45.0
 PATIENCE_S = 60.0
-"""How long a gateway that was there may be away, as for a restart."""
+"""How long a gateway may be away, as for a restart."""
 RECONNECT_PAUSE_S = 0.1
 PREVIEW_LINES = 12
-"""How many lines of a growing answer are shown: its end."""
+"""Lines of a growing answer that are shown: its end."""
 
 chat_app = typer.Typer(add_completion=False)
 
@@ -74,48 +74,54 @@ async def talk_over(
 
     Args:
         name: Id of the chat; its earlier messages stay its context.
-        ask: Returns the next line, None at the end; the process's input unless given.
-        console: Where answers are shown; the process's output unless given.
-        patience_s: How long a gateway that was there may be away (a restart) before giving up.
+        ask: Returns the next line, None at the end; by default from the process's input.
+        console: By default the process's output.
+        patience_s: How long the gateway may be away (a restart) before giving up.
 
     Raises:
         SettingsError: No chat can have this name.
-        GatewayNotRunning: Nobody listens on the socket, or no longer does.
+        GatewayNotRunning: No gateway listens on the socket, or no longer.
         LineRefused: The gateway does not let this chat be read.
     """
     if not CHAT_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, hyphens, underscores"
         raise SettingsError(f"{name!r} is no chat name: {allowed}")
     console = console or out
-    # No total: the stream of events has no end. Its pings tell whether the gateway is there.
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
-    connector = aiohttp.UnixConnector(path=str(socket))
+    async with connected(socket, name, patience_s) as (client, feed):
+        await client.check()
+        await Talk(client, feed, ask or asker(sys.stdin, console), console).run()
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    socket: Path, name: str, patience_s: float
+) -> AsyncIterator[tuple["ChatClient", "Feed"]]:
+    """Connect to a chat of the running gateway, and follow what happens in it."""
     async with aiohttp.ClientSession(
-        "http://localhost", connector=connector, timeout=timeout, json_serialize=to_json
+        "http://localhost",
+        connector=aiohttp.UnixConnector(path=str(socket)),
+        # No total: the stream of events has no end. Its pings show whether the gateway is there.
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S),
+        # Without escapes beyond ASCII, which could make a long text too large.
+        json_serialize=lambda data: orjson.dumps(data).decode(),
     ) as http:
         client = ChatClient(http, socket, name, patience_s)
-        await client.check()
         feed = Feed(client)
-        async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(feed.follow(), name="chat-feed")
-            talk = Talk(client, feed, ask or asker(sys.stdin, console), console)
-            failure = await talk.run()
-            following.cancel()
-    if failure:
-        raise failure
-
-
-def to_json(data: object) -> str:
-    """Return JSON without escapes beyond ASCII: they could make a long text too large."""
-    return orjson.dumps(data).decode()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(feed.follow(), name="chat-feed")
+                yield client, feed
+                following.cancel()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
 
 class LineRefused(GatewayError):
-    """The gateway does not do this; the text is what it says."""
+    """The gateway refuses this; the text is its answer."""
 
 
 class ChatClient:
-    """Requests about one chat; every trouble with the connection is a GatewayNotRunning."""
+    """Requests about one chat; every failure of the connection is a GatewayNotRunning."""
 
     def __init__(
         self, http: aiohttp.ClientSession, socket: Path, name: str, patience_s: float
@@ -135,20 +141,22 @@ class ChatClient:
         """Send a message, again under the same id until the gateway can be reached.
 
         Returns:
-            Its position; None where nothing is said to it before a question is answered.
+            Its position; None if it has to wait silently until a question is answered.
 
         Raises:
-            LineRefused: It was not taken.
+            LineRefused: It was not accepted.
         """
-        # Bytes of the input that are no UTF-8 are lone surrogates, which JSON cannot hold.
+        # Bytes of the input that are not UTF-8 are lone surrogates, which JSON cannot contain.
         readable = text.encode(errors="replace").decode()
-        # One id for all tries: the gateway takes a message once that comes twice.
+        # The same id for all tries: the gateway accepts a message once.
         message = {"id": secrets.token_hex(12), "text": readable}
 
         async def once() -> int | None:
             with self._reaching():
                 async with self._http.post(f"{self._path}/messages", json=message) as response:
-                    return await _position_of(response)
+                    await _require_done(response)
+                    admission = await response.json()
+                    return None if admission.get("silent") else int(admission["seq"] or 0)
 
         return await self.patiently(once)
 
@@ -165,7 +173,7 @@ class ChatClient:
         return await self.patiently(once)
 
     async def patiently(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Return what `once` returns, called again while the gateway cannot be reached."""
+        """Call `once` again while the gateway cannot be reached, and return its result."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(GatewayNotRunning),
             wait=wait_exponential(multiplier=0.1, max=2),
@@ -183,12 +191,6 @@ class ChatClient:
             raise GatewayNotRunning(text) from exc
 
 
-async def _position_of(response: aiohttp.ClientResponse) -> int | None:
-    await _require_done(response)
-    admission = await response.json()
-    return None if admission.get("silent") else int(admission["seq"] or 0)
-
-
 async def _require_done(response: aiohttp.ClientResponse) -> None:
     if response.status >= 400:
         is_json = response.content_type == "application/json"
@@ -198,7 +200,7 @@ async def _require_done(response: aiohttp.ClientResponse) -> None:
 
 @dataclass(slots=True)
 class Menu:
-    """What can be chosen now; each number stands for one button until its question is answered."""
+    """The open choices; a number means one button until its question is answered."""
 
     _open: dict[int, tuple[Choice, ...]] = field(default_factory=dict)
 
@@ -210,16 +212,16 @@ class Menu:
         return [f"  {number}. {button.label}" for number, button in enumerate(buttons, first)]
 
     def close(self, number: int) -> None:
-        """Take the buttons of a question away that is over."""
+        """Remove the buttons of a question that is over."""
         for first, group in list(self._open.items()):
             if question_of(group) == str(number):
                 del self._open[first]
 
     def said(self, line: str) -> str:
-        """Return what a line says: the text of the button that it chooses, else itself.
+        """Return the text of the button that a line chooses, else the line.
 
-        A choice takes the buttons of its answer away, any other message all but those of questions;
-        a command leaves them.
+        A choice removes the buttons of its answer, any other message all but those of questions; a
+        command leaves them.
         """
         chosen = [
             (first, button)
@@ -237,18 +239,18 @@ class Menu:
 
 
 def question_of(buttons: Sequence[Choice]) -> str:
-    """Return the number of the question that the buttons answer: they name it; "" for none."""
+    """Return the number of the question that the buttons answer and name; "" for none."""
     words = [word for button in buttons[:1] for word in button.text.split()[1:2]]
     return words[0] if words and words[0].isdecimal() else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """An answer, and the position of the message that it belongs to; a notice precedes it.
+    """An answer or a notice before it, with the position of its message.
 
     Attributes:
-        files: The names of those that it shows.
-        over: Instead of all that: the number of a question whose buttons go.
+        files: Names.
+        over: Instead of all that, the number of a question whose buttons go.
     """
 
     inbox_seq: int
@@ -260,18 +262,18 @@ class ChatAnswer:
 
     @property
     def asks(self) -> bool:
-        """Whether it is a question: until that is answered, nothing else may be."""
+        """Whether it is a question, which has to be answered first."""
         return bool(question_of(self.buttons))
 
 
 class Feed:
-    """What happens in the chat from now on.
+    """The events of the chat from now on.
 
     Attributes:
-        answers: In the order they came; those from before the first `synced` are not kept.
-        preview: The answer that is being written, "" for none.
+        answers: In order, without those before the first `synced`.
+        preview: The answer that is being written; may be empty.
         interrupted: Ctrl-C was pressed.
-        failure: The gateway is gone for good, or refuses; nothing will come any more.
+        failure: The gateway is gone for good, or refuses; no more events will come.
     """
 
     def __init__(self, client: ChatClient) -> None:
@@ -286,7 +288,7 @@ class Feed:
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Read the stream, reconnecting where it was, until cancelled or `failure` is set."""
+        """Read the stream, also after reconnects, until cancelled or `failure` is set."""
         while self.failure is None:
             try:
                 async with await self._client.events(self._position) as response:
@@ -299,10 +301,10 @@ class Feed:
             await asyncio.sleep(RECONNECT_PAUSE_S)
 
     async def until(self, done: Callable[[], bool], on_change: Callable[[], None]) -> None:
-        """Return when `done()`; look after every change.
+        """Return when `done()` is true, which is checked after every event.
 
         Raises:
-            GatewayError: It cannot come true any more.
+            GatewayError: No more events will come.
         """
         while not done():
             if self.failure:
@@ -312,7 +314,7 @@ class Feed:
             await self._changed.wait()
 
     def interrupt(self) -> None:
-        """Note a Ctrl-C and wake who waits."""
+        """Note a Ctrl-C, and wake the waiter."""
         self.interrupted = True
         self._changed.set()
 
@@ -347,7 +349,7 @@ class Feed:
 async def events(
     content: aiohttp.StreamReader,
 ) -> AsyncIterator[tuple[str, dict[str, Any], str | None]]:
-    """Yield name, data and id of each server-sent event; pings have none and are left out."""
+    """Yield name, data and id of each server-sent event, without pings."""
     rest = b""
     async for chunk in content.iter_any():
         *frames, rest = (rest + chunk).split(b"\n\n")
@@ -371,29 +373,22 @@ class Talk:
         self._since = 0
         self._menu = Menu()
 
-    async def run(self) -> GatewayError | None:
-        """Talk until the input ends; return why it could not go on, if so."""
-        try:
-            await self._feed.until(lambda: self._feed.synced, lambda: None)
-            if self._console.is_terminal:
-                self._console.print(Text("/help lists commands, /quit leaves.", style="dim"))
-            while (line := await self._ask()) is not None and line.strip() != "/quit":
-                if line.strip():
-                    await self._exchange(self._menu.said(line.strip()))
-        except GatewayError as exc:
-            return exc
-        return None
-
-    async def _exchange(self, text: str) -> None:
-        start = len(self._feed.answers)
-        seq = await self._send(text)
-        if seq is not None:
-            self._since = self._since or seq
-            await self._wait(start, seq)
-        self._show_answers()
+    async def run(self) -> None:
+        """Talk until the input ends."""
+        await self._feed.until(lambda: self._feed.synced, lambda: None)
+        if self._console.is_terminal:
+            self._console.print(Text("/help lists commands, /quit leaves.", style="dim"))
+        while (line := await self._ask()) is not None and line.strip() != "/quit":
+            if line.strip():
+                start = len(self._feed.answers)
+                seq = await self._send(self._menu.said(line.strip()))
+                if seq is not None:
+                    self._since = self._since or seq
+                    await self._wait(start, seq)
+                self._show_answers()
 
     async def _send(self, text: str) -> int | None:
-        """Send a line; return its place in the inbox if an answer can be waited for."""
+        """Send a line; return its position if an answer is expected."""
         try:
             return await self._client.post(text)
         except LineRefused as exc:
@@ -401,7 +396,7 @@ class Talk:
             return None
 
     async def _wait(self, start: int, seq: int) -> None:
-        """Show what comes until the line is answered, or a question is asked that comes first."""
+        """Show answers until the line is answered, or a question comes first."""
 
         def answered() -> bool:
             news = self._feed.answers[start:]
@@ -413,9 +408,9 @@ class Talk:
             await self._feed.until(answered, self._show_answers)
 
     async def _watch(self, answered: Callable[[], bool]) -> None:
-        """Show notices and the growing answer; an interrupt asks the gateway to stop it."""
+        """Show notices and the growing answer; an interrupt stops it."""
         feed = self._feed
-        # Transient: the answer itself is printed where its preview stood.
+        # Transient: the answer replaces its preview.
         with on_interrupt(feed.interrupt), Live(console=self._console, transient=True) as live:
 
             def show() -> None:
@@ -429,7 +424,7 @@ class Talk:
                     await self._send("/stop")
 
     def _show_answers(self) -> None:
-        """Print what is new: on a terminal all of it, else what concerns this dialogue."""
+        """Print new answers: on a terminal all, else those of this dialogue."""
         news, self._shown = self._feed.answers[self._shown :], len(self._feed.answers)
         for answer in news:
             self._menu.close(answer.over)
@@ -443,14 +438,13 @@ class Talk:
             self._console.print(
                 printable(answer.markdown), markup=False, highlight=False, soft_wrap=True
             )
-        # Files by their names alone: the web chat has them.
         files = [f"[file: {name}]" for name in answer.files]
         for line in (*files, *self._menu.offer(answer.buttons)):
             self._console.print(Text(printable(line)), soft_wrap=True)
 
 
 def growing(preview: str) -> Text:
-    """Return the end of an answer that is being written."""
+    """Return the end of a growing answer."""
     lines = preview.splitlines()[-PREVIEW_LINES:] or ["working… (Ctrl-C stops)"]
     return Text(printable("\n".join(lines)), style="dim")
 
@@ -467,9 +461,9 @@ def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
 
 
 def asker(stdin: Any, console: Console) -> Ask:
-    """Return what reads lines from the process's input: with a prompt where both are a terminal.
+    """Return a reader of the process's input, with a prompt on a terminal.
 
-    Each line is read in a daemon thread, so that an open prompt never keeps the program alive.
+    A daemon thread reads each line, so that an open prompt never keeps the program alive.
     """
     is_dialogue = stdin.isatty() and console.is_terminal
     read = partial(input, "> ") if is_dialogue else lambda: stdin.readline() or None

@@ -1,7 +1,4 @@
-"""`parley doctor`: what is not as it should be, why that matters, and how it is fixed.
-
-With `--upgrade` it looks for those findings alone that are about a new version.
-"""
+"""`parley doctor`: the findings, why they matter, and how to fix them."""
 
 import asyncio
 from collections import Counter
@@ -44,7 +41,7 @@ OF_AN_UPGRADE = (
     *("settings-readable", "settings-effect", "plugins-there"),
     *("database-down", "database-migrated", "restart-due"),
 )
-"""Findings that say what a start of this version would change, or what would keep it from one."""
+"""Findings about a start of this version: what it would change, or what would prevent it."""
 
 doctor_app = typer.Typer(add_completion=False)
 
@@ -80,7 +77,7 @@ def doctor(  # noqa: PLR0913 - an option each
 
 @contextmanager
 def _facts(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[Evidence]:
-    """Read what there is to look at; what cannot be read is part of the answer."""
+    """Gather the evidence; anything that cannot be read is part of it."""
     where = home_of(context.find_root().params.get("home"))
     try:
         found = loaded(context)
@@ -108,7 +105,7 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     try:
         if offline:
             return told
-        # What they would log is what the findings say.
+        # The findings report what would be logged.
         with structlog.testing.capture_logs():
             told["keys"], told["accounts"], told["servers"], told["clock"] = await asyncio.gather(
                 learn_windows(line),
@@ -123,9 +120,9 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
 
 
 async def _running(found: Loaded) -> tuple[dict[str, Any] | None, str]:
-    """Return what the gateway that runs here says of itself, or why it does not answer.
+    """Return the state of the gateway that runs here, or why it does not answer.
 
-    With `waiting`: what it does not go by yet.
+    `waiting` are changed settings that it does not use yet.
     """
     try:
         said = await control.ready_in(found.settings.home)
@@ -147,7 +144,7 @@ async def _running(found: Loaded) -> tuple[dict[str, Any] | None, str]:
 
 
 async def _clock(line: Sequence[Configured]) -> str:
-    """Return what the first model's server says against this machine's clock."""
+    """Return what is wrong with this machine's clock, by the first model's server."""
     for each in line:
         provider = each.models[0].provider
         if provider not in INSIDE:
@@ -162,7 +159,7 @@ async def _servers(found: Loaded, running: Mapping[str, Any] | None) -> dict[str
     settings_, masked = found.settings, redactor_of(found.settings).text
     if running is not None or not any(each.enabled for each in settings_.tools.mcp.values()):
         return {}
-    # With the SDK, which most gateways have no use for.
+    # It imports the SDK, which most gateways do not need.
     from agent.tools.mcp.servers import mcp_tools  # noqa: PLC0415
 
     sandboxed = with_walls(settings_, _confined(settings_))
@@ -173,7 +170,7 @@ async def _servers(found: Loaded, running: Mapping[str, Any] | None) -> dict[str
 
 
 def _confined(settings_: Settings) -> Collection[str]:
-    """Return the MCP servers that stay confined, by the database if it can be read."""
+    """Return the MCP servers that stay confined."""
     location = location_of(settings_)
     if isinstance(location, Path) and not location.exists():
         return ()
@@ -186,14 +183,14 @@ def _confined(settings_: Settings) -> Collection[str]:
 
 
 async def _tokens(found: Loaded) -> dict[str, AccountReport]:
-    """Ask each platform about the tokens of its accounts, side by side."""
+    """Ask each platform about the tokens of its accounts."""
     on = found.settings.platforms.on()
     reports = await asyncio.gather(*(report_of(*each) for each in on))
     return {f"{name}:{each.name}": report for (name, each), report in zip(on, reports, strict=True)}
 
 
 def _show(rows: Sequence[Row], *, json: bool, everything: bool) -> None:
-    """Print rows; of what is fine only how much there is, unless all is wanted."""
+    """Print rows; without `everything` only the number of those that are fine."""
     if json:
         show_json([each.as_data() for each in rows])
         return
@@ -204,7 +201,7 @@ def _show(rows: Sequence[Row], *, json: bool, everything: bool) -> None:
             if each.needs_attention:
                 say(f"    {each.why}", "dim")
                 say(f"    {each.remedy}")
-    # Of each finding its worst row counts: it comes first.
+    # The first row of a finding is its worst.
     worst: dict[str, Shown] = {}
     for each in rows:
         worst.setdefault(each.id, each.level)

@@ -31,7 +31,7 @@ from gateway.settings.tree import Settings
 from gateway.storage.reports import history
 
 FIRST_LINES = 10
-"""So many lines are shown before what is followed, as `tail -f` does."""
+"""Lines before the followed ones, as `tail -f` shows."""
 _POLL_S = 0.25
 _STYLES = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
 _LEADING = {"timestamp", "level", "event", "exception"}
@@ -40,9 +40,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DIGITS = 32
 """Of a trace."""
 LEAST_DIGITS = 6
-"""Of a trace: fewer would be the beginning of many."""
+"""Of a trace: fewer are the beginning of many."""
 Choose = Callable[[bytes], bool]
-"""Tells whether a line is shown."""
+"""Whether a line is shown."""
 
 
 logs_app = typer.Typer(add_completion=False)
@@ -97,18 +97,18 @@ def show_logs(  # noqa: PLR0913 - an option each
         trace=_trace(trace),
         since=moment(since, datetime.now(UTC)),
     )
-    chosen = choosing(wanted, _pattern(grep))
+    try:
+        pattern = None if grep is None else re.compile(grep)
+    except re.error as exc:
+        raise typer.BadParameter(f"{grep!r} is no regular expression: {exc}") from exc
+    chosen = choosing(wanted, pattern)
     if follow and lines is None:
         lines = FIRST_LINES
     view(path, chosen, out, json=json, lines=lines, follow=follow)
 
 
 def known_level(text: str | None) -> str:
-    """Return a level; empty for none.
-
-    Raises:
-        NotFound: There is no such level.
-    """
+    """Check the name of a level; empty for None."""
     if text is not None and text not in LEVELS:
         raise NotFound(f"no level {text!r}; there are {', '.join(LEVELS)}")
     return text or ""
@@ -118,7 +118,7 @@ def choosing(wanted: LineFilter, grep: re.Pattern[str] | None = None) -> Choose:
     """Build the filter; lines that are not JSON pass only the empty one.
 
     Args:
-        grep: What the line has to contain as it is printed.
+        grep: Searched in the line as it is printed.
     """
     is_all = grep is None and wanted == LineFilter()
 
@@ -132,7 +132,7 @@ def choosing(wanted: LineFilter, grep: re.Pattern[str] | None = None) -> Choose:
 
 
 def _trace(text: str | None) -> str:
-    """Return a trace, or its beginning, as it stands in the log; empty for none."""
+    """Return a trace, or its beginning, in the form of the log; empty for None."""
     if text is None:
         return ""
     wanted = text.strip().lower()
@@ -143,11 +143,7 @@ def _trace(text: str | None) -> str:
 
 
 def moment(text: str | None, now: datetime) -> str:
-    """Return the first moment, in the form of the log's timestamps without their Z; "" for none.
-
-    Raises:
-        BadParameter: It is none.
-    """
+    """Return the first moment, in the form of the log's timestamps without Z; "" for None."""
     if text is None:
         return ""
     if ago := _AGO.fullmatch(text.strip()):
@@ -162,19 +158,8 @@ def moment(text: str | None, now: datetime) -> str:
     return f"{began:%Y-%m-%dT%H:%M:%S.%f}"
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except re.error as exc:
-        raise typer.BadParameter(f"{text!r} is no regular expression: {exc}") from exc
-
-
 def _conversations_of(settings: Settings, chat: str | None) -> tuple[str, ...]:
-    """Return a chat, and the ids of its conversations: few lines name the chat itself.
-
-    Raises:
-        StorageError: The database, which knows them, cannot be read.
-    """
+    """Return a chat and the ids of its conversations: few lines name the chat."""
     if chat is None:
         return ()
     with opened(settings) as conn:
@@ -193,9 +178,9 @@ def view(
     """Print the newest matching lines of the log and its rotated predecessors, oldest first.
 
     Args:
-        json: Print them as they are stored; what is no JSON is left out.
-        lines: At most so many; None for all there are.
-        follow: Go on with what is appended, over rotation and truncation, until interrupted.
+        json: Print the stored lines, without those that are not JSON.
+        lines: Limit; None for all.
+        follow: Go on with new lines, over rotation and truncation, until interrupted.
 
     Raises:
         NotFound: There is no log file.
@@ -213,7 +198,7 @@ def view(
                 show(_matching(tail.new_lines(), chosen, None), console)
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
-            # This is how a person leaves the view.
+            # The way to leave the view.
             return
 
 
@@ -226,7 +211,7 @@ class LogTail:
         self._partial = b""
 
     def new_lines(self) -> Iterator[bytes]:
-        """Yield the complete lines that were appended since the last call, without newline."""
+        """Yield the lines that were completed since the last call, without newline."""
         yield from self._rest()
         while self._moved_on():
             yield from self._rest()
@@ -253,9 +238,9 @@ class LogTail:
                 self._partial = whole
 
     def _moved_on(self) -> bool:
-        """Start from the beginning if the path names another or a shortened file."""
+        """Whether the path names another or a shortened file, which is read from its beginning."""
         try:
-            # After a rotation the name is another file's: the inode tells.
+            # After a rotation the inode differs.
             now = self.path.stat()
             if now.st_ino != self._inode():
                 successor = self.path.open("rb")
@@ -276,14 +261,14 @@ class LogTail:
 
 
 def _show_readable(lines: list[bytes], console: Console) -> None:
-    """Print lines readably; coloured where the console is a terminal."""
     for line in lines:
-        console.print(_rendered(line), soft_wrap=True)
+        record = parsed(line)
+        plain = Text(printable(line.decode("utf-8", "replace")))
+        console.print(plain if record is None else _assembled(record), soft_wrap=True)
 
 
 def _show_stored(lines: list[bytes], console: Console) -> None:
-    """Print lines as they are stored; those that are no JSON are left out."""
-    # Past the console, which would wrap and colour lines that programs read.
+    # Not by the console, which would wrap and colour lines that programs read.
     found = (line.decode("utf-8", "replace") for line in lines if parsed(line) is not None)
     console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
     console.file.flush()
@@ -291,7 +276,7 @@ def _show_stored(lines: list[bytes], console: Console) -> None:
 
 def _newest(tail: LogTail, chosen: Choose, lines: int | None) -> list[bytes]:
     """Return the newest matching lines; older files are read only if they are needed."""
-    # Before the lines: reading them may go on to the next file, and this one be an older one.
+    # Before the lines: reading them may go on to the next file, which makes this one an older one.
     older = tail.older_files()
     found = _matching(tail.new_lines(), chosen, lines)
     for path in older:
@@ -307,13 +292,6 @@ def _matching(lines: Iterator[bytes], chosen: Choose, most: int | None) -> list[
     return list(deque(filter(chosen, lines), maxlen=most))
 
 
-def _rendered(line: bytes) -> Text:
-    record = parsed(line)
-    if record is None:
-        return Text(printable(line.decode("utf-8", "replace")))
-    return _assembled(record)
-
-
 def _assembled(record: dict[str, Any]) -> Text:
     level = str(record.get("level", ""))
     parts = [
@@ -321,8 +299,9 @@ def _assembled(record: dict[str, Any]) -> Text:
         (f" {printable(level):<7} ", _STYLES.get(level, "")),
         (printable(str(record["event"])), "bold"),
     ]
-    for name in (name for name in record if name not in _LEADING):
-        parts += [(f" {printable(name)}=", "cyan"), (_shown(record[name]), "")]
+    for name in record:
+        if name not in _LEADING:
+            parts += [(f" {printable(name)}=", "cyan"), (_shown(record[name]), "")]
     if "exception" in record:
         parts.append(("\n" + printable(str(record["exception"])), "red"))
     return Text.assemble(*parts)

@@ -1,7 +1,6 @@
-"""The `parley` command: its options, and where each of its commands is found.
+"""The `parley` command: its options, and the file of each command.
 
-A command's file is imported when the command is called, and what few calls need where it is needed,
-so that `parley --help` stays quick and `parley run` stays small.
+A command's file is imported when the command is called: `parley --help` stays quick.
 """
 
 import logging
@@ -49,7 +48,7 @@ COMMANDS = {
         "Play recorded conversations through the real path; exit code 1 if an answer is missing."
     ),
 }
-"""What `parley --help` says of each command, in that order; a test compares these words."""
+"""The texts of `parley --help`, in its order; a test compares them with the commands."""
 
 GONE = {
     "audit list": "Tool calls, in the console",
@@ -63,15 +62,15 @@ GONE = {
     "search find": "Conversations in the console",
     "sessions show": "`parley sessions export ID --format md`, or Conversations in the console",
 }
-"""Commands of 0.5 that went, with what does the same now."""
+"""Commands of 0.5 that went, with their successors."""
 
 
 class LaterCommand(TyperCommand):
-    """Stands for a command until it is called."""
+    """Imports a command when it is called."""
 
     @override
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
-        """Return the context of the command itself, which is imported here."""
+        """Return the context of the imported command."""
         found = app_of(str(self.name))
         found.rich_markup_mode = None
         # A group with one command stays a group: `parley config show`.
@@ -79,7 +78,7 @@ class LaterCommand(TyperCommand):
         command = typer.main.get_group(found) if is_group else typer.main.get_command(found)
         command.name = self.name
         for each in getattr(command, "commands", {}).values():
-            # Else the line of each is cut at the end of the screen.
+            # Longer texts would be cut at the end of the screen.
             each.short_help = (each.help or "").partition("\n\n")[0]
         return command.make_context(info_name, args, *rest, **extra)
 
@@ -157,7 +156,7 @@ class LazyGroup(TyperGroup):
 
     @override
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what is said of a wrong value is a sentence without its class."""
+        """Run the command; errors of values lose pydantic's prefix."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as exc:
@@ -178,10 +177,8 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit code 1.
-
-    What it writes (database, logs, backups) holds conversations: for its owner alone.
-    """
+    """Run the command line; an error of ours is one line on stderr and exit code 1."""
+    # Database, logs and backups contain conversations: for their owner alone.
     os.umask(0o077)
     if instead := GONE.get(" ".join(sys.argv[1:3])):
         from gateway.cli.common import warn
@@ -201,9 +198,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in th
     if wanted:
         from importlib.metadata import version
 
-        from gateway.cli.common import say
-
-        say(f"parley {version('parley')}")
+        typer.echo(f"parley {version('parley')}")
         raise typer.Exit
 
 
@@ -223,9 +218,9 @@ def _options(
 
 
 def log_problems_only() -> None:
-    """Make a command log to stderr, and only problems; `parley run` logs by its settings.
+    """Make a command log only problems, to stderr; `parley run` logs by its settings.
 
-    Tracebacks are plain: a rich one shows the values of variables, and those are people's words.
+    Tracebacks are plain: rich ones show the values of variables, which are people's words.
     """
     import structlog
 

@@ -1,14 +1,12 @@
 """People: `parley pair`, `open` and `web`.
 
-`parley pair` shows who asks to be let in and who was; it approves, denies, revokes.
-`parley open` and `parley web` make links that sign in to the web chat, and sign users out.
-What they change goes through the running gateway, or directly into the database where none runs.
+`pair` decides who may write to the bot; `open` and `web` make sign-in links for the web chat, and
+sign users out. Changes go through the running gateway, or without one directly into the database.
 """
 
 import asyncio
 import os
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
@@ -39,7 +37,6 @@ from gateway.cli.common import (
 )
 from gateway.errors import GatewayError, GatewayNotRunning
 from gateway.http import control
-from gateway.settings.tree import Settings
 from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
 
@@ -66,20 +63,32 @@ def pair_list(
         found: list[PairingRequest | Member] = members.listed(conn, limit + 1, after)
     rows, following = page_of(found, limit, lambda row: row.name)
     if json:
-        show_lines({"kind": _kind(each)} | asdict(each) for each in rows)
+        kinds = {PairingRequest: "request", Member: "member"}
+        show_lines({"kind": kinds[type(each)]} | asdict(each) for each in rows)
         return
     requests = [each for each in rows if isinstance(each, PairingRequest)]
-    # A later page may begin behind the last request; only the first one says that nobody asks.
+    # A later page may begin after the last request; only the first one says that nobody asks.
     if requests or after is None:
-        _show_requests(requests)
-    _show_members([each for each in rows if isinstance(each, Member)])
+        headings = ("code", "platform", "account", "id", "name", "since", "min left")
+        cells = [
+            (
+                *(each.code, each.platform, each.account, each.sender, each.sender_name, each.at),
+                f"{each.left_s / 60:.0f}",
+            )
+            for each in requests
+        ]
+        show_table(headings, cells, "nobody asks to be let in")
+    let_in = [
+        (each.platform, each.sender, each.sender_name, each.role, each.granted_by, each.at)
+        for each in rows
+        if isinstance(each, Member)
+    ]
+    if let_in:
+        say("")
+        out.print(table(("platform", "id", "name", "role", "let in by", "since"), let_in))
     if not rows and after is not None:
         say(NO_MORE)
     show_next(following)
-
-
-def _kind(each: PairingRequest | Member) -> str:
-    return "request" if isinstance(each, PairingRequest) else "member"
 
 
 @pair_app.command("approve")
@@ -104,28 +113,6 @@ def _decide(context: typer.Context, action: str, target: str) -> None:
     say(act(settings_of(context), action, target)["text"])
 
 
-def _show_requests(requests: Sequence[PairingRequest]) -> None:
-    rows = [
-        (
-            *(each.code, each.platform, each.account, each.sender, each.sender_name, each.at),
-            f"{each.left_s / 60:.0f}",
-        )
-        for each in requests
-    ]
-    headings = ("code", "platform", "account", "id", "name", "since", "min left")
-    show_table(headings, rows, "nobody asks to be let in")
-
-
-def _show_members(everybody: Sequence[Member]) -> None:
-    rows = [
-        (each.platform, each.sender, each.sender_name, each.role, each.granted_by, each.at)
-        for each in everybody
-    ]
-    if rows:
-        say("")
-        out.print(table(("platform", "id", "name", "role", "let in by", "since"), rows))
-
-
 @open_app.command()
 def open_page(
     context: typer.Context,
@@ -148,12 +135,12 @@ def open_page(
 
 
 def shown(file: Path, link: str) -> bool:
-    """Have a browser of this desktop go to the link; whether there is one."""
+    """Open the link in a browser of this desktop; returns whether there is one."""
     try:
         found = webbrowser.get()
     except webbrowser.Error:
         return False
-    # Browsers within the terminal are of this class itself, those with a window of others.
+    # The class of browsers within the terminal; those with a window have subclasses.
     if type(found) is webbrowser.GenericBrowser:
         return False
     file.unlink(missing_ok=True)
@@ -183,14 +170,11 @@ def web_invite(
     if made["again"]:
         say(f"{name} was here before: the chats of that time are theirs again.")
     say(f"Send this link to {name}; it works once, within {made['life_s'] / 3600:.0f} hours:")
-    say(sign_in_address(settings.web.page(_port(settings)), made["secret"]))
-
-
-def _port(settings: Settings) -> int:
     try:
-        return asyncio.run(control.port_of(settings.home))
+        port = asyncio.run(control.port_of(settings.home))
     except GatewayNotRunning:
-        return settings.web.port
+        port = settings.web.port
+    say(sign_in_address(settings.web.page(port), made["secret"]))
 
 
 @web_app.command("revoke")

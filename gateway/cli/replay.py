@@ -1,7 +1,6 @@
 """`parley replay`: plays recorded conversations through the real path, on a database of its own.
 
-Intake, queue, worker, loop and outbox are the ones of `parley run`; only the model, its tools and
-the platform are played (gateway/replay/).
+Only the model, its tools and the platform are played (gateway/replay/).
 """
 
 import asyncio
@@ -69,17 +68,16 @@ def replay(  # noqa: PLR0913 - an option each
 async def play_files(
     settings: Settings, files: Sequence[Path], console: Console, gap_s: float = 60
 ) -> bool:
-    """Play the conversations of the files, and print what became of them.
+    """Play the conversations of the files, and print the results.
 
     Args:
-        gap_s: Between two turns, for the prompt cache; the replay itself does not wait.
+        gap_s: Between two turns, for the prompt cache; the replay does not wait.
 
     Returns:
         Whether every user message of every conversation got its recorded answer.
 
     Raises:
-        SettingsError: A file cannot be read or has none of the known formats; that is known before
-            anything runs.
+        SettingsError: A file cannot be read or has an unknown format; nothing was played.
     """
     recordings = [it for file in files for it in _load(file)]
     results = await _play(settings, recordings, console, gap_s)
@@ -100,7 +98,7 @@ def _load(file: Path) -> list[Recording]:
 async def _play(
     settings: Settings, recordings: Sequence[Recording], console: Console, gap_s: float
 ) -> list[Replayed]:
-    """Play one conversation after the other in a home that is gone afterwards."""
+    """Play one conversation after the other in a temporary home."""
     with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
         own = _for_replay(settings, Path(folder))
         async with playing(own, recordings, gap_s) as player:
@@ -109,10 +107,9 @@ async def _play(
 
 
 def _for_replay(settings: Settings, home: Path) -> Settings:
-    """Return settings for a replay: nothing is waited for, and no network is used.
+    """Return settings for a replay: without waiting and network, with the plugins of the real home.
 
-    No real model writes summaries, sessions do not end by the clock, no budget ends, and the
-    plugins are those of the real home.
+    No real model writes summaries, sessions do not end by the clock, and there are no budgets.
     """
     (home / PLUGINS).symlink_to(settings.home / PLUGINS)
     return settings.model_copy(

@@ -1,4 +1,4 @@
-"""`parley run`: starts the gateway and says where it is found."""
+"""`parley run`: starts the gateway and prints its addresses."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ def run(
     """Start the gateway; Ctrl-C stops it once the running answers are finished."""
     found = loaded(context, web__host=host, web__port=port)
     settings = found.settings
-    # First of all: where another gateway runs, its log must not be written into.
+    # First: the log of another running gateway must not be written into.
     with own_home(settings) as journal:
         settings = with_web_token(settings)
         configure_logging(settings.logging, settings.home, redactor_of(settings))
@@ -44,7 +44,7 @@ def run(
 
 
 def _source(context: typer.Context, found: Loaded, host: str | None, port: int | None) -> Source:
-    """Return what reads the settings again, with the same options."""
+    """Return a source that reads the settings again, with the same options."""
 
     def read(known: Known) -> Loaded:
         again = loaded(context, known, web__host=host, web__port=port)
@@ -56,7 +56,7 @@ def _source(context: typer.Context, found: Loaded, host: str | None, port: int |
 
 
 def _welcome(settings: Settings, welcome: Welcome) -> None:
-    """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
+    """Print addresses and next steps to stderr: stdout belongs to the log."""
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
     page = settings.web.page(welcome.port)
@@ -91,7 +91,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
 
 
 def _of_platforms() -> list[str]:
-    """Return how to set up the first platform of the register, and where the others stand."""
+    """Return how to set up the first platform of the register, and the page about the others."""
     first, *others = (each for each in platforms() if each.account is not None)
     key = account_types()[first.name].switch
     variable = f"PARLEY_PLATFORMS__{first.name}__{key}".upper()

@@ -1,15 +1,13 @@
 """The first steps: `parley setup` asks for what a first answer needs, tries it, and writes it down.
 
-Nothing is written before the last question. `--from FILE --yes` takes the answers from a file, for
-machines on which nobody sits. `parley import` takes over what another agent has left behind.
+Nothing is written before the last question. `--from FILE --yes` takes the answers from a file.
+`parley import` takes over the data of another agent.
 """
 
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,8 +40,7 @@ from gateway.storage.migrations import open_database
 from gateway.supervision.start_checks import Checked, lines
 
 WRITTEN, REFUSED, UNSURE = 0, 2, 3
-"""Exit codes: written and tried; something is refused and nothing was written; written, but
-something could not be tried or is still to be switched on. 1 is for what cannot be read."""
+"""Exit codes: written and tried; refused, nothing written; written, but not tried completely."""
 STYLES = {"✓": "green", "✗": "red", "!": "yellow", "…": "yellow", "?": "dim"}
 
 setup_app = typer.Typer(add_completion=False)
@@ -79,7 +76,8 @@ def setup(
 
 def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     # Nothing that the file refers to is read or run before the user agrees.
-    if not yes and not _may_try():
+    question = "Read the secrets that the file names, run its commands for them, and try them?"
+    if not yes and not (sys.stdin.isatty() and typer.confirm(question, default=False)):
         warn("nothing was tried or written: --yes reads the file's secrets and runs their commands")
         return REFUSED
     found = target.load(draft.values)
@@ -120,16 +118,9 @@ def _report(
     }
 
 
-def _may_try() -> bool:
-    question = "Read the secrets that the file names, run its commands for them, and try them?"
-    return sys.stdin.isatty() and typer.confirm(question, default=False)
-
-
 def _agreed(target: Target, draft: Answers) -> bool:
-    """Show what would change in a file that is there, and ask; a new file is written at once."""
-    if not target.file.exists():
-        return True
-    changes = changed_keys(target, draft)
+    """Show the changes of an existing file, and ask."""
+    changes = changed_keys(target, draft) if target.file.exists() else []
     if not changes:
         return True
     say(f"\n{target.file} is there already. What changes in it:")
@@ -177,7 +168,12 @@ class _Wizard:
             say("Nothing was written.")
             return
         _tell(write(self._target, self._draft))
-        self._tell_start()
+        say(f"\nStart it: {sys.argv[0]} run", "bold")
+        say("  It prints a link to the web chat, and the code that makes you its owner.")
+        say("  To run it as a service: docs/operations.md, As a service.")
+        for each in self._greetings:
+            if each.greeting:
+                say(f"  {each.bot}: {each.greeting}CODE sends the code for you")
 
     def _ask_for_model(self) -> None:
         now = self._target.load()
@@ -219,11 +215,14 @@ class _Wizard:
                 return
 
     def _is_kept(self, section: str, before: Mapping[str, Any]) -> bool:
-        """Try the answers and show what came of it; those that are not kept are forgotten."""
+        """Try the answers and show the result; forget them unless they are kept."""
         say("  asking …", "dim")
         checked = asyncio.run(questions.try_answers(self._target, self._draft, section))
         _show([checked])
-        if not checked.is_wrong and (checked.outcome == "accepted" or _keep_anyway()):
+        keep = "  It could not be tried. Keep it?"
+        if not checked.is_wrong and (
+            checked.outcome == "accepted" or typer.confirm(keep, default=True)
+        ):
             self._greetings.append(checked)
             return True
         self._draft.values = dict(before)
@@ -272,28 +271,17 @@ class _Wizard:
             else:
                 return
 
-    def _tell_start(self) -> None:
-        say(f"\nStart it: {sys.argv[0]} run", "bold")
-        say("  It prints a link to the web chat, and the code that makes you its owner.")
-        say("  To run it as a service: docs/operations.md, As a service.")
-        for each in self._greetings:
-            if each.greeting:
-                say(f"  {each.bot}: {each.greeting}CODE sends the code for you")
 
-
-def _ask(question: str, default: str = "") -> str:
-    """Return an answer without the spaces around it; empty or the default for Enter."""
-    text: str = typer.prompt(question, default=default, show_default=bool(default))
-    return text.strip()
-
-
-def _ask_secret(question: str) -> str:
-    text: str = typer.prompt(question, default="", show_default=False, hide_input=True)
+def _ask(question: str, default: str = "", *, hidden: bool = False) -> str:
+    """Return an answer without the spaces around it; Enter gives the default."""
+    text: str = typer.prompt(
+        question, default=default, show_default=bool(default), hide_input=hidden
+    )
     return text.strip()
 
 
 def _answers_to(asked: Sequence[SetupQuestion]) -> dict[str, str]:
-    """Return the answers by field; none if the first one is needed and was skipped."""
+    """Return the answers by field; none if a required first one was skipped."""
     given: dict[str, str] = {}
     for question in asked:
         given[question.field] = _answer_to(question)
@@ -308,15 +296,11 @@ def _answer_to(question: SetupQuestion) -> str:
     where = ": ".join(filter(None, (question.found_at, question.steps)))
     hints = "not shown" + (f", from {where}" if where else "")
     hints += f"; Enter takes {question.default}" if question.default else ""
-    while text := _ask_secret(f"{question.title} ({hints})"):
+    while text := _ask(f"{question.title} ({hints})", hidden=True):
         if not (problem := questions.wrong(question, text)):
             return text
         say(f"  ✗ {problem}", "red")
     return ""
-
-
-def _keep_anyway() -> bool:
-    return typer.confirm("  It could not be tried. Keep it?", default=True)
 
 
 import_app = typer.Typer(help="Take over the data of another agent.", no_args_is_help=True)
@@ -352,7 +336,10 @@ def import_hermes(
     """
     task = Import(HermesHome(folder), loaded(context).settings, person)
     if not (yes or dry_run):
-        _agree_to_import(task)
+        _show_lines(asyncio.run(take_over(task, None)))
+        if not sys.stdin.isatty():
+            raise GatewayError("nothing was imported: --yes accepts the texts shown")
+        typer.confirm("\nTake over what is shown above?", default=False, abort=True)
     lines = asyncio.run(take_over(task, None) if dry_run else _taken_over(task))
     if json:
         show_json([asdict(line) for line in lines])
@@ -362,18 +349,6 @@ def import_hermes(
         say("\nNothing was changed: this was a dry run.", "bold")
 
 
-def _agree_to_import(task: Import) -> None:
-    """Show the texts and ask.
-
-    Raises:
-        GatewayError: There is no terminal to ask at.
-    """
-    _show_lines(asyncio.run(take_over(task, None)))
-    if not sys.stdin.isatty():
-        raise GatewayError("nothing was imported: --yes accepts the texts shown")
-    typer.confirm("\nTake over what is shown above?", default=False, abort=True)
-
-
 async def _taken_over(task: Import) -> list[Line]:
     settings = task.settings
     async with open_database(location_of(settings), settings.home) as database:
@@ -381,20 +356,14 @@ async def _taken_over(task: Import) -> list[Line]:
 
 
 def _show_lines(lines: Sequence[Line]) -> None:
-    ordered = sorted(lines, key=lambda line: _PARTS.index(line.part))
-    for part, found in groupby(ordered, key=attrgetter("part")):
-        say(f"\n{part}", "bold")
+    for part in ("settings", "secrets", "files", "memory", "skills", "sessions"):
+        found = [line for line in lines if line.part == part]
+        if found:
+            say(f"\n{part}", "bold")
         for line in found:
-            _show_line(line)
-
-
-def _show_line(line: Line) -> None:
-    note = f": {line.note}" if line.note else ""
-    say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
-    if line.text and line.outcome == "taken":
-        # Not `splitlines`: characters that end a line only for Python are spelled out.
-        for each in revealed(line.text).split("\n"):
-            say(f"            | {each}", "dim")
-
-
-_PARTS = ("settings", "secrets", "files", "memory", "skills", "sessions")
+            note = f": {line.note}" if line.note else ""
+            say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
+            shown = revealed(line.text) if line.outcome == "taken" else ""
+            # Not `splitlines`: characters that end a line only for Python are spelled out.
+            for each in shown.split("\n") if shown else ():
+                say(f"            | {each}", "dim")
