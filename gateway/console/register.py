@@ -12,8 +12,8 @@ async def retry(ask: Ask) -> Result:
     return Moved("/admin/dead-letters", "The message is asked again.")
 ```
 
-A page only shows, an action only changes: it is reached by a form whose token was checked, and
-leads to a page, so that a reload repeats nothing. Only owners come so far (routes.py).
+A page only shows. An action only changes: a form with a checked token calls it, and it leads to a
+page, so that a reload repeats nothing. Only owners get here (site.py).
 """
 
 import re
@@ -33,27 +33,26 @@ from gateway.http.server import Health
 from gateway.reload.operator import Operator
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database
+from gateway.storage.schema import id_in
 
 HOME = "/admin"
 MenuGroup = Literal["Now", "Chats", "People", "System"]
 MENU_GROUPS: tuple[MenuGroup, ...] = get_args(MenuGroup)
 """Parts of the menu, in order."""
 
-_NUMBER = re.compile(r"[0-9]{1,18}")
-
 
 class Missing(Exception):
-    """There is nothing at this address; the text says what is not there."""
+    """Nothing is at this address; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The running gateway, as far as pages look into it.
+    """The parts of the running gateway that pages use.
 
     Attributes:
-        facts: Returns the figures of a model as they are now; of the default one for None.
-        money: Returns the prices of models as they are now.
-        operator: Does what changes something, and puts it on record.
+        facts: Returns the current figures of a model; of the default one for None.
+        money: Returns the current prices of models.
+        operator: Makes changes, and records them.
     """
 
     database: Database
@@ -65,12 +64,12 @@ class Inside:
 
     @property
     def examination(self) -> Examination:
-        """What looks at the gateway."""
+        """The register of findings, applied to this gateway."""
         return self.health.examination
 
     @property
     def settings(self) -> Settings:
-        """What the gateway goes by now."""
+        """The settings in use."""
         return self.operator.reloading.settings
 
 
@@ -79,7 +78,7 @@ class Ask:
     """One request of an owner.
 
     Attributes:
-        names: What the path says, by the names in the register.
+        names: The variable parts of the path, by their names in the register.
         form: The fields of an action's form; empty for a page.
     """
 
@@ -91,34 +90,31 @@ class Ask:
 
     @property
     def by(self) -> str:
-        """Who asks, as the audit log and turns have it."""
+        """The owner as "platform:id", for the audit log and turns."""
         return f"{BUILT_IN}:{self.visitor.sender}"
 
     def query(self, name: str, default: str = "") -> str:
-        """Return what the address asks for, without spaces around it."""
+        """Return a parameter of the address, without spaces around it."""
         return self.request.query.get(name, default).strip()
 
     def position(self, name: str) -> int | None:
-        """Return the place that a page of a list begins behind; None for its first page."""
-        text = self.query(name)
-        return int(text) if _NUMBER.fullmatch(text) else None
+        """Return the row that a page of a list begins after; None for its first page."""
+        return id_in(self.query(name))
 
     def pair(self, name: str) -> tuple[int, int] | None:
-        """Return a place of two numbers, as in "7.2"; None for the first page."""
-        first, _, second = self.query(name).partition(".")
-        is_place = _NUMBER.fullmatch(first) and _NUMBER.fullmatch(second)
-        return (int(first), int(second)) if is_place else None
+        """Return a row of two numbers, as in "7.2"; None for the first page."""
+        first, second = (id_in(part) for part in self.query(name).partition(".")[::2])
+        return None if first is None or second is None else (first, second)
 
     def number(self, name: str) -> int:
         """Return a number that is part of the path.
 
         Raises:
-            Missing: It is none.
+            Missing: It is not a number.
         """
-        text = self.names[name]
-        if not _NUMBER.fullmatch(text):
-            raise Missing(f"{text} is no number.")
-        return int(text)
+        if (number := id_in(self.names[name])) is None:
+            raise Missing(f"{self.names[name]} is no number.")
+        return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +123,9 @@ class Shown:
 
     Attributes:
         template: Its file in gateway/console/templates.
-        values: What the template shows; it fails where it asks for anything else.
-        title: Where it differs from that in the register.
-        refused: Why nothing was changed, where a form is shown once more; the status is 409 then.
+        values: For the template, which fails if one is missing.
+        title: If it differs from that in the register.
+        refused: Why nothing was changed, if a form is shown again; the status is 409 then.
     """
 
     template: str
@@ -140,13 +136,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where an action leads, and what is said there once.
-
-    Attributes:
-        to: A path of the console.
-        said: One or two sentences; empty for nothing.
-        failed: Nothing was changed; the text says why.
-    """
+    """The path that an action leads to, and a text that is shown there once."""
 
     to: str
     said: str = ""
@@ -154,7 +144,7 @@ class Moved:
 
 
 Result: TypeAlias = Shown | Moved | web.StreamResponse
-"""What a page returns: a response of its own is sent as it is (a stream of lines, a file)."""
+"""The result of a page; a response of its own is sent unchanged (a file)."""
 Handler: TypeAlias = Callable[[Ask], Awaitable[Result]]
 
 
@@ -163,10 +153,10 @@ class Registered:
     """A page or an action.
 
     Attributes:
-        path: With names in braces, each of which stands for one part of the path.
+        path: With names in braces for variable parts.
         title: Of a page; empty for an action.
-        group: Where it stands in the menu; None for a page that others lead to.
-        pattern: Takes the paths that are meant.
+        group: Of the menu; None for a page that others lead to.
+        pattern: Matches its paths.
     """
 
     method: Literal["GET", "POST"]
@@ -181,12 +171,12 @@ REGISTER: list[Registered] = []
 
 
 def page(path: str, title: str, group: MenuGroup | None = None) -> Callable[[Handler], Handler]:
-    """Register a page; of a group those stand in the menu in the order of registration."""
+    """Register a page; the menu has the pages of a group in the order of registration."""
     return lambda handler: _registered("GET", path, title, group, handler)
 
 
 def action(path: str) -> Callable[[Handler], Handler]:
-    """Register an action: what a form does that is posted to the path."""
+    """Register an action, to which forms are posted."""
     return lambda handler: _registered("POST", path, "", None, handler)
 
 
@@ -203,9 +193,8 @@ def _registered(
 
 
 def find(method: str, path: str) -> tuple[Registered, Mapping[str, str]] | None:
-    """Return what answers a path, and what it names; None where nothing does."""
+    """Return the page or action of a path, and the path's variable parts."""
     for entry in REGISTER:
-        # HEAD is answered as GET is, without the body.
         if entry.method == ("GET" if method == "HEAD" else method):
             found = entry.pattern.fullmatch(path)
             if found:
@@ -215,11 +204,11 @@ def find(method: str, path: str) -> tuple[Registered, Mapping[str, str]] | None:
 
 T = TypeVar("T")
 PAGE = 50
-"""Rows of a page of a list; one more is read, to know whether there is another page."""
+"""Rows of a page of a list; one more is read to find out whether there is another page."""
 
 
 def listed(rows: Sequence[T]) -> Sequence[T]:
-    """Return the rows that are shown of those that were read."""
+    """Return the rows to show of those that were read."""
     return rows[:PAGE]
 
 
@@ -229,15 +218,14 @@ def older(
     key: Callable[[T], object],
     filters: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the address of the next page of a list; "" where there is none.
+    """Return the address of the next page of a list; "" if there is none.
 
-    A page begins behind the last row of the one before it: what comes meanwhile moves nothing.
+    A page begins after the last row of the page before it, so new rows move nothing.
 
     Args:
-        path: Of the list.
-        rows: As they were read, one more than is shown where there is another page.
+        rows: As they were read, one more than is shown if there is another page.
         key: Names a row, for `after`.
-        filters: What else the address asks for.
+        filters: Other parameters of the address.
     """
     if len(rows) <= PAGE:
         return ""
@@ -245,6 +233,6 @@ def older(
 
 
 def address(path: str, asked: Mapping[str, str]) -> str:
-    """Return the address of a page with what it is asked for; empty values are left out."""
+    """Return the address of a page with its parameters, without empty ones."""
     kept = urlencode({name: value for name, value in asked.items() if value})
     return f"{path}?{kept}" if kept else path

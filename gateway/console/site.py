@@ -1,11 +1,10 @@
-"""What the console answers with: pages from templates, forms with tokens, words that are said once.
+"""The site of the console: pages from templates, forms with tokens, texts that are shown once.
 
-Everything below /admin is behind the web chat's guard, for owners. All its paths are one handler:
-who may not come in is told so before the register is asked what is there, so that no page can be
-added without the guard, and nobody else learns which pages there are.
+Everything below /admin is behind the web chat's guard, for owners. One handler serves all paths
+and refuses others before it looks into the register, so no page can be added without the guard.
 
-Templates escape all that they show, and fail for what they were not given. Scripts and styles are
-files of this site; pages have none inside (Content-Security-Policy), and nobody may frame them.
+Templates escape all values, and fail if one is missing. Scripts and styles are files of this site;
+pages contain none (Content-Security-Policy), and cannot be framed.
 """
 
 import asyncio
@@ -74,26 +73,21 @@ THEME_COOKIE = "parley_theme"
 SAID_COOKIE = "parley_console_said"
 SAID_S = 60
 SAID_BYTES = 2_600
-"""With base64 and the signature it fits into the 4,096 bytes that browsers keep of a cookie."""
+"""With base64 and the signature it fits into the 4,096 bytes of a cookie."""
 _ANY = "surrogatepass"
-"""Headers may hold bytes that are no text."""
+"""Headers may contain bytes that are not text."""
 OWNERS_ONLY = "The console is for owners of this Parley. Your chats are on the page before it."
 STALE = "This form is of another session, or too old. Nothing was changed; please try again."
 
 
 class Console:
-    """Serves the pages of the register.
-
-    Args:
-        inside: The running gateway.
-        guard: The web chat's.
-    """
+    """Serves the pages of the register behind the web chat's guard."""
 
     def __init__(self, inside: Inside, guard: Guard) -> None:
         self._inside = inside
         self._guard = guard
         token = inside.settings.web.token
-        # Replicas share the token, and so the forms of each other.
+        # Replicas share the token, and so accept the forms of each other.
         key = token.get_secret_value() if token else secrets.token_hex(32)
         self._key = hashlib.sha256(b"console " + key.encode()).digest()
         self._templates = Environment(
@@ -110,7 +104,7 @@ class Console:
         self._go_by(inside.settings)
 
     def _go_by(self, settings: Settings) -> None:
-        """Write moments and mask secrets by these settings; what was a secret stays one."""
+        """Format times and mask secrets by these settings; former secrets stay masked."""
         if settings is not self._told_by:
             self._templates.filters.update(presentation.filters(settings.sessions.timezone))
             self._redactor.learn(secret_values(settings))
@@ -119,7 +113,7 @@ class Console:
             self._told_by = settings
 
     def routes(self) -> list[web.RouteDef]:
-        """Return its routes; what is not in the register is answered by them, too."""
+        """Return its routes, which also answer unknown paths."""
         answer = self._guard.protect(self._answer, forms=True)
         paths = (HOME, HOME + "/{tail:.*}")
         return [
@@ -131,7 +125,7 @@ class Console:
         """Answer a request.
 
         Raises:
-            Refusal: Nobody who is an owner asks, or it is a form that is none of ours.
+            Refusal: The visitor is not an owner, or the form is not one of this session.
         """
         if visitor_of(request).role != OWNER.role:
             raise Refusal(403, "owners_only", OWNERS_ONLY)
@@ -143,11 +137,9 @@ class Console:
         except Missing as missing:
             status, heading, text = 404, "Nothing is here", str(missing)
         except StorageError as exc:
-            # In the middle of the night a page that says so is worth more than none.
             log.warning("request_not_stored", path=request.path, error=str(exc))
             status, heading, text = 503, "The database does not answer", f"{exc}."
         except GatewayError as exc:
-            # Nothing was changed.
             status, heading, text = 409, "That cannot be done", str(exc)
         shown = Shown("trouble.html", {"heading": heading, "text": text})
         return await self._page(request, None, shown, status)
@@ -163,14 +155,14 @@ class Console:
         except NotFound as exc:
             if entry.method == "POST":
                 raise
-            # Such as the row that a page of a list begins behind.
+            # Such as the row that a page of a list begins after.
             raise Missing("That row is not on the list any more.") from exc
         if isinstance(result, Shown):
             return await self._page(request, entry, result, 409 if result.refused else 200)
         return self._moved(request, result) if isinstance(result, Moved) else result
 
     async def _form(self, request: web.Request) -> Mapping[str, str]:
-        """Return the fields of a form that this session was given by us."""
+        """Return the fields of a form of this session."""
         if request.content_type != FORM:
             raise Refusal(415, "no_form", "The console takes forms alone.")
         fields = {
@@ -182,7 +174,7 @@ class Console:
         return fields
 
     def _token(self, request: web.Request) -> str:
-        """Return what forms carry: it is bound to who is there, and to their session."""
+        """Return the token of forms, which is bound to the visitor and the session."""
         visit = request[VISIT]
         return self._signed("form", f"{visitor_of(request).sender}\0{visit.caller.session}")
 
@@ -234,11 +226,11 @@ class Console:
             "said": said.lstrip("!"),
             "failed": said.startswith("!"),
             "form_token": token.format(TOKEN_FIELD, self._token(request)),
-            # What answered a form is no page to come back to.
+            # The answer to a form is not a page to come back to.
             "address": (here or HOME) if request.method == "POST" else request.path_qs,
         }
         template = self._templates.get_template(shown.template)
-        # Beside the loop: a long conversation takes some time to write.
+        # In a thread: a long conversation takes some time to render.
         text = await asyncio.to_thread(partial(template.render, around | dict(shown.values)))
         response = web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
         if kept:
@@ -248,7 +240,7 @@ class Console:
 
 @action(f"{HOME}/theme")
 async def choose_theme(ask: Ask) -> Result:
-    """Keep whether pages are light or dark in the browser that asks."""
+    """Keep the theme in a cookie of this browser."""
     theme = ask.form.get("theme", "")
     response = web.Response(
         status=303, headers=HEADERS | {"Location": within(ask.form.get("back", HOME))}
@@ -262,7 +254,7 @@ async def choose_theme(ask: Ask) -> Result:
 
 
 def within(address: str) -> str:
-    """Return an address of the console; its first page in place of any other."""
+    """Return an address of the console; its first page instead of any other."""
     parts = urlsplit(address)
     inside = parts.path == HOME or parts.path.startswith(f"{HOME}/")
     is_plain = address.isprintable() and "\\" not in address
@@ -286,7 +278,7 @@ def _menu() -> list[tuple[str, list[Registered]]]:
 
 
 def _place_in_menu(path: str) -> str:
-    """Return the path of the menu's entry under which a page stands."""
+    """Return the path of the menu's entry for a page."""
     above = (
         each.path
         for each in REGISTER
@@ -296,7 +288,7 @@ def _place_in_menu(path: str) -> str:
 
 
 def _static(name: str) -> web.StreamResponse:
-    # A list of names cannot be climbed out of, as a path can.
+    # Compared with names, so that a path cannot leave the folder.
     if name not in {file.name for file in STATIC.iterdir()}:
         raise Refusal(404, "no_such_file", "There is no such file.")
     return web.FileResponse(STATIC / name, headers=HEADERS | {"Cache-Control": "no-cache"})

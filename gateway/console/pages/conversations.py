@@ -1,7 +1,4 @@
-"""Conversations: a list with filters, a search in what was said, and each one with all its steps.
-
-Of one there are the transcript with each step of its turns, its segments, and whole texts.
-"""
+"""Conversations: a list with filters and search, and of each one its turns, segments and texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +31,7 @@ from gateway.storage.reports.steps import Sent, TurnRow
 
 LIST = f"{HOME}/conversations"
 SHOWN_CHARS = 280
-"""Of a message that a search has found."""
+"""Of a message in the results of a search."""
 STATES: Mapping[State, str] = {
     "running": "a turn runs",
     "waiting": "messages wait",
@@ -46,17 +43,17 @@ FILTERS = ("query", "platform", "account", "person", "state", "since", "until")
 MESSAGES = 60
 """Of one page of a transcript."""
 AROUND = 20
-"""Messages behind the one that a link leads to, on the same page."""
+"""Messages after the target of a link, on the same page."""
 SEGMENTS = 40
-"""Of a conversation that are shown: the newest."""
+"""Newest segments of a conversation that are shown."""
 LEFT_SHOWN = 200
-"""Messages that a compaction took out of view, and that its page names."""
+"""Messages that left the view with a compaction, and that its page shows."""
 WHOLE = f"{LIST}/{{id}}"
 
 
 @page(LIST, "Conversations", "Chats")
 async def every_conversation(ask: Ask) -> Result:
-    """Show the conversations with the newest turns, or what a search has found."""
+    """Show the conversations with the newest turns, or the results of a search."""
     given = {name: ask.query(name) for name in FILTERS}
     wanted = wanted_of(given, ask.inside.settings.sessions.timezone)
     database, after = ask.inside.database, ask.pair("after")
@@ -83,7 +80,7 @@ async def every_conversation(ask: Ask) -> Result:
 
 
 def wanted_of(given: Mapping[str, str], timezone: str) -> Wanted:
-    """Return what the filters of the form mean; what is none of their values is no condition."""
+    """Return the conditions of the form's filters, without invalid ones."""
     platform, colon, person = given["person"].partition(":")
     if not colon or platform not in by_name():
         platform, person = "", given["person"]
@@ -95,13 +92,13 @@ def wanted_of(given: Mapping[str, str], timezone: str) -> Wanted:
         person=person,
         state=next((each for each in get_args(State) if each == state), None),
         since=_begin(given["since"], zone),
-        # The last day is meant as a whole.
+        # The last day is included.
         until=_begin(given["until"], zone, behind=1),
     )
 
 
 def _begin(text: str, zone: ZoneInfo, *, behind: int = 0) -> float | None:
-    """Return when a day begins, or one so many days behind it; None for what is no day."""
+    """Return when a day begins, or a later one; None if the text is not a day."""
     try:
         day = date.fromisoformat(text) + timedelta(days=behind)
         return day_of(day, zone).start.timestamp()
@@ -111,7 +108,7 @@ def _begin(text: str, zone: ZoneInfo, *, behind: int = 0) -> float | None:
 
 @dataclass(slots=True)
 class ToolShown:
-    """A call of a tool, with what is known of it on the page."""
+    """A call of a tool, with its step, question and result."""
 
     name: str
     arguments: str
@@ -126,7 +123,7 @@ class MessageShown:
     """A message of the transcript.
 
     Attributes:
-        standing: What the present view makes of it.
+        standing: Its place in the current view.
         call: The call of a model that made it.
     """
 
@@ -142,12 +139,12 @@ class MessageShown:
 
 @dataclass(slots=True)
 class TurnShown:
-    """A turn with its steps in order; `head` is None for messages that no turn has made.
+    """A turn with its steps in order; `head` is None for messages outside of turns.
 
     Attributes:
-        messages: Those of the transcript; a turn that carries out a command has none.
-        apart: Calls of models that made none of the messages: summaries, lost ones.
-        waits_for: The kind of question that nobody has answered; empty for none.
+        messages: Of the transcript; the turn of a command has none.
+        apart: Calls of models without a message here: summaries, lost ones.
+        waits_for: The kind of the open question; empty for none.
     """
 
     head: TurnRow | None
@@ -162,7 +159,7 @@ class TurnShown:
 
 @page(WHOLE, "Conversation")
 async def conversation(ask: Ask) -> Result:
-    """Show a conversation, the newest messages or those before one of them."""
+    """Show a conversation: the newest messages, or those before one of them."""
     number, before = ask.number("id"), ask.position("before")
     database = ask.inside.database
     chosen = await database.read(_chosen_model, number)
@@ -203,7 +200,7 @@ def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts)
 def _gauge(
     answers: Sequence[Call], lineage: Sequence[Segment], facts: StatusFacts
 ) -> presentation.LineChart | None:
-    """Return how the prompt grew and shrank; None where no prompt was reported."""
+    """Return the sizes of the prompt; None if none was reported."""
     if not answers:
         return None
     times = [each.at for each in answers]
@@ -221,7 +218,7 @@ def _gauge(
         level = float(facts.threshold_tokens)
         levels.append(("threshold", level, f"threshold {short(level)}"))
     sizes = [float(each.usage.prompt_tokens) for each in answers]
-    # A window ten times as large would press the line flat.
+    # A much larger window would press the line flat.
     seen = [level for level in levels if level[1] <= 4 * max(sizes)]
     return presentation.steps("Size of the prompt, call by call", sizes, seen, marks, short)
 
@@ -233,7 +230,7 @@ def turns_of(
     plan: ViewPlan,
     commands: Sequence[TurnRow],
 ) -> list[TurnShown]:
-    """Return rows of the transcript by their turns, and commands, with all that belongs to them."""
+    """Return messages and commands by their turns, with the steps of these."""
     ids = sorted({row.turn for row in rows if row.turn is not None})
     heads = {head.id: head for head in steps.turns(conn, ids)}
     shown = [
@@ -292,7 +289,7 @@ def _tools(message: ChatMessage) -> list[ToolShown]:
 
 
 def _pretty(arguments: str) -> str:
-    """Return arguments with a line for each; those that are no JSON as they are."""
+    """Return arguments with a line for each if they are JSON."""
     try:
         return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_INDENT_2).decode()
     except (orjson.JSONDecodeError, TypeError):
@@ -302,8 +299,8 @@ def _pretty(arguments: str) -> str:
 def _with_calls(turn: TurnShown, done: Sequence[Step], billed: Sequence[Call]) -> list[Call]:
     """Give messages the calls that made them; returns the other calls.
 
-    The n-th call of a turn that its journal has made its n-th message. The page may begin in the
-    middle of a turn: they are told from the end.
+    The n-th call in the journal of a turn made its n-th message. They are matched from the end: the
+    page may begin in the middle of a turn.
     """
     by_id = {call.call_id: call for call in billed if call.call_id is not None}
     made = [by_id.get(step.call_id or "") for step in done if step.kind == "model"]
@@ -334,7 +331,7 @@ def _with_tools(turn: TurnShown, done: Sequence[Step], asked: Sequence[Question]
 
 @page(WHOLE + "/messages/{seq}", "Message")
 async def message(ask: Ask) -> Result:
-    """Show one message as a whole, and as it is stored."""
+    """Show one message as a whole, and its stored form."""
     number, seq = ask.number("id"), ask.number("seq")
     found = await ask.inside.database.read(_one, number, seq)
     decoded = decode(found.body)
@@ -364,7 +361,7 @@ def _one(conn: Connection, number: int, seq: int) -> Recorded:
 
 @page(WHOLE + "/outputs/{output}", "Output")
 async def output(ask: Ask) -> Result:
-    """Show the whole output of a tool, of which the transcript has a part."""
+    """Show the whole output of a tool; the transcript has a part."""
     number, name = ask.number("id"), ask.names["output"]
     text = await ask.inside.database.read(transcript.read_blob, number, name)
     if text is None:
@@ -383,7 +380,7 @@ async def output(ask: Ask) -> Result:
 
 @page(WHOLE + "/segments/{session}", "Segment")
 async def segment(ask: Ask) -> Result:
-    """Show what a segment's requests begin with, and what its compaction has done."""
+    """Show the beginning of a segment's requests, and its compaction."""
     number, session_id = ask.number("id"), ask.number("session")
     values = await ask.inside.database.search(_segment, number, session_id)
     return Shown("segment.html", values, title=f"Segment {values['here'].number}")

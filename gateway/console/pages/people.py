@@ -1,6 +1,6 @@
-"""Who may write to Parley: who asks to be let in, who was, users of the web chat, their sessions.
+"""People: requests to be let in, members, users of the web chat and their sessions, memory.
 
-What is decided goes through the same functions as `/pair`, `parley pair` and `parley web`.
+Decisions use the same functions as `/pair`, `parley pair` and `parley web`.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ ENDINGS = {"remove": "web-remove", "sign-out": "web-revoke"}
 
 @page(PEOPLE, "People", "People")
 async def people(ask: Ask) -> Result:
-    """Show who asks to be let in, who was, and whom the settings name."""
+    """Show requests, members, and the people of the settings."""
     after = ask.query("after")
     rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
     shown, named = listed(rows), _named_in_settings(ask)
@@ -60,7 +60,7 @@ async def people(ask: Ask) -> Result:
 
 
 def _named_in_settings(ask: Ask) -> Sequence[tuple[str, str]]:
-    """Return (role, "platform:sender id") of those whom parley.yaml lets in."""
+    """Return (role, "platform:sender id") of the people of the settings."""
     access = ask.inside.settings.access
     lists = [(name, access.listed(name)) for name in account_types()]
     members_ = [("member", f"{name}:{sender}") for name, ids in lists for sender in ids]
@@ -69,7 +69,7 @@ def _named_in_settings(ask: Ask) -> Sequence[tuple[str, str]]:
 
 @action(PEOPLE)
 async def decide(ask: Ask) -> Result:
-    """Let somebody in, deny or revoke that, or change what they may do."""
+    """Approve or deny a request, revoke access, or change a role."""
     what, whom = ask.form.get("do", ""), ask.form.get("whom", "")
     if what not in DECISIONS:
         raise GatewayError("Nothing was chosen that can be done.")
@@ -83,7 +83,7 @@ async def decide(ask: Ask) -> Result:
 def _web_users(
     conn: Connection, access: Access
 ) -> tuple[list[WebUser], list[tuple[str, WebSession]]]:
-    """Return the users of the web chat, and its sessions, each with the name of its user."""
+    """Return the users of the web chat, and its sessions with the names of their users."""
     users = [replace(each, role=access.own_role(each)) for each in web_users.everybody(conn)]
     sessions = web_users.sessions(conn, access.web.oidc.session_s)[: register.PAGE]
     return users, [(name_of(each.sender), each) for each in sessions]
@@ -91,7 +91,7 @@ def _web_users(
 
 @page(WEB_USERS, "Web users", "People")
 async def users(ask: Ask) -> Result:
-    """Show the users of the web chat, and who is signed in."""
+    """Show the users of the web chat and its sessions."""
     settings = ask.inside.settings
     access = Access(settings.access, settings.web)
     found, signed_in = await ask.inside.database.read(_web_users, access)
@@ -104,7 +104,7 @@ _ROLES = ("member", "guest", "owner")
 
 @action(f"{WEB_USERS}/invite")
 async def invite(ask: Ask) -> Result:
-    """Make a user; their link is on this answer alone, and stored nowhere."""
+    """Make a user; only this answer shows their link."""
     told = {
         "name": ask.form.get("name", "").strip(),
         "role": ask.form.get("role", ""),
@@ -116,22 +116,21 @@ async def invite(ask: Ask) -> Result:
 
 @action(f"{WEB_USERS}/link")
 async def link(ask: Ask) -> Result:
-    """Make another link for somebody who is a user."""
+    """Make another link for a user."""
     made = await ask.inside.operator.act("web-link", ask.form.get("name", ""), ask.by)
     return _link(ask, made)
 
 
 def _link(ask: Ask, made: Any) -> Result:
-    page_ = _front_page(ask)
     return Shown(
         "web_users.html",
-        {"made": made, "sign_in": sign_in_address(page_, made.secret)},
+        {"made": made, "sign_in": sign_in_address(_front_page(ask), made.secret)},
         title=f"A link for {made.name}",
     )
 
 
 def _front_page(ask: Ask) -> str:
-    """Return where the page is: as the settings say, or as whoever asks has come to it."""
+    """Return the address of the page: that of the settings, or that of this request."""
     web = ask.inside.settings.web
     origin, host = ask.request.headers.get("Origin", ""), ask.request[VISIT].caller.host
     # The settings may say "any free port".
@@ -158,7 +157,7 @@ async def end(ask: Ask) -> Result:
 
 @page(MEMORY, "Memory", "People")
 async def memory(ask: Ask) -> Result:
-    """Show what is remembered of people and conversations, the newest first."""
+    """Show the notes about people and conversations, the newest first."""
     whose, after = ask.query("whose"), ask.position("after")
     read = ask.inside.database.read
     rows: Sequence[Note] = await read(notebook.all_notes, whose or None, register.PAGE + 1, after)
@@ -184,7 +183,7 @@ _KINDS = {
 
 @action(f"{MEMORY}/forget")
 async def forget(ask: Ask) -> Result:
-    """Erase one entry of the memory by its number, or all of a person or conversation."""
+    """Erase one note by its number, or all of a person or conversation."""
     which = ask.form.get("which", "")
     try:
         gone = await ask.inside.operator.act("remove-memory", which, ask.by)

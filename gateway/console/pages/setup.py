@@ -1,7 +1,8 @@
 """Set up: a model and the platforms of a home that has none yet, tried before they are written.
 
-What is there already is changed with `parley setup`: a session in a browser is no reason to send
-conversations to another server.
+`parley setup` alone changes what exists: a browser's session must not be able to send conversations
+to another server. It alone asks for the owner, who is signed in here already, and for the place of
+secrets, which moves those in the file.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from gateway.setup.questions import (
     try_answers,
     wrong,
 )
-from gateway.setup.writing import WrittenSettings, refuse_unwritable, write
+from gateway.setup.writing import refuse_unwritable, write
 from gateway.supervision.start_checks import Checked
 
 SETUP = f"{HOME}/setup"
@@ -48,12 +49,12 @@ def is_without_model(*settings: Settings) -> bool:
 
 @page(SETUP, "Set up", "System")
 async def setup(ask: Ask) -> Result:
-    """Show the forms for what is not there yet."""
+    """Show the forms for the model and the platforms that are missing."""
     return await _forms(ask)
 
 
 async def _forms(ask: Ask, refused: str = "") -> Shown:
-    """Show the forms; after a refusal with what was filled in, but for keys and tokens."""
+    """Show the forms; after a refusal with the answers, except keys and tokens."""
     target, settings = await _read(ask)
     return Shown(
         "setup.html",
@@ -78,19 +79,15 @@ async def _forms(ask: Ask, refused: str = "") -> Shown:
 
 
 def _on(*settings: Settings) -> set[str]:
-    """Return the platforms that have their tokens in any of these settings."""
+    """Return the platforms with tokens in any of these settings."""
     return {name for each in settings for name, _ in each.platforms.on()}
 
 
 async def _read(ask: Ask) -> tuple[Target, Settings]:
-    """Return which settings are set up, and how they stand in the file: a restart may be due.
-
-    Raises:
-        SettingsError: The file cannot be read.
-    """
+    """Return the target, and the settings of the file, which may wait for a restart."""
     running, file = ask.inside.settings, ask.inside.operator.reloading.file
     is_there = file is not None and await asyncio.to_thread(file.exists)
-    # What is gone by was read: to look at a page runs no program of a reference once more.
+    # A page must not run the programs of references again.
     known = dict(references_in(running))
     target = Target(running.home, file if is_there else None, known)
     return target, (await asyncio.to_thread(target.load)).settings
@@ -98,13 +95,13 @@ async def _read(ask: Ask) -> tuple[Target, Settings]:
 
 @action(f"{SETUP}/model")
 async def model(ask: Ask) -> Result:
-    """Try a model with one question, and write it down where it answers."""
+    """Try a model with one question, and write it down if it answers."""
     return await _with_forms(ask, _model)
 
 
 @action(f"{SETUP}/platforms/{{name}}")
 async def account(ask: Ask) -> Result:
-    """Try the tokens of a platform's first account, and write them down where they are taken."""
+    """Try the tokens of a platform's first account, and write them down if they work."""
     return await _with_forms(ask, _account)
 
 
@@ -143,12 +140,11 @@ async def _account(ask: Ask) -> Result:
 
 
 def _answers(ask: Ask, asked: Sequence[SetupQuestion]) -> dict[str, str]:
-    """Return what a form answers, by the fields of the questions.
+    """Return the answers of a form, by the fields of the questions.
 
     Raises:
-        GatewayError: An answer is missing or cannot be right, or refers to a secret: a session in
-            a browser would run programs of this machine, or send its files to whoever answers for
-            the model.
+        GatewayError: An answer is missing or wrong, or refers to a secret: a browser's session
+            could run programs of this machine, or send its files to a server of its choice.
     """
     given = {each.field: ask.form.get(each.field, "").strip() for each in asked}
     for question in asked:
@@ -161,14 +157,11 @@ def _answers(ask: Ask, asked: Sequence[SetupQuestion]) -> dict[str, str]:
 
 
 async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -> Moved:
-    """Write what was tried, have the gateway go by it, and say what is still to do.
-
-    Raises:
-        GatewayError: It was refused, or cannot be tried or written; nothing was changed.
-    """
+    """Write the answers that were tried, reload the gateway, and say what remains to be done."""
     if checked.outcome != "accepted":
         raise GatewayError(f"Nothing was written. {checked.subject}: {checked.text}.")
-    written = await asyncio.to_thread(_kept, target, draft)
+    await asyncio.to_thread(refuse_unwritable, target)
+    written = await asyncio.to_thread(write, target, draft)
     done = await ask.inside.operator.reload(ask.by, ", ".join(draft.values))
     parts = [f"{checked.subject}: {checked.text}.", *(f"Still to do: {x}." for x in checked.lacks)]
     parts.append(f"Written to {written.file}.")
@@ -178,8 +171,3 @@ async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -
         parts += ["But Parley goes on by what it had before:", *done.problems]
         return Moved(SETUP, " ".join(parts), failed=True)
     return Moved(SETUP, " ".join([*parts, told(done)]))
-
-
-def _kept(target: Target, draft: Answers) -> WrittenSettings:
-    refuse_unwritable(target)
-    return write(target, draft)
