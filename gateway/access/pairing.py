@@ -32,8 +32,8 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
-from gateway.storage.queue import arrivals, leases, outbox
-from gateway.storage.queue.arrivals import source_of
+from gateway.storage.queue import inbox, leases, outbox
+from gateway.storage.queue.inbox import source_of
 from gateway.storage.queue.outbox import parts_of
 
 log = structlog.get_logger()
@@ -226,7 +226,7 @@ class Pairing:
         place = replace(here, thread=None) if opened else here
         said = replace(message, address=place, text="", attachments=())
         # No session key: the bot has no conversation here, and goes on listening to nobody.
-        row = arrivals.find_or_create(conn, f"door:{address_key(place)}", said, None)
+        row = inbox.find_or_create(conn, f"door:{address_key(place)}", said, None)
         render = self.renderers[here.platform, here.account]
         parts = parts_of(render, key, WHERE_TO_ASK, reply_to=message.message_ref)
         outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head)

@@ -25,7 +25,7 @@ from gateway.settings.tree import AccessSettings, GroupRule, QuotaSettings
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.people import members, web_users
 from gateway.storage.people.web_users import WebUser
-from gateway.storage.queue import arrivals, outbox
+from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.outbox import parts_of
 from gateway.storage.reports import spending
 from gateway.storage.reports.spending import Where
@@ -292,7 +292,7 @@ class Quotas:
     def _messages_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
         if (limit := self._settings.messages_per_day) is None:
             return None
-        ages_s = arrivals.ages_s(conn, message, DAY_S, limit)
+        ages_s = inbox.ages_s(conn, message, DAY_S, limit)
         if len(ages_s) < limit:
             return None
         wait_s = max(1.0, DAY_S - ages_s[-1])

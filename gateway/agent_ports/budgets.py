@@ -20,7 +20,6 @@ from gateway.errors import SettingsError
 from gateway.settings.tree import BudgetSettings
 from gateway.storage.database import Database
 from gateway.storage.reports import spending
-from gateway.storage.reports.spending import Where
 
 log = structlog.get_logger()
 
@@ -160,8 +159,7 @@ class Budgets:
         day = today(self._zone)
         since, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
         told = {limit for began, limit in self._told if began == day.start}
-        spent = await self.database.read(spending.spent, "sender", Where(since))
-        senders = {"" if name == "?" else name: each.usd for name, each in spent.items()}
+        senders = await self.database.read(spending.usd_by_sender, since)
         limits = []
         if each_usd:
             least = each_usd * least_share

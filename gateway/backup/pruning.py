@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import retention
 from gateway.storage.database import Database
-from gateway.storage.queue import arrivals
+from gateway.storage.queue import inbox
 from gateway.storage.retention import Pruned
 
 log = structlog.get_logger()
@@ -127,7 +127,7 @@ class Pruner:
         old_s = self._raw_days * DAY_S
         due = await self._database.read(retention.count_raw, old_s)
         for _ in range(max(1, math.ceil(due.rows / retention.STEP_ROWS))):
-            await self._step(arrivals.prune_raw, old_s, retention.STEP_ROWS)
+            await self._step(inbox.prune_raw, old_s, retention.STEP_ROWS)
         yield due
 
     async def _rows_of(self, name: str, days: int) -> AsyncIterator[Pruned]:

@@ -321,12 +321,15 @@ def usage(
     first = _first_day(since, today)
     following = None
     with opened(settings) as conn:
-        lines = _usage_lines(conn, by, (first, today), zone, _rates(settings))
-        spent = sum((line.spent for line in lines), Spent())
-        if by in PAGED:
-            found = spending.page_of_spent(
-                {line.name: line.spent for line in lines}, limit + 1, after
-            )
+        if by not in PAGED:
+            lines = _usage_lines(conn, by, (first, today), zone, _rates(settings))
+            spent = sum((line.spent for line in lines), Spent())
+        else:
+            where = Where(budgets.day_of(first, zone).start.timestamp())
+            rates = spending.rates_of(conn, where, _rates(settings))
+            spent = spending.total(conn, where, rates)
+            name = cast("spending.By", by.value)
+            found = spending.spent(conn, name, where, rates, limit=limit + 1, after=after)
             shown, following = page_of(list(found), limit, lambda name: name)
             numbers = map(int, shown) if by == By.CONVERSATION else ()
             titles = conversations.titles(conn, list(numbers))
@@ -370,7 +373,7 @@ class UsageLine(NamedTuple):
 def _usage_lines(
     conn: Connection, by: By, days: tuple[date, date], zone: tzinfo, known: KnownRates
 ) -> list[UsageLine]:
-    """Return the lines of all pages; `days` are the first and the last one."""
+    """Return the lines without pages; `days` are the first and the last one."""
     where = Where(budgets.day_of(days[0], zone).start.timestamp())
     if by == By.OUTCOME:
         ended = reports.by_outcome(conn, where.since)
@@ -378,8 +381,9 @@ def _usage_lines(
     rates = spending.rates_of(conn, where, known)
     if by == By.DAY:
         return list(_days(conn, days, zone, rates))
-    name = cast("spending.By", "provider_model" if by == By.MODEL else by.value)
-    return [UsageLine(*each) for each in spending.spent(conn, name, where, rates).items()]
+    return [
+        UsageLine(*each) for each in spending.spent(conn, "provider_model", where, rates).items()
+    ]
 
 
 def _days(

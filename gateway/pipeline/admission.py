@@ -34,7 +34,7 @@ from gateway.settings.tree import AttachmentSettings, GroupRule, QueueSettings
 from gateway.storage.conversation import attachments, conversations, questions, turn_journal
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.questions import Question
-from gateway.storage.queue import arrivals, inbox, outbox, overheard
+from gateway.storage.queue import inbox, outbox, overheard
 from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.queue.outbox import parts_of
 from gateway.storage.queue.overheard import Fate
@@ -303,7 +303,7 @@ class Admissions:
         access, most = self.rules.access, self.rules.queue.max_pending
         # What somebody else wrote is no command of who forwards it.
         said = registry.parse("" if message.authors else message.text)
-        known, place = arrivals.arrival(conn, self.key(message), message)
+        known, place = inbox.arrival(conn, self.key(message), message)
         if known:
             return Facts(said, known=True)
         rule, full, in_thread = access.rule(message), self.pairing.limits.full(message), False
@@ -394,7 +394,7 @@ class Admissions:
 
     def _new(self, conn: Connection, message: InboundMessage, title: str) -> Conversation:
         user = sole_sender(message, self.rules.groups)
-        return arrivals.create(conn, self.key(message), replace(message, text=title), user)
+        return inbox.create(conn, self.key(message), replace(message, text=title), user)
 
     def _enter(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
         """Enter a message into its conversation."""
@@ -558,10 +558,10 @@ class Admissions:
     def _turn_away(self, conn: Connection, decision: Decision) -> Admitted:
         """Keep the key of a stranger's message; give them a code or a word where that is due."""
         message, place = decision.message, decision.facts.place
-        source, wake = arrivals.source_of(message), set[int]()
+        source, wake = inbox.source_of(message), set[int]()
         if "strangers" in decision.counts:
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
-            arrivals.set_aside(conn, [kept], message.address.chat)
+            inbox.set_aside(conn, [kept], message.address.chat)
         if decision.facts.may_ask:
             # What a stranger wrote is not read, and is no title either.
             wake = self.pairing.ask(conn, message, place or self._new(conn, message, ""))

@@ -31,7 +31,7 @@ from gateway.storage.conversation import attachments, conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
-from gateway.storage.queue import arrivals, outbox, sending
+from gateway.storage.queue import inbox, outbox, sending
 from gateway.storage.queue.outbox import DEAD_NOTICE
 from gateway.storage.queue.sending import Due
 from gateway.storage.schema import now
@@ -375,7 +375,7 @@ class Delivery:
         address = due.message.address
         move = Move(address.platform, address.account, address.chat, new_chat)
         # A platform that names the same chat again would have it sent there without end.
-        if new_chat == address.chat or not await self._database.write(arrivals.move, move):
+        if new_chat == address.chat or not await self._database.write(inbox.move, move):
             reason = f"the chat has moved to {new_chat}, where I cannot follow"
             await self._bury(due, reason, "refused")
             return

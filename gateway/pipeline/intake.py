@@ -35,7 +35,7 @@ from gateway.session_keys import address_key
 from gateway.signals import Hint, Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.database import Database
-from gateway.storage.queue import arrivals, leases
+from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.leases import ReceivingFence
 from gateway.supervision.silence import Traffic
 
@@ -148,11 +148,11 @@ class GatewayIntake:
 
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source's cursor."""
-        return await self._database.read(arrivals.position, source)
+        return await self._database.read(inbox.position, source)
 
     async def positions(self, prefix: str) -> dict[str, int]:
         """Return the committed positions of all sources with a name prefix."""
-        return await self._database.read(arrivals.positions, prefix)
+        return await self._database.read(inbox.positions, prefix)
 
     async def is_conversation(self, address: Address) -> bool:
         """Whether there is a conversation in this direct chat or thread."""
@@ -221,12 +221,12 @@ class GatewayIntake:
         for held in beside.fences:
             leases.fence_receiving(conn, held)
         if beside.poison:
-            arrivals.set_aside(conn, beside.poison)
+            inbox.set_aside(conn, beside.poison)
         # Before the messages (see `Intake.accept`): those may come from the chat's new id.
         for move in beside.moves:
-            arrivals.move(conn, move)
+            inbox.move(conn, move)
         for cursor in beside.cursors:
-            arrivals.advance(conn, cursor)
+            inbox.advance(conn, cursor)
         admissions = Admissions(self.rules, self._pairing)
         if len(messages) > 1:
             # In the order in which everybody locks conversations.
@@ -272,7 +272,7 @@ class _Batch:
     def as_poison(self, reason: str) -> "_Batch":
         """Return what goes into quarantine in place of these pieces."""
         kept = [
-            *((arrivals.source_of(each), each.dedupe_key, each.raw) for each in self.messages),
+            *((inbox.source_of(each), each.dedupe_key, each.raw) for each in self.messages),
             *((each.source, f"cursor:{each.position}", "") for each in self.cursors),
             *((f"{each.platform}:{each.account}", f"move:{each.chat}", "") for each in self.moves),
         ]

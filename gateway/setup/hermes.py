@@ -25,11 +25,11 @@ from gateway.settings.loading import replace_closed
 from gateway.settings.tree import Settings
 from gateway.setup.hermes_home import HermesHome, HermesSession, Line, lineages, messages_of
 from gateway.setup.hermes_settings import SettingsFound, found_in
-from gateway.storage.conversation import imported
-from gateway.storage.conversation.imported import ImportedSession, ImportPlace
+from gateway.storage.conversation import transcript
+from gateway.storage.conversation.transcript import ImportedSession, ImportPlace
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
-from gateway.storage.queue import arrivals
+from gateway.storage.queue import inbox
 
 SOURCE = "import:hermes:"
 """What the cursors of Hermes' sessions begin with."""
@@ -162,7 +162,7 @@ async def _sessions(task: Import, conn: sqlite3.Connection, into: Database | Non
             nowhere[place] += 1
         else:
             found.setdefault(place, []).append(chain)
-    before = {} if into is None else await into.read(arrivals.positions, SOURCE)
+    before = {} if into is None else await into.read(inbox.positions, SOURCE)
     lines = [Line("sessions", f"{n} sessions", "left out", why) for why, n in nowhere.items()]
     for place, chains in found.items():
         told = [
@@ -172,7 +172,7 @@ async def _sessions(task: Import, conn: sqlite3.Connection, into: Database | Non
         line = Line("sessions", f"{len(new)} sessions of {place.session_key}", "taken")
         if not new:
             line = line.but("known", "nothing new in them")
-        elif into is not None and not await into.write(imported.enter, place, new):
+        elif into is not None and not await into.write(transcript.enter_imported, place, new):
             line = line.but("left out", "a turn goes on there: again later")
         lines.append(line)
     return lines

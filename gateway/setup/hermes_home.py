@@ -26,7 +26,7 @@ from agent.safety.redaction import Redactor
 from agent.safety.threats import scan
 from gateway.errors import GatewayError
 from gateway.settings.sources import parsed_yaml
-from gateway.storage.conversation.imported import ImportedMessage
+from gateway.storage.conversation.transcript import ImportedMessage
 
 DATABASE = "state.db"
 ENTRY_MARK = "\n§\n"

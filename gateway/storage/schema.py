@@ -16,7 +16,6 @@ from gateway.storage.tables.columns import *  # noqa: F403
 from gateway.storage.tables.conversations import *  # noqa: F403
 from gateway.storage.tables.people import *  # noqa: F403
 from gateway.storage.tables.queue import *  # noqa: F403
-from gateway.storage.tables.turns import *  # noqa: F403
 
 REVISION = "0035"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
@@ -68,7 +67,7 @@ def now(conn: Connection) -> float:
 
 
 def id_in(text: str) -> int | None:
-    """Return the id that a text is; None if it is not a number that fits into a column of ids."""
+    """The id in a text; None if it is not a number that fits into a column of ids."""
     # Without `isascii` digits of other scripts would be ids too.
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 

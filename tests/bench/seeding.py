@@ -10,7 +10,7 @@ from gateway.session_keys import session_key, sole_sender
 from gateway.storage.conversation import conversations, sessions, transcript, turns
 from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue import arrivals, inbox, leases
+from gateway.storage.queue import inbox, leases
 from tests.support.storage import fixed_base
 
 BASE = fixed_base("You are a bench.")
@@ -39,5 +39,5 @@ def begun(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessag
 def open_place(conn: Connection, first: InboundMessage) -> MessagePlace:
     """Return where the messages of a conversation go; it is created for `first` if need be."""
     key, user = session_key(first, "per_user"), sole_sender(first, "per_user")
-    row = arrivals.find_or_create(conn, key, first, user)
+    row = inbox.find_or_create(conn, key, first, user)
     return MessagePlace(row.id, sessions.active(conn, row.id).id, None)

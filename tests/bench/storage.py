@@ -14,7 +14,7 @@ from agent.view.view import ViewPlan
 from gateway.storage.conversation import transcript
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
-from gateway.storage.queue import arrivals
+from gateway.storage.queue import inbox
 from tests.bench.figures import Figure, percentile
 from tests.bench.running import Chats, inbound, running
 from tests.bench.seeding import open_place, seed
@@ -105,7 +105,7 @@ async def _bytes_of_a_turn() -> Figure:
             before = await gateway.database.write(_used_bytes)
             for _ in range(TURNS):
                 await chats.ask("1", TEXT[9:])
-            await gateway.database.write(arrivals.prune_raw, -1.0, TURNS + 1)
+            await gateway.database.write(inbox.prune_raw, -1.0, TURNS + 1)
             used = await gateway.database.write(_used_bytes) - before
             assert file.exists()
     name = "inbox, turn, transcript, outbox: per message of 370 bytes"

@@ -32,7 +32,7 @@ from gateway.errors import LeaseLost
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue import arrivals, dead_letters, inbox, leases, overheard, sending
+from gateway.storage.queue import dead_letters, inbox, leases, overheard, sending
 from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import conversation, message, metadata, session, turn
 from gateway.storage.schema import inbox as inbox_table
@@ -226,7 +226,7 @@ class LifeMachine(RuleBasedStateMachine):
     @rule()
     def prune(self) -> None:
         self.store.run(lambda conn: conn.execute(update(inbox_table).values(at=0)))
-        self.store.run(arrivals.prune_raw, 1)
+        self.store.run(inbox.prune_raw, 1)
 
     @invariant()
     def messages_are_never_changed(self) -> None:

@@ -31,7 +31,7 @@ from gateway.storage.database import Location
 from gateway.storage.engine import connect, connected, hold_file
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.postgres import driver_of
-from gateway.storage.queue import arrivals, inbox, leases, outbox
+from gateway.storage.queue import inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxEntry, InboxKind, InboxState
 from gateway.storage.queue.leases import Lease
 from gateway.storage.queue.outbox import OutboxPart
@@ -314,7 +314,7 @@ def admit(
     command = parse(incoming.text).command if kind == "command" else None
     name = command.name if command else None
     key, user = session_key(incoming, "per_user"), sole_sender(incoming, "per_user")
-    row = arrivals.find_or_create(conn, key, incoming, user)
+    row = inbox.find_or_create(conn, key, incoming, user)
     seq = inbox.append(conn, row.id, incoming, kind=kind, state=state, command=name)
     conversations.make_ready(conn, row.id)
     return row.id, seq

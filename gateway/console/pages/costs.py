@@ -49,7 +49,7 @@ async def costs(ask: Ask) -> Result:
     spans = days_until_now(zone, count)
     database, rates = ask.inside.database, ask.inside.money().rates
     # At the same time: each of the two sums up the ledger.
-    (days, models), (senders, known) = await asyncio.gather(
+    (days, models), (senders, known, platforms) = await asyncio.gather(
         database.read(_by_day, spans, rates, compares=count <= MOST_COMPARED),
         database.search(_of_senders, spans[0].start),
     )
@@ -73,25 +73,28 @@ async def costs(ask: Ask) -> Result:
                     "Tokens by model", *presentation.stacked(list(tokens.items()), names), short
                 ),
             },
-            "by": {"Model": models, "Person": dict(list(senders.items())[:DEAREST])},
+            "by": {"Model": models, "Person": senders},
             "most": DEAREST,
-            "platforms": _platforms(senders),
+            "platforms": platforms,
             "names": known,
         },
     )
 
 
-def _of_senders(conn: Connection, since: float) -> tuple[dict[str, Spent], Mapping[str, str]]:
-    found = spending.spent(conn, "sender", Where(since))
-    return found, members.names(conn, list(found)[:DEAREST])
+def _of_senders(
+    conn: Connection, since: float
+) -> tuple[dict[str, Spent], Mapping[str, str], list[tuple[str, float]]]:
+    found = spending.spent(conn, "sender", Where(since), limit=DEAREST)
+    platforms = _platforms(spending.usd_by_sender(conn, since))
+    return found, members.names(conn, list(found)), platforms
 
 
-def _platforms(senders: Mapping[str, Spent]) -> list[tuple[str, float]]:
+def _platforms(senders: Mapping[str, float]) -> list[tuple[str, float]]:
     """Return the platforms with their costs, the dearest first; "?" is work without a sender."""
     found: defaultdict[str, float] = defaultdict(float)
-    for name, spent in senders.items():
+    for name, usd in senders.items():
         platform, colon, _ = name.partition(":")
-        found[platform if colon else "?"] += spent.usd
+        found[platform if colon else "?"] += usd
     return sorted(found.items(), key=lambda platform: (-platform[1], platform[0]))
 
 
@@ -99,10 +102,9 @@ def _of_today(
     conn: Connection, since: float, after: str | None
 ) -> tuple[float, Mapping[str, Spent], Mapping[str, str]]:
     """Return the costs since then, in all and by person, and names."""
-    found = spending.spent(conn, "sender", Where(since))
-    used = sum(found.values(), Spent()).usd
-    people = spending.page_of_spent(found, register.PAGE + 1, after)
-    return used, people, members.names(conn, list(people))
+    most = register.PAGE + 1
+    people = spending.spent(conn, "sender", Where(since), limit=most, after=after)
+    return spending.spent_usd(conn, since), people, members.names(conn, list(people))
 
 
 @page(BUDGETS, "Budgets", "People")

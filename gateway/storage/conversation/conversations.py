@@ -274,7 +274,7 @@ def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
     return [(row.session_key, row.conversation) for row in conn.execute(keyed)]
 
 
-def move(conn: Connection, conversation_id: int, session_key: str, to: Move) -> bool:
+def rekey(conn: Connection, conversation_id: int, session_key: str, to: Move) -> bool:
     """Move a conversation to a new chat: it gets another session key and keeps its old ones.
 
     Returns False if another conversation has that key: then it stays where it is.

@@ -3,21 +3,21 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, select
 
+from adapters.messages import Address, Cursor
 from agent.messages import ChatMessage, decode, encode, full_text, is_ephemeral
-from agent.ports import PastMessage
+from agent.ports import Origin, PastMessage
 from agent.tokens import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations, sessions
+from gateway.storage.queue import inbox
 from gateway.storage.schema import blob, id_in, iso_time, message, now_s
 
 END = 2**31 - 1
 """Behind every message: the largest `seq` that the databases can hold."""
-INT64_DIGITS = 19
-"""A number with fewer digits fits into the database's integers."""
 READ_LIMIT = 2000
 """Most rows that one search for a text looks through; bounds a reader's time."""
 
@@ -283,3 +283,83 @@ def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float |
     newest = select(message.c.at).where(*here).order_by(message.c.seq.desc()).limit(1)
     at: float | None = conn.scalar(newest)
     return at
+
+
+IMPORT = "import"
+"""Why a segment begins that an import has made."""
+
+
+class ImportedMessage(NamedTuple):
+    """A message, and when it was said, in seconds since the epoch."""
+
+    message: ChatMessage
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSession:
+    """What was said from one beginning to the next, without what was imported before.
+
+    Attributes:
+        source: Its name, for its cursor.
+        position: How far it was read there.
+        title: Of the conversation if this is its newest session.
+        shown: The number of messages at its end that are in view if it goes on.
+        is_rest: Whether its beginning was imported before.
+        origins: What it has read besides the words of its own people.
+    """
+
+    source: str
+    position: int
+    title: str
+    messages: Sequence[ImportedMessage]
+    shown: int = 0
+    is_rest: bool = False
+    origins: tuple[Origin, ...] = ()
+
+
+class ImportPlace(NamedTuple):
+    """The conversation as the platform's messages will name it."""
+
+    session_key: str
+    address: Address
+    user: str | None
+
+
+def enter_imported(conn: Connection, place: ImportPlace, found: Sequence[ImportedSession]) -> bool:
+    """Enter the sessions of one conversation of another agent, oldest first, as one transaction.
+
+    In a chat in which Parley has not been talked to yet, its newest session goes on, and what came
+    before is out of view. Elsewhere all that is imported is out of view: a search finds it, and the
+    running session stays as it is. The cursor of a source moves in the same transaction: nothing is
+    entered twice, and a kill leaves all of it or nothing. Returns False, with nothing done, during
+    a turn.
+    """
+    here = conversations.locked_by_key(conn, place.session_key)
+    if here is not None and (here.pending or here.waits):
+        return False
+    number = conversations.create(conn, *place, found[-1].title) if here is None else here.id
+    told = [each for one in found for each in one.messages]
+    newest = conversations.take_message_seqs(conn, number, len(told))
+    first = newest - len(told) + 1
+    is_used = here is not None and here.inbox_head > 0
+    goes_on = here is not None and found[-1].is_rest
+    if is_used or goes_on:
+        active = sessions.active(conn, number)
+    else:
+        if here is not None:
+            sessions.end(conn, sessions.active(conn, number).id, IMPORT)
+        in_view = newest - found[-1].shown + 1
+        active = sessions.start_root(conn, number, IMPORT, first_seq=in_view)
+    said, times = [each.message for each in told], [each.at for each in told]
+    insert(conn, MessagePlace(number, active.id, None), said, newest, times)
+    origins = (origin for one in found for origin in one.origins)
+    active = sessions.note_origins(conn, active, origins)
+    if is_used or (goes_on and not found[-1].shown):
+        # Segments are numbered in the order in which people talked: one that is older than what
+        # goes on now cannot come behind it.
+        plan = active.plan.hiding(first, newest)
+        sessions.split(conn, active, IMPORT, plan, keeps_candidate=True)
+    for each in found:
+        inbox.advance(conn, Cursor(each.source, each.position))
+    return True

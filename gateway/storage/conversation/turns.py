@@ -28,6 +28,7 @@ from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import (
     Whole,
+    id_in,
     is_of_tool,
     is_running,
     message,
@@ -603,7 +604,7 @@ def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str
 
 def segments(conn: Connection, named: Collection[str]) -> dict[int, tuple[int, int]]:
     """(conversation, session) of those of these turns that exist, by their ids."""
-    ids = {int(each) for each in named if each.isdecimal() and len(each) < transcript.INT64_DIGITS}
+    ids = {id_in(each) for each in named} - {None}
     columns = (turn.c.id, turn.c.conversation, turn.c.session_id)
     return {
         row.id: (row.conversation, row.session_id)

@@ -17,9 +17,8 @@ from agent.money.cache_simulator import CacheRules
 from agent.money.costs import cost_usd, sum_text
 from agent.ports import ModelCall
 from agent.usage import Prices, Summed, Usage
-from gateway.errors import NotFound
 from gateway.storage.conversation import conversations
-from gateway.storage.schema import ledger, now_s, turn
+from gateway.storage.schema import known_place, ledger, now_s, turn
 
 RECENT_CALLS = 200
 """Newest calls of a conversation that `/usage` compares, and whose sizes its page draws."""
@@ -112,27 +111,62 @@ Rates = Mapping[tuple[str, str], CachePrices]
 """Of models whose prompts are compared, by provider and name."""
 
 
-def spent(conn: Connection, by: By, where: Where, rates: Rates | None = None) -> dict[str, Spent]:
+def spent(
+    conn: Connection,
+    by: By,
+    where: Where,
+    rates: Rates | None = None,
+    *,
+    limit: int | None = None,
+    after: str | None = None,
+) -> dict[str, Spent]:
     """The sums of calls by name, the dearest first; "?" is an unknown sender.
 
-    `rates`: prompts of these models are compared with the least possible; see `rates_of`.
+    Args:
+        rates: Prompts of these models are compared with the least possible; see `rates_of`.
+        limit: Only so many names, those after `after`; raises `NotFound` if that does not exist.
     """
-    rates = rates or {}
+    rates, its = rates or {}, _conditions(where)
+    keys = [] if limit is None else _dearest(conn, by, its, limit, after)
+    names = [_named(each) for each in keys]
+    if limit is not None:
+        its.append(_NAMES[by].in_(keys))
     query = select(_NAMES[by].label("name"), ledger.c.provider, ledger.c.model, *SUMS)
-    query = query.add_columns(*_compared(rates)).where(*_conditions(where))
+    query = query.add_columns(*_compared(rates)).where(*its)
     if by == "outcome":
         # Calls of turns that were erased are left out.
         query = query.outerjoin_from(ledger, turn, turn.c.id == ledger.c.turn_id)
         query = query.where(ledger.c.turn_id.is_(None) | turn.c.id.is_not(None))
     found: defaultdict[str, Spent] = defaultdict(Spent)
     for row in conn.execute(query.group_by("name", ledger.c.provider, ledger.c.model)):
-        found[str(row.name) or "?"] += _part(row, rates.get((row.provider, row.model)))
-    # Rounded: sums of fractions depend on their order.
-    names = sorted(
-        found,
-        key=lambda each: (-round(found[each].usd, 12), -found[each].usage.prompt_tokens, each),
-    )
+        found[_named(row.name)] += _part(row, rates.get((row.provider, row.model)))
+    if limit is None:
+        # Rounded: sums of fractions depend on their order.
+        sums = (
+            (-round(each.usd, 12), -each.usage.prompt_tokens, name) for name, each in found.items()
+        )
+        names = [name for _, _, name in sorted(sums)]
     return {name: found[name] for name in names}
+
+
+def _dearest(
+    conn: Connection, by: By, its: Iterable[ColumnElement[bool]], limit: int, after: str | None
+) -> list[Any]:
+    """A page of names as stored, the dearest first; without other sums: they may be many."""
+    name = _NAMES[by].label("name")
+    usd = func.round(func.coalesce(func.sum(ledger.c.usd), 0.0) * 1e12)
+    order = (usd.desc(), func.sum(_prompt).desc(), name)
+    query = select(name).where(*its).group_by("name").order_by(*order)
+    if after is None:
+        return list(conn.scalars(query.limit(limit)))
+    keys = list(conn.scalars(query))
+    place = next((n for n, each in enumerate(keys, 1) if _named(each) == after), None)
+    first = known_place(place, after)
+    return keys[first : first + limit]
+
+
+def _named(key: Any) -> str:
+    return str(key) or "?"
 
 
 _NAMES: Mapping[By, ColumnElement[Any]] = {
@@ -153,20 +187,19 @@ def total(conn: Connection, where: Where, rates: Rates | None = None) -> Spent:
     return sum(spent(conn, "model", where, rates).values(), Spent())
 
 
-def page_of_spent(found: Mapping[str, Spent], limit: int, after: str | None) -> dict[str, Spent]:
-    """The next names after one; raises `NotFound` if it does not exist."""
-    names = list(found)
-    if after is not None and after not in found:
-        raise NotFound(f"there is no {after} to go on behind; begin without it")
-    first = 0 if after is None else names.index(after) + 1
-    return {name: found[name] for name in names[first : first + limit]}
-
-
 def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
     """The dollars of `spent`, from an index alone: asked before every call of a model."""
     if sender is None:
         return conn.scalar(_SPENT_SINCE, {"since": since}) or 0.0
     return conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "since": since}) or 0.0
+
+
+def usd_by_sender(conn: Connection, since: float) -> dict[str, float]:
+    """Dollars of each sender, the dearest first, from an index; "" is work in the background."""
+    usd = func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd")
+    query = select(ledger.c.sender, usd).where(ledger.c.at >= since).group_by(ledger.c.sender)
+    rows = conn.execute(query.order_by(usd.desc(), ledger.c.sender))
+    return {row.sender: row.usd for row in rows}
 
 
 _SPENT_SINCE = select(func.sum(ledger.c.usd)).where(ledger.c.at >= bindparam("since"))

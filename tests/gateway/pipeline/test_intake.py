@@ -15,7 +15,7 @@ from gateway.errors import LeaseLost, StorageUnavailable
 from gateway.pipeline.notices import CONTEXT, SET_ASIDE
 from gateway.replicas.replica import AccountLeases
 from gateway.storage import schema
-from gateway.storage.queue import arrivals, replicas
+from gateway.storage.queue import inbox, replicas
 from gateway.storage.queue.leases import Receiving
 from gateway.storage.reports import health
 from gateway.storage.reports.health import DAY_S, GivenUp
@@ -395,8 +395,8 @@ async def test_old_raw_updates_are_dropped(tmp_path: Path) -> None:
     """After `storage.raw_days` the text stays and the raw update goes."""
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("hi", raw='{"secret":1}')
-        assert await chat.gateway.database.write(arrivals.prune_raw, 3600.0) == 0
-        assert await chat.gateway.database.write(arrivals.prune_raw, -1.0) == 1
+        assert await chat.gateway.database.write(inbox.prune_raw, 3600.0) == 0
+        assert await chat.gateway.database.write(inbox.prune_raw, -1.0) == 1
         [row] = await chat.rows(schema.inbox)
         assert (row.text, row.raw) == ("hi", None)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.messages import ChatMessage, sanitise, text_of
 from gateway.errors import GatewayError
 from gateway.setup.hermes_home import HermesHome, lineages, messages_of
-from gateway.storage.conversation.imported import ImportedMessage
+from gateway.storage.conversation.transcript import ImportedMessage
 from tests.support.conversations import faults
 from tests.support.hermes import BEGAN, HermesRecords
 

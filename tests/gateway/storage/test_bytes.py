@@ -14,7 +14,7 @@ from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.usage import Usage
 from gateway.agent_ports import search
-from gateway.storage.queue import arrivals
+from gateway.storage.queue import inbox
 from tests.bench.echo import EchoModel
 from tests.bench.running import Chats, inbound, running
 
@@ -86,7 +86,7 @@ async def grown(home: Path, chars: int, chats: Sequence[int], turns: int, *, fir
         async def settled() -> int:
             await gateway.delivery.wait_idle()
             await gateway.beside.indexer.feed_all()
-            while await gateway.database.write(arrivals.prune_raw, -1.0):
+            while await gateway.database.write(inbox.prune_raw, -1.0):
                 pass
             return await asyncio.to_thread(size_of, home)
 

@@ -38,7 +38,7 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import members, notebook
-from gateway.storage.queue import arrivals, leases
+from gateway.storage.queue import inbox, leases
 from gateway.storage.schema import (
     audit_rows,
     conversation,
@@ -419,7 +419,7 @@ def test_forget_empties_what_strangers_wrote_in_the_chat(store: Store) -> None:
     """Whatever the keys of its platform are; other chats, and what has no chat, stay."""
     gone = talk(store, "words", chat="2")
     for key, chat in (("1290", "2"), ("cb:7", "2"), ("2:5", "3"), ("x", None)):
-        store.run(arrivals.set_aside, [Poison("telegram:default", key, SECRET, "stranger")], chat)
+        store.run(inbox.set_aside, [Poison("telegram:default", key, SECRET, "stranger")], chat)
     store.run(forget, gone)
     kept = [(row.dedupe_key, row.raw) for row in store.rows(quarantine)]
     assert kept == [("1290", ""), ("cb:7", ""), ("2:5", SECRET), ("x", SECRET)]

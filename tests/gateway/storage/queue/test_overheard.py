@@ -6,7 +6,7 @@ import pytest
 
 from adapters.messages import Address, Attachment, InboundMessage
 from gateway.storage.conversation import attachments
-from gateway.storage.queue import arrivals, inbox, overheard
+from gateway.storage.queue import inbox, overheard
 from gateway.storage.queue.inbox import InboxState
 from gateway.storage.queue.overheard import LISTENING, NOTES_KEPT, Fate
 from gateway.storage.schema import conversation
@@ -109,7 +109,7 @@ def test_nobody_listens_where_the_bot_has_no_conversation(store: Store) -> None:
 def test_every_conversation_of_a_group_listens(store: Store) -> None:
     """Each sender's own, and that of all; not that of a thread or of another group."""
     here = [asked(store, sender) for sender in ("1", "2")]
-    store.run(arrivals.find_or_create, "telegram:default:g", said(), None)
+    store.run(inbox.find_or_create, "telegram:default:g", said(), None)
     there = [
         asked(store, thread="t"),
         store.run(admit, inbound(chat="g2"))[0],
@@ -136,7 +136,7 @@ def test_the_message_is_known_from_then_on(store: Store) -> None:
         asked(store, sender)
     message = said(dedupe_key="k", raw='{"text":"hi"}')
     store.run(overheard.hear, message)
-    assert store.run(arrivals.is_known, "telegram:default", "k")
+    assert store.run(inbox.is_known, "telegram:default", "k")
     rows = store.rows(table, state="noted")
     assert sorted(row.raw for row in rows) == ['{"text":"hi"}', "{}"]
     assert {row.kind for row in rows} == {"overheard"}

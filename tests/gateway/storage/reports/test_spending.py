@@ -99,7 +99,7 @@ def book_slots(store: Store, current: Turn, at: float | None = None, **call: Any
 
 
 def page(store: Store, by: By, limit: int, after: str | None = None) -> dict[str, Spent]:
-    return spending.page_of_spent(store.run(spending.spent, by, Where()), limit, after)
+    return store.run(spending.spent, by, Where(), limit=limit, after=after)
 
 
 def compared(store: Store, where: Where, known: KnownRates) -> Spent:
