@@ -72,13 +72,12 @@ from gateway.storage.people import mcp
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
-from gateway.supervision import home, silence, start_checks
+from gateway.supervision import credentials, home, silence
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
 from gateway.supervision.crash_journal import CrashJournal
-from gateway.supervision.rotation import Rotation
+from gateway.supervision.credentials import Checked, Rotation
 from gateway.supervision.service_manager import Pulse, service_manager
 from gateway.supervision.silence import Traffic, Watch
-from gateway.supervision.start_checks import Checked
 from gateway.supervision.vitals import Vitals
 from gateway.wiring import (
     Accounts,
@@ -208,7 +207,7 @@ async def run(
         record = await database.write(mcp.at_start, (whole or settings).tools.mcp)
         foreign = await held.enter_async_context(open_tools(settings, record))
         agent = build_agent(settings, line, plugins, foreign)
-        start_checks.note(agent.recovery.rests, checked)
+        credentials.note(agent.recovery.rests, checked)
         origin = AgentOrigin(plugins, foreign, line, writers, source)
         accounts = build_accounts(settings)
         gateway = await held.enter_async_context(
@@ -387,7 +386,7 @@ async def serving(
         for each in (*parts_of(gateway), *more):
             started = tasks.create_task(each.run(), name=each.name)
             (to_the_end if each.to_the_end else to_the_stop).append(started)
-        found = await start_checks.of_platforms(supervised, stop, gateway.settings.platforms.on())
+        found = await credentials.of_platforms(supervised, stop, gateway.settings.platforms.on())
         log.info("gateway_ready", port=port, adapters=[each.name for each in supervised])
         yield port, found
         await stop.wait()

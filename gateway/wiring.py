@@ -71,9 +71,9 @@ from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.blame import Death
-from gateway.supervision import start_checks
+from gateway.supervision import credentials
 from gateway.supervision.accounts import UnbuiltAdapter
-from gateway.supervision.start_checks import Checked
+from gateway.supervision.credentials import Checked
 
 log = structlog.get_logger()
 
@@ -148,7 +148,7 @@ def _findings(block: Configured, answers: Sequence[Answer]) -> list[Checked]:
         return []
     keys = zip(block.models, answers, strict=True)
     return [
-        start_checks.of_model(
+        credentials.of_model(
             model,
             _key_setting(block, number),
             answer if isinstance(answer, Exception) else None,

@@ -43,7 +43,7 @@ from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
 from gateway.settings.tree import mark_of, plain
 from gateway.setup.hermes_settings import hint
-from gateway.supervision.rotation import reload_lines
+from gateway.supervision.credentials import reload_lines
 from gateway.wiring import refuse_unusable, tried
 
 _redactor = Redactor()

@@ -24,7 +24,7 @@ from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.people import mcp
 from gateway.storage.queue import alerts
-from gateway.supervision.start_checks import report_of
+from gateway.supervision.credentials import report_of
 from gateway.wiring import INSIDE, build_line, learn_windows, models_of, tried
 
 MARKS: Mapping[Shown, tuple[str, str, str]] = {

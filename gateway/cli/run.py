@@ -17,7 +17,7 @@ from gateway.logging.setup import configure_logging
 from gateway.reload.reloading import Known, Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of
 from gateway.settings.tree import Settings
-from gateway.supervision import start_checks
+from gateway.supervision import credentials
 from gateway.supervision.home import own_home, with_web_token
 
 run_app = typer.Typer(add_completion=False)
@@ -60,7 +60,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
     page = settings.web.page(welcome.port)
-    checks = start_checks.lines(welcome.checks)
+    checks = credentials.lines(welcome.checks)
     lines = ["", *welcome.warnings, *checks, welcome.caching]
     if welcome.summaries:
         lines += [f"📝 Summaries: {welcome.summaries}"]

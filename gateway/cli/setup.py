@@ -37,7 +37,7 @@ from gateway.setup.questions import (
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
-from gateway.supervision.start_checks import Checked, lines
+from gateway.supervision.credentials import Checked, lines
 
 WRITTEN, REFUSED, UNSURE = 0, 2, 3
 """Exit codes: written and tried; refused, nothing written; written, but not tried completely."""

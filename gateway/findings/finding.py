@@ -26,7 +26,7 @@ from gateway.storage import maintenance, migrations
 from gateway.storage.database import DatabaseServer, Location, location_of
 from gateway.storage.reports import health
 from gateway.storage.reports.health import GivenUp
-from gateway.supervision.start_checks import Checked
+from gateway.supervision.credentials import Checked
 from gateway.supervision.vitals import LiveFacts
 
 Needs = Literal["nothing", "settings", "database", "answers", "gateway"]

@@ -1,10 +1,10 @@
 """The series of `/metrics`, what moves them, and what was counted; docs/metrics.md is made of them.
 
-`EVENTS` are moved by events of the log, `SPANS` by spans; `STATE` is read when somebody scrapes
-(gateway/metrics/state.py). Labels hold what an operator has configured and words of the code, never
-ids of chats or people: a label with a list of known values (platforms, accounts, models, tools)
-takes no other one; of the rest `MOST_VALUES` are told apart, if they look like a word of the code.
-Everything else is `other`.
+`EVENTS` are moved by events of the log, `SPANS` by spans; `STATE` is read at a scrape
+(gateway/metrics/instruments.py). Labels hold what an operator has configured and words of the code,
+never ids of chats or people: a label with a list of known values (platforms, accounts, models,
+tools) takes no other one; of the rest `MOST_VALUES` are told apart, if they look like a word of the
+code. Everything else is `other`.
 """
 
 import re

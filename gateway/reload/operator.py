@@ -19,7 +19,7 @@ from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
 from gateway.storage.people.mcp import Verdict
 from gateway.storage.queue import dead_letters
-from gateway.supervision.rotation import Reloaded, SettingsReloaded
+from gateway.supervision.credentials import Reloaded, SettingsReloaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,9 @@ from gateway.settings.references import references_in
 from gateway.settings.tree import KeyPath, Settings, mark_of
 from gateway.storage import audit_log
 from gateway.storage.people import mcp
-from gateway.supervision import start_checks
+from gateway.supervision import credentials
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised
-from gateway.supervision.rotation import Reloaded, Rotation, SettingsReloaded
-from gateway.supervision.start_checks import Checked
+from gateway.supervision.credentials import Checked, Reloaded, Rotation, SettingsReloaded
 from gateway.wiring import (
     NO_PLUGINS,
     build_agent,
@@ -493,7 +492,7 @@ class Reloading:
             for each in receivers:
                 each.resume()
         log.info("adapter_restarted", adapter=":".join(here))
-        return await start_checks.of_platforms(receivers, asyncio.Event())
+        return await credentials.of_platforms(receivers, asyncio.Event())
 
     async def differences(self) -> list[SettingChange]:
         """Return how what stands in the file differs from what the gateway goes by.

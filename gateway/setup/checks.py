@@ -23,7 +23,7 @@ from agent.models.providers import PROVIDERS, provider_of
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
 from gateway.settings.tree import Settings
-from gateway.supervision.start_checks import Checked, Outcome, report_of
+from gateway.supervision.credentials import Checked, Outcome, report_of
 
 ANSWER_WITHIN_S = 30.0
 QUESTION = "Answer with the one word: ready"

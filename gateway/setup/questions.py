@@ -25,7 +25,7 @@ from gateway.settings.sources import PREFIX, Sources, key_leaves, path_of, read_
 from gateway.settings.tree import KeyPath, all_keys
 from gateway.setup.checks import check_account, check_model, mixed_up
 from gateway.setup.hermes_settings import hint
-from gateway.supervision.start_checks import Checked
+from gateway.supervision.credentials import Checked
 
 Keeping = Literal["yaml", "files", "env"]
 """Where secrets are kept: in parley.yaml, in a file each beside it, or in the environment."""

@@ -23,7 +23,7 @@ NAMES_CLASSES = {
     *("agent/prompt/skills.py", "agent/tools/registry.py"),  # to the model, or the skill's author
     *("agent/context/summary_model.py", "agent/processes/threads.py", "gateway/wiring.py"),  # logs
     *("gateway/findings/webhook.py", "gateway/supervision/crash_journal.py"),
-    *("gateway/supervision/start_checks.py", "agent/spans.py"),
+    *("gateway/supervision/credentials.py", "agent/spans.py"),
     "gateway/pipeline/delegation.py",
 }
 """Files that use the name of an exception's class outside of a call that logs, and why."""

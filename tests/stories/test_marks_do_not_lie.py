@@ -27,7 +27,7 @@ from gateway.reload.reloading import AgentOrigin, Known, Reloading, Source
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.tree import INDEX, Key, Keys, Settings, dotted
 from gateway.storage.migrations import open_database
-from gateway.supervision import start_checks
+from gateway.supervision import credentials
 from gateway.wiring import (
     build_accounts,
     build_agent,
@@ -318,7 +318,7 @@ async def started(home: Path, tree: dict[str, Any], database: Path) -> AsyncIter
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody receives here, so no adapter is waited for."""
-    monkeypatch.setattr(start_checks, "PLATFORMS_WITHIN_S", 0.0)
+    monkeypatch.setattr(credentials, "PLATFORMS_WITHIN_S", 0.0)
 
 
 async def fresh(home: Path, tree: dict[str, Any], name: str) -> dict[str, str]:

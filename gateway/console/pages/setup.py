@@ -35,7 +35,7 @@ from gateway.setup.questions import (
     wrong,
 )
 from gateway.setup.writing import refuse_unwritable, write
-from gateway.supervision.start_checks import Checked
+from gateway.supervision.credentials import Checked
 
 SETUP = f"{HOME}/setup"
 DEMO = OfflineModel.provider

@@ -43,7 +43,7 @@ from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.people import mcp, members
 from gateway.storage.reports import steps
-from gateway.supervision.rotation import SettingsReloaded, reload_lines
+from gateway.supervision.credentials import SettingsReloaded, reload_lines
 
 SETTINGS = f"{HOME}/settings"
 ACCOUNTS = f"{HOME}/settings/accounts"

@@ -26,7 +26,7 @@ from gateway.storage import schema
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import web_users
-from gateway.supervision.rotation import Rotation
+from gateway.supervision.credentials import Rotation
 from tests.support.door import TOKEN
 from tests.support.oidc_server import CLIENT, PERSON, SECRET, OidcServer
 

@@ -23,7 +23,7 @@ from gateway.settings.loading import load_settings
 from gateway.storage import maintenance
 from gateway.storage.engine import connect
 from gateway.storage.search import index
-from gateway.supervision.start_checks import Checked
+from gateway.supervision.credentials import Checked
 from gateway.supervision.vitals import LiveFacts
 from gateway.wiring import build_line
 

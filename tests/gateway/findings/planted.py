@@ -18,8 +18,8 @@ from gateway.agent_ports.budgets import BudgetUse, Limit
 from gateway.findings import database, machine
 from gateway.findings.finding import Level
 from gateway.storage import schema
+from gateway.supervision.credentials import Checked
 from gateway.supervision.silence import AccountHealth
-from gateway.supervision.start_checks import Checked
 from gateway.supervision.vitals import LiveFacts
 from tests.gateway.findings.patients import READY, Patient
 from tests.support.storage import outdated_file

@@ -161,7 +161,7 @@ async def test_a_database_that_cannot_be_read(
         raise StorageUnavailable("the disk is gone")
 
     async with serving(tmp_path) as gateway:
-        monkeypatch.setattr("gateway.metrics.state.health.counts", broken)
+        monkeypatch.setattr("gateway.metrics.instruments.health.counts", broken)
         _, _, text = await got(gateway)
     found = values(text)
     assert found["parley_database_up", ()] == 0

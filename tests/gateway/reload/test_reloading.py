@@ -20,7 +20,7 @@ from gateway.http import control
 from gateway.reload import reloading as module
 from gateway.reload.reloading import Source, stamp_of
 from gateway.settings.loading import Loaded
-from gateway.supervision.rotation import Reloaded, Rotation, SettingsReloaded
+from gateway.supervision.credentials import Reloaded, Rotation, SettingsReloaded
 from tests.e2e.web_chat import WebChat
 from tests.support.gateway import Running, running, serving
 from tests.support.model_server import Reply

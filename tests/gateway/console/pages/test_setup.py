@@ -15,8 +15,7 @@ from gateway.reload.reloading import Reloading
 from gateway.settings import references
 from gateway.settings.loading import load_settings
 from gateway.setup import questions
-from gateway.supervision.rotation import SettingsReloaded
-from gateway.supervision.start_checks import Checked
+from gateway.supervision.credentials import Checked, SettingsReloaded
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.console import BY_WEB_OWNER, Answered, ConsoleBrowser, console, said
 from tests.support.model_server import Fault, Reply

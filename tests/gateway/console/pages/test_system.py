@@ -20,7 +20,7 @@ from gateway.reload.reloading import Reloading
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
 from gateway.storage.people import mcp
-from gateway.supervision.rotation import Reloaded, SettingsReloaded
+from gateway.supervision.credentials import Reloaded, SettingsReloaded
 from tests.gateway.agent_ports.test_questions import GROUP, Acting, acting, quiet
 from tests.support.console import BY_WEB_OWNER, add, console, said
 from tests.support.door import TOKEN
