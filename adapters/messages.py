@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 ChatKind = Literal["dm", "group", "thread"]
-InboundKind = Literal["message", "edit"]
 AttachmentKind = Literal["image", "voice", "audio", "video", "file"]
 Addressing = Literal["direct", "thread", "overheard"]
 """Whom a message is for. direct: the bot (a direct chat, a mention, a reply to it, a command, a
@@ -92,7 +91,7 @@ class InboundMessage:
     dedupe_key: str
     raw: str
     message_ref: str | None = None
-    kind: InboundKind = "message"
+    kind: Literal["message", "edit"] = "message"
     attachments: tuple[Attachment, ...] = ()
     authors: tuple[str, ...] = ()
     unreadable: str | None = None

@@ -148,8 +148,8 @@ class EditedPreviews(Previews):
         self._shown: Recent[tuple[Address, str], str] = Recent(_REMEMBERED)
 
     @abstractmethod
-    def budget(self, address: Address) -> tuple[str, bool]:
-        """Return the pacer's name for the chat, and whether it is a group."""
+    def budget(self, question: MessageRef) -> tuple[str, bool] | None:
+        """Return the pacer's key and whether it is a group; None if no preview may be shown."""
 
     @abstractmethod
     async def post(self, question: MessageRef, text: str, nonce: str) -> str:
@@ -169,10 +169,12 @@ class EditedPreviews(Previews):
         *,
         grows: bool,
     ) -> str | None:
+        if (budget := self.budget(question)) is None:
+            return ref
         address, shown = question.address, await rendered(self._text, text)
         if shown is None or (ref is not None and self._shown.get((address, ref)) == shown):
             return ref
-        chat, is_group = self.budget(address)
+        chat, is_group = budget
         if (slot := self._pacer.try_preview(chat, group=is_group)) is None:
             return ref
         with slot, self._best_effort("preview", chat):

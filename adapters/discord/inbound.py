@@ -84,9 +84,7 @@ class User(WirePart):
         return nick or self.global_name or self.username or self.id
 
 
-class AttachedFile(WirePart):
-    """An attachment; without a URL it is looked up in its message."""
-
+class _AttachedFile(WirePart):
     id: Id
     filename: Text = ""
     size: int | None = None
@@ -95,16 +93,12 @@ class AttachedFile(WirePart):
     waveform: str | None = None
 
 
-class EmbedField(WirePart):
-    """A named value in an embed."""
-
+class _EmbedField(WirePart):
     name: Text = ""
     value: Text = ""
 
 
-class EmbedPart(WirePart):
-    """The author above an embed's title, or the text at its foot."""
-
+class _EmbedPart(WirePart):
     name: Text = ""
     text: Text = ""
 
@@ -113,12 +107,12 @@ class Embed(WirePart):
     """A card below a message: a bot's own ("rich"), or what Discord shows of a linked page."""
 
     type: Text = "rich"
-    author: EmbedPart = EmbedPart()
+    author: _EmbedPart = _EmbedPart()
     title: Text = ""
     url: Text = ""
     description: Text = ""
-    fields: list[EmbedField] = Field(default_factory=list)
-    footer: EmbedPart = EmbedPart()
+    fields: list[_EmbedField] = Field(default_factory=list)
+    footer: _EmbedPart = _EmbedPart()
 
     @property
     def words(self) -> str:
@@ -137,14 +131,12 @@ class Content(WirePart):
     content: Text = ""
     embeds: list[Embed] = Field(default_factory=list)
     mentions: list[User] = Field(default_factory=list)
-    attachments: list[AttachedFile] = Field(default_factory=list)
+    attachments: list[_AttachedFile] = Field(default_factory=list)
     sticker_items: list[Any] = Field(default_factory=list)
     flags: int = 0
 
 
-class MessageSnapshot(WirePart):
-    """A forwarded message."""
-
+class _MessageSnapshot(WirePart):
     message: Content
 
 
@@ -153,7 +145,7 @@ class Replied(Content):
 
     id: Id | None = None
     author: User | None = None
-    message_snapshots: list[MessageSnapshot] = Field(default_factory=list)
+    message_snapshots: list[_MessageSnapshot] = Field(default_factory=list)
 
     @property
     def forwarded(self) -> list[Content]:
@@ -423,7 +415,7 @@ def _authors_replied_to(message: Message, words: str) -> list[str | None]:
 
 def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tuple[Attachment, ...]:
     """Return the files of a message, of what it forwards and, with text, of what it replies to."""
-    found: list[tuple[AttachedFile, str, tuple[str, ...]]]
+    found: list[tuple[_AttachedFile, str, tuple[str, ...]]]
     unknown, replied = (UNKNOWN_AUTHOR,), message.referenced_message
     found = [(file, message.id, ()) for file in message.attachments]
     forwarded = (file for it in message.forwarded for file in it.attachments)
@@ -438,7 +430,7 @@ def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tup
 
 
 def _attachment(
-    file: AttachedFile, message: Message, number: str, authors: tuple[str, ...]
+    file: _AttachedFile, message: Message, number: str, authors: tuple[str, ...]
 ) -> Attachment:
     mime = (file.content_type or "").partition(";")[0].strip()
     is_voice = message.flags & _IS_VOICE and mime.startswith("audio/")

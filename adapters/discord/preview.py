@@ -8,7 +8,6 @@ import asyncio
 import structlog
 from typing_extensions import override
 
-from adapters.base import PreviewIntent
 from adapters.discord.buttons import Callback
 from adapters.discord.client import MESSAGE, Api
 from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, CodedRefusal, mapped_call
@@ -36,23 +35,10 @@ class DiscordPreviews(EditedPreviews):
         self._channel_kinds = channel_kinds
 
     @override
-    def budget(self, address: Address) -> tuple[str, bool]:
-        return channel_of(address), False
-
-    @override
-    async def step(
-        self,
-        question: MessageRef,
-        text: str,
-        ref: str | None,
-        intent: PreviewIntent,
-        *,
-        grows: bool,
-    ) -> str | None:
+    def budget(self, question: MessageRef) -> tuple[str, bool] | None:
         # "Thinking…" is there instead of a preview.
-        if Callback.parse(question.message_ref):
-            return ref
-        return await super().step(question, text, ref, intent, grows=grows)
+        is_command = Callback.parse(question.message_ref)
+        return None if is_command else (channel_of(question.address), False)
 
     @override
     async def post(self, question: MessageRef, text: str, nonce: str) -> str:

@@ -117,7 +117,7 @@ class Quote(WirePart):
     entities: list[Entity] = Field(default_factory=list)
 
 
-class FilePart(WirePart):
+class _FilePart(WirePart):
     """Any kind of file: photo size, document, voice message, sticker."""
 
     file_id: Text = Field(min_length=1)
@@ -141,14 +141,14 @@ class Content(WirePart):
     caption: Text = ""
     entities: list[Entity] = Field(default_factory=list)
     caption_entities: list[Entity] = Field(default_factory=list)
-    photo: list[FilePart] = Field(default_factory=list)
-    document: FilePart | None = None
-    voice: FilePart | None = None
-    audio: FilePart | None = None
-    video: FilePart | None = None
-    video_note: FilePart | None = None
-    animation: FilePart | None = None
-    sticker: FilePart | None = None
+    photo: list[_FilePart] = Field(default_factory=list)
+    document: _FilePart | None = None
+    voice: _FilePart | None = None
+    audio: _FilePart | None = None
+    video: _FilePart | None = None
+    video_note: _FilePart | None = None
+    animation: _FilePart | None = None
+    sticker: _FilePart | None = None
 
     @property
     def words(self) -> str:
@@ -187,7 +187,7 @@ class MessageOrigin(WirePart):
         return None if told is None else str(told.id)
 
 
-class ExternalReply(Content):
+class _ExternalReply(Content):
     """A message of another chat that is replied to; its text comes as the quote."""
 
     origin: MessageOrigin = MessageOrigin()
@@ -219,7 +219,7 @@ class Message(Content):
     message_thread_id: int | None = None
     is_topic_message: bool = False
     reply_to_message: Replied | None = None
-    external_reply: ExternalReply | None = None
+    external_reply: _ExternalReply | None = None
     forward_origin: MessageOrigin | None = None
     via_bot: User | None = None
     quote: Quote | None = None
@@ -241,17 +241,15 @@ class CallbackQuery(WirePart):
     data: Text | None = None
 
 
-class MemberStatus(WirePart):
-    """The status of a member of a chat."""
-
+class _MemberStatus(WirePart):
     status: str
 
 
-class Membership(WirePart):
+class _Membership(WirePart):
     """The bot was added to a chat, thrown out or blocked."""
 
     chat: Chat
-    new_chat_member: MemberStatus
+    new_chat_member: _MemberStatus
 
 
 class Update(WirePart):
@@ -261,7 +259,7 @@ class Update(WirePart):
     message: Message | None = None
     edited_message: Message | None = None
     callback_query: CallbackQuery | None = None
-    my_chat_member: Membership | None = None
+    my_chat_member: _Membership | None = None
 
 
 # Service messages ("has joined the group"), which no person wrote.
@@ -595,7 +593,7 @@ def attachments(message: Content | None) -> tuple[Attachment, ...]:
         # Animated ones are Lottie or WEBM, which no model reads.
         sticker = None
     moving = message.video or message.animation or message.video_note
-    files: tuple[tuple[FilePart | None, AttachmentKind, str, str, str], ...] = (
+    files: tuple[tuple[_FilePart | None, AttachmentKind, str, str, str], ...] = (
         (photo, "image", "photo", ".jpg", "image/jpeg"),
         (moving, "video", "video", ".mp4", "video/mp4"),
         (message.voice, "voice", "voice", ".ogg", "audio/ogg"),

@@ -40,8 +40,8 @@ class TelegramPreviews(EditedPreviews):
         self._drafted: dict[Address, tuple[str, float]] = {}
 
     @override
-    def budget(self, address: Address) -> tuple[str, bool]:
-        return address.chat, is_group(address.chat)
+    def budget(self, question: MessageRef) -> tuple[str, bool]:
+        return question.address.chat, is_group(question.address.chat)
 
     @override
     async def step(

@@ -12,11 +12,7 @@ from typing import Any, NoReturn
 
 import structlog
 from aiohttp import web
-from telegram import (
-    BotCommand,
-    BotCommandScopeAllGroupChats,
-    BotCommandScopeDefault,
-)
+from telegram import BotCommand, BotCommandScopeAllGroupChats, BotCommandScopeDefault
 from telegram.error import BadRequest, TelegramError
 
 from adapters.base import Clock, Intake
