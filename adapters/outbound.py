@@ -76,7 +76,7 @@ class Outbound:
         return sum(client == self.replaced for client in self._running.values())
 
     def figures(self) -> dict[str, int | None]:
-        """Return how the pool is used, by name."""
+        """Return the use of the pool by name."""
         return {"in_use": self.in_use, "limit": self.limit, "replaced": self.replaced}
 
     async def run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:

@@ -39,7 +39,7 @@ _ID_BITS_OF_TIME = 22
 BUCKET_WAIT_S = 5.0
 """Longest wait for the budget of a route; a longer one becomes a SendDelayed."""
 UNSAID_RETRY_S = 5.0
-"""Pause after a 429 that does not say how long it holds."""
+"""Pause after a 429 that names none."""
 # Source: https://discord.com/developers/docs/topics/rate-limits#global-rate-limit; the limit of a
 # channel is not published, Discord's answers have named 5 in 5 s for years.
 LIMITS = PaceLimits(per_s=50, chat_interval_s=1.0, chat_burst=5, typing_interval_s=8.0)
@@ -52,7 +52,7 @@ _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
 _NO_SILENT_WAIT_S = 0.001
 
 T = TypeVar("T")
-# Between the attempts of `answer_to`, where Discord does not say how long to wait.
+# Between the attempts of `answer_to`, if Discord names no pause.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 MESSAGES = "/channels/{channel_id}/messages"
@@ -238,7 +238,7 @@ class Api:
         return await self.outbound.run(request, _DEADLINE_S)
 
     async def download(self, url: str, take: Callable[[aiohttp.ClientResponse], Awaitable[T]]) -> T:
-        """Return what `take` makes of the answer; the caller has checked that the URL is Discord's.
+        """Return the result of `take`; the caller has checked that the URL is Discord's.
 
         Raises:
             TimeoutError: It takes too long.

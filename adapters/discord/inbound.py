@@ -302,7 +302,7 @@ def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> 
     text = _said(message, reading)
     known = {message.author.id, reading.bot}
     authors: list[str | None] = [UNKNOWN_AUTHOR] if message.forwarded else []
-    # A command stands alone.
+    # A command has no quotes.
     is_command = text.startswith("/")
     if not is_command:
         replied = _words_replied_to(message)

@@ -1,4 +1,4 @@
-"""Discord as the register sees it: the settings of a bot, its ids, what the model is told."""
+"""Discord in the register of platforms: its settings, its ids, its hint for the model."""
 
 from typing import Annotated
 

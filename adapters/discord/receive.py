@@ -117,7 +117,7 @@ class Receiver:
             await asyncio.sleep(self._waits_s)
             self._waits_s = 0.0
             with mapped_receiving():
-                # The SDK would try a dead address for ever, and fails by an AttributeError (2.7.1)
+                # The SDK would try a dead address forever, and fails by an AttributeError (2.7.1)
                 # if its first attempt failed.
                 await socket.connect(reconnect=False)
             raise AdapterDisconnected("Discord closed the connection")

@@ -20,7 +20,7 @@ MAX_TEXT_CHARS = 2000 - len(RESENT_MARK)
 _SPECIAL = re.compile(r"[\\*`~|<\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|:(?=//)|(?:^|(?<=\]))\(")
 _AT_LINE_START = re.compile(r"\s*(?:(?=#{1,3}(?:\s|$)|-#|[-+>](?:\s|$)|>>)|\d+(?=[.)](?:\s|$)))")
 _MENTION = re.compile(r"@(?=everyone|here)|<(?=(?:@[!&]?|#)\d)")
-# Discord takes what follows a link as part of it up to a space, but for some punctuation.
+# Discord makes all text up to a space a part of the link, except some punctuation.
 _AFTER_LINK = re.compile(r"[.,:;\"')]*(?:\s|$)")
 
 
@@ -30,7 +30,7 @@ def render(markdown: str) -> list[str]:
 
 
 def preview_text(markdown: str) -> str | None:
-    """Return what of an unfinished answer fits into one message, marked as such; None if blank."""
+    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
     return preview(markdown, _PREVIEW)
 
 

@@ -1,4 +1,4 @@
-"""Slack as the register sees it: the settings of an app, its ids, what the model is told."""
+"""Slack in the register of platforms: its settings, its ids, its hint for the model."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -37,7 +37,7 @@ def render(markdown: str) -> list[str]:
 
 
 def preview_text(markdown: str) -> str | None:
-    """Return what of an unfinished answer fits into one message, marked as such; None if blank."""
+    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
     return preview(markdown, _PREVIEW)
 
 

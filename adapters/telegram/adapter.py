@@ -112,7 +112,7 @@ class TelegramAdapter:
     async def find_preview(
         self, question: MessageRef, _nonce: str, _others: frozenset[str]
     ) -> str | None:
-        """Return one that came late; the Bot API has no look-up. See `Adapter.find_preview`."""
+        """Return a late preview; the Bot API has no look-up. See `Adapter.find_preview`."""
         if (ref := await self._previews.arrived(question)) is not None:
             return ref
         raise SendRejected("Telegram does not let bots read a chat")

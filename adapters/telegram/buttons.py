@@ -150,7 +150,7 @@ class Buttons:
             undo.pop_all()
 
     async def _replace(self, press: Press) -> None:
-        """Note what was chosen below the text, in place of the buttons."""
+        """Replace the buttons by a note of the choice below the text."""
         noted = f"{press.text}\n→ {press.label}"
         if not press.text or not press.label or units(noted) > MAX_TEXT_UNITS:
             await self._clear(press)

@@ -456,7 +456,7 @@ def _made_by(
 
 
 def _authors(message: Message, bot: BotIdentity, files: tuple[Attachment, ...]) -> list[str | None]:
-    """Return the authors of what a message forwards, quotes and has files of."""
+    """Return the authors of the forwarded text, the quotes and the files of a message."""
     of_files = [author for file in files for author in file.authors]
     is_quoted = not message.forward_origin and _quoted(_without_name(message, bot), message)
     return [*_origins(message), *(_authors_replied_to(message) if is_quoted else []), *of_files]

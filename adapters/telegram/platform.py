@@ -1,4 +1,4 @@
-"""Telegram as the register sees it: the settings of a bot, its ids, what the model is told."""
+"""Telegram in the register of platforms: its settings, its ids, its hint for the model."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 _BODY_TIMEOUT_S = 10.0
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the name of a header
-# A menu for groups that somebody set earlier would hide the default one.
+# An earlier menu for groups would hide the default one.
 _MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
 _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0

@@ -223,7 +223,7 @@ class WebAdapter:
         self._elsewhere.working(question.address.chat)
 
     async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
-        """The page shows by itself that a message was taken."""
+        """Do nothing: the page itself marks its messages."""
 
 
 def _me(visitor: Visitor) -> dict[str, object]:

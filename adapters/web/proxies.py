@@ -38,7 +38,7 @@ UNTRUSTED = (
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One client as a proxy saw it; "" for what it did not say."""
+    """One client that a proxy saw; "" for unknown parts."""
 
     address: str = ""
     scheme: str = ""
