@@ -192,7 +192,6 @@ class HistoryManager:
 
 
 def _archived(summary: str, retained: int, request: CompressionRequest) -> Compressed | None:
-    """Put a text in place of the older rounds, if there are any."""
     if (cut := old_rounds(request, retained)) is None:
         return None
     text = f"{HEADING}\n\n{without_heading(summary)}"

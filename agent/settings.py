@@ -273,12 +273,19 @@ class PluginSettings(Section):
     @field_validator("options", mode="after")
     @classmethod
     def _hide_secrets(cls, options: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {name: _with_secrets(block) for name, block in options.items()}
+        def hidden(key: str, value: Any) -> Any:
+            is_secret = isinstance(value, str) and _SECRET_KEY.search(key)
+            return SecretStr(value) if is_secret else value
+
+        return {name: _changed(block, hidden) for name, block in options.items()}
 
     def options_of(self, name: str) -> dict[str, Any]:
         """Return a copy of a plugin's options, secrets as plain text."""
-        plain: dict[str, Any] = _without_secrets(self.options.get(name, {}))
-        return plain
+
+        def plain(_key: str, value: Any) -> Any:
+            return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+        return {**_changed(self.options.get(name, {}), plain)}
 
 
 # "auth-token", "authToken", "APIKEY", but not "monkey".
@@ -288,28 +295,15 @@ _SECRET_KEY = re.compile(
 )
 
 
-def _with_secrets(value: Any, key: str = "") -> Any:
+def _changed(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
+    """Change each leaf of nested maps and lists, by its key."""
     match value:
         case dict():
-            return {name: _with_secrets(item, str(name)) for name, item in value.items()}
+            return {name: _changed(item, change, str(name)) for name, item in value.items()}
         case list():
-            return [_with_secrets(item, key) for item in value]
-        case str() if _SECRET_KEY.search(key):
-            return SecretStr(value)
+            return [_changed(item, change, key) for item in value]
         case _:
-            return value
-
-
-def _without_secrets(value: Any) -> Any:
-    match value:
-        case dict():
-            return {name: _without_secrets(item) for name, item in value.items()}
-        case list():
-            return [_without_secrets(item) for item in value]
-        case SecretStr():
-            return value.get_secret_value()
-        case _:
-            return value
+            return change(key, value)
 
 
 MCP_PREFIX = "mcp_"

@@ -102,7 +102,6 @@ def _call_tokens(call: Any, count: Count) -> int:
 
 
 def _content_tokens(content: Any, count: Count) -> int:
-    """Return the tokens of a content: a string, None, a part, or a list of parts."""
     if isinstance(content, str):
         return count(content)
     if isinstance(content, list | tuple):

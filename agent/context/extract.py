@@ -169,7 +169,6 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _pieces(sentence: str) -> Iterator[str]:
-    """Yield a sentence, cut at commas or spaces if it is too long."""
     sentence = sentence.strip()
     while len(sentence) > MAX_CHARS:
         comma, space = (sentence.rfind(mark, 0, MAX_CHARS) for mark in (", ", " "))
@@ -277,7 +276,6 @@ def _ranked(said: Sequence[Sentence], focus: str | None) -> list[Sentence]:
 
 
 def _chosen(ranked: Sequence[Sentence], room: float) -> list[Sentence]:
-    """Choose the sentences that fit, in order of choice."""
     persons = [each for each in ranked if each.is_persons]
     others = [each for each in ranked if not each.is_persons]
     chosen: list[Sentence] = []

@@ -291,7 +291,6 @@ class Planner:
     async def _adopt(
         self, view: View, after: View, compaction: Compaction, state: PlannerState
     ) -> None:
-        """Commit a new plan and show it."""
         segment = await self.store.commit(compaction, state)
         self.engine.on_session_end(self.session_id)
         self.session_id, self.state = segment.id, state
@@ -471,7 +470,6 @@ async def _in_thread(fn: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
 
 
 def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
-    """Return the factor from estimates to the scale of a measured view, 0.5 to 2."""
     if measure.source == "estimated":
         return 1.0
     estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))

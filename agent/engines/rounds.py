@@ -173,7 +173,6 @@ def written(
 def _updated(
     entries: Sequence[Entry], earlier: str, request: CompressionRequest, summarise: Summarise
 ) -> str:
-    """Update the five parts with one prompt after the other."""
     text = without_heading(earlier)
     most_tokens = min(MAX_ANSWER_TOKENS, request.limits.max_summary_tokens)
     orders = estimate_tokens(_TASK + FENCE + _CLOSING)
@@ -245,7 +244,6 @@ def _five_parts(answer: str) -> str:
 
 
 def _shortened(text: str, most_tokens: int) -> str:
-    """Cut the middle of a text that is too long."""
     most_tokens = max(most_tokens, _LEAST_TOKENS)
     while (tokens := estimate_tokens(text)) > most_tokens:
         # A tenth less, since tokens are not spread evenly over a text.

@@ -249,7 +249,6 @@ class Minimum:
 
 
 def _least(total: int, known: int, rules: CacheRules) -> Usage:
-    """Return the least bill of a prompt with so many `known` tokens."""
     if total < rules.min_tokens:
         return Usage(input_tokens=total)
     read = known if known >= rules.min_tokens else 0
@@ -466,7 +465,6 @@ def _wire_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _listed(content: Any) -> list[dict[str, Any]]:
-    """Return content as blocks: a string is one."""
     if not content:
         return []
     if isinstance(content, str):
@@ -475,7 +473,6 @@ def _listed(content: Any) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without the markers inside it."""
     if isinstance(value, list):
         return [_plain(part) for part in value]
     if isinstance(value, dict):
@@ -484,7 +481,6 @@ def _plain(value: Any) -> Any:
 
 
 def _marker(block: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the marker of a block or of a part inside it."""
     if own := block.get(MARKER):
         return own  # type: ignore[no-any-return]
     content = block.get("content")

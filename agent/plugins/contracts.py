@@ -115,9 +115,8 @@ class ResultRefused(AgentError):
 
 def tool_problem(tool: Any) -> str | None:
     """Return why a plugin's tool cannot be offered to a model, or None if it can."""
-    if not isinstance(tool, Tool):
-        return "it is no agent.tools.registry.Tool"
-    return next(_tool_problems(tool), None)
+    is_tool = isinstance(tool, Tool)
+    return next(_tool_problems(tool), None) if is_tool else "it is no agent.tools.registry.Tool"
 
 
 def _tool_problems(tool: Any) -> Iterator[str]:
@@ -237,7 +236,6 @@ def _newest_message(plan: ViewPlan, request: CompressionRequest) -> Iterator[str
 
 
 def _groups(plan: ViewPlan, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each group that is shown only in part."""
     call: Entry | None = None
     for entry in entries:
         if entry.message["role"] != "tool":

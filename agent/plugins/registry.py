@@ -244,7 +244,6 @@ class ListEngine(ContextEngine):
 
 
 def _called(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a function with the named arguments that it takes."""
     known = inspect.signature(function).parameters
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
     return function(*arguments, **{k: v for k, v in named.items() if takes_all or k in known})

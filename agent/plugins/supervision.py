@@ -90,7 +90,6 @@ class Caller:
             return future.result()
 
     async def _settled(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of a function, async or not."""
         deadline = asyncio.timeout(limit_s)
         try:
             async with deadline:

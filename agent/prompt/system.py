@@ -212,7 +212,6 @@ def _external(facts: PromptFacts) -> str:
 
 
 def _skills(facts: PromptFacts) -> str:
-    """The index: names and descriptions."""
     if not facts.skills or "skill_view" not in facts.tools:
         return ""
     # The index is in every request; skill_view without a name has the rest.

@@ -273,7 +273,6 @@ def _is_in_place(text: str, start: int, end: int) -> bool:
 
 
 def _belongs(one: str, before: str, after: str) -> bool:
-    """Whether an invisible character belongs between these two."""
     joins = _joining(before)
     if one == "\u200d":
         joins = joins or (_picture(before) and _picture(after))
@@ -289,7 +288,6 @@ def _belongs(one: str, before: str, after: str) -> bool:
 
 
 def _line_around(text: str, place: int) -> str:
-    """Return the line around a place, at most 200 characters of it on either side."""
     first = text.rfind("\n", max(0, place - 200), place) + 1 or max(0, place - 200)
     last = text.find("\n", place, place + 200)
     return text[first : last if last >= 0 else place + 200]

@@ -494,7 +494,6 @@ class MaskedSink:
             self._sink.push(MASK)
 
     def _show(self, text: str) -> None:
-        """Push the new part of a text, masked."""
         masked = self._redactor.configured(text, is_piece=True)
         new = masked[self._known :] if masked == text else masked
         self._known = max(0, self._known - len(text))

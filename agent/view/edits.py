@@ -300,7 +300,6 @@ def _shares(sizes: Sequence[int], limit: int) -> list[int]:
 
 
 def _head_and_tail(text: str, chars: int, seq: int) -> str:
-    """Return both ends of a text around a pointer, in at most so many characters."""
     left_out = f"\n[... {len(text):,} characters left out"
     pointer = (
         f"; the full text is message {seq} of the transcript:"
@@ -422,7 +421,6 @@ def outline(text: str) -> str:
 
 
 def _typed(text: str, lines: Sequence[str]) -> tuple[str, Iterator[str]]:
-    """Return the first kind that fits, and the lines of its outline."""
     if (structure := _json(text)) is not None:
         return "JSON", structure
     for kind, pattern in _KINDS.items():

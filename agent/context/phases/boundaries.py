@@ -227,7 +227,6 @@ def behind_results(entries: Sequence[Entry], position: int) -> int:
 def _role(
     entries: Sequence[Entry], head_end: int, pinned: tuple[int, ...], tail_start: int
 ) -> SummaryRole | None:
-    """Return the summary's role if all seams fit."""
     before = [entries[head_end - 1].message["role"]] if head_end else []
     kept = [*pinned, tail_start] if tail_start < len(entries) else list(pinned)
     after = [entries[n].message["role"] for n in kept]

@@ -118,7 +118,6 @@ def _units(entries: Iterable[Entry], room_tokens: int) -> Iterator[Sequence[Piec
 
 
 def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Yield each message together with the tool results behind it."""
     group: list[Entry] = []
     for entry in entries:
         if group and entry.message["role"] != "tool":

@@ -256,7 +256,6 @@ def pressed(shown: Sequence[Summary]) -> slice:
 
 
 def _levels(shown: Sequence[Summary]) -> Iterator[tuple[slice, int]]:
-    """Yield runs of neighbours of one level with that level."""
     start = 0
     for level, run in groupby(shown, key=attrgetter("level")):
         stop = start + len(list(run))

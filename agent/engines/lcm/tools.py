@@ -238,7 +238,6 @@ def expand(arguments: ExpandArguments, archive: Archive) -> str:
 
 
 def _range(arguments: ExpandArguments, archive: Archive) -> tuple[int, int]:
-    """Return the first and the last requested seq."""
     if arguments.node is None:
         first = arguments.from_seq or 1
         return first, max(first, arguments.to_seq or first)
