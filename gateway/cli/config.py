@@ -212,9 +212,9 @@ def config_set(
     value: Annotated[str, typer.Argument(help="As it would stand in the file.")],
     json: AsJson = False,
 ) -> None:
-    """Write a setting into the settings file; comments stay. A running gateway goes by it at once.
+    """Write a setting into the settings file; comments stay. A running gateway applies it at once.
 
-    What a gateway could not go by is not written.
+    A value that no gateway could start with is not written.
     """
     chosen = context.find_root().params
     file, path = file_of(chosen["config"], chosen["home"]), path_of(key)

@@ -154,7 +154,7 @@ def db_compact(context: typer.Context) -> None:
 
 @search_app.command("reindex")
 def search_reindex(context: typer.Context) -> None:
-    """Build the index anew from the transcripts; chats go on meanwhile."""
+    """Rebuild the index from the transcripts; chats go on meanwhile."""
     fed: int = act(settings_of(context), "reindex-search")
     say(f"{fed} messages were read again")
 

@@ -47,7 +47,7 @@ web_app = typer.Typer(help="Let people use the web chat, and sign them out.", no
 Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
 Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="As in telegram:123456.")]
 OPENER = "open.html"
-"""The file in PARLEY_HOME that a browser is told to open: a command line is seen by all users."""
+"""The file in PARLEY_HOME that a browser opens: all users can see a command line."""
 
 
 @pair_app.command("list")
@@ -93,13 +93,13 @@ def pair_list(
 
 @pair_app.command("approve")
 def pair_approve(context: typer.Context, code: Code) -> None:
-    """Let somebody in; they are told, at the next start where no gateway runs."""
+    """Let somebody in, and notify them, without a gateway at its next start."""
     _decide(context, "approve-pairing", code)
 
 
 @pair_app.command("deny")
 def pair_deny(context: typer.Context, code: Code) -> None:
-    """Refuse somebody: they cannot ask again for a day, and are not told."""
+    """Refuse somebody without notice: they cannot ask again for a day."""
     _decide(context, "deny-pairing", code)
 
 

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
+from agent.messages import count
 from agent.money.costs import format_usd
 from agent.safety.redaction import printable
 from agent.spans import reference_of
@@ -47,6 +48,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "stretch": stretch,
         "ago": ago,
         "number": number,
+        "count": count,
         "short": short,
         "share": share,
         "money": money,
@@ -124,9 +126,9 @@ def stretch(seconds: float | None) -> str:
         return f"{seconds:.1f} s"
     left, parts = round(seconds), list[str]()
     for unit, length in _STEPS:
-        count, left = divmod(left, length)
-        if count:
-            parts.append(f"{count} {unit}")
+        whole, left = divmod(left, length)
+        if whole:
+            parts.append(f"{whole} {unit}")
     return " ".join(parts[:2])
 
 

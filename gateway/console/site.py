@@ -183,31 +183,23 @@ class Console:
         return hmac.new(self._key, signed, hashlib.sha256).hexdigest()
 
     def _moved(self, request: web.Request, moved: Moved) -> web.Response:
-        response = web.Response(status=303, headers=HEADERS | {"Location": within(moved.to)})
+        response = _redirect(moved.to)
         if moved.said:
             text = f"{'!' if moved.failed else ''}{moved.said}".encode()
             fitting = text[:SAID_BYTES].decode(errors="ignore").encode()
             packed = base64.urlsafe_b64encode(fitting).decode()
             value = f"{packed}.{self._signed(self._token(request), packed)}"
-            self._set_cookie(response, request, SAID_COOKIE, value, SAID_S)
+            _set_cookie(response, request, SAID_COOKIE, value, SAID_S)
         return response
 
     def _said(self, request: web.Request) -> str:
-        """Return what the action before has said; empty for nothing, or for what we did not say."""
+        """Return the text of the action before; empty for none, or for a forged cookie."""
         packed, _, mark = request.cookies.get(SAID_COOKIE, "").partition(".")
-        # Anybody's cookie may hold anything: of two texts only ASCII can be compared.
+        # A cookie may contain anything, but only ASCII texts can be compared.
         wanted = self._signed(self._token(request), packed)
         if not hmac.compare_digest(mark.encode(errors=_ANY), wanted.encode()):
             return ""
         return base64.urlsafe_b64decode(packed).decode()
-
-    @staticmethod
-    def _set_cookie(
-        response: web.Response, request: web.Request, name: str, value: str, life_s: int
-    ) -> None:
-        secure = request[VISIT].caller.secure
-        rules: dict[str, Any] = {"secure": secure, "httponly": True, "samesite": "Strict"}
-        response.set_cookie(name, value, max_age=life_s, path=HOME, **rules)
 
     async def _page(
         self, request: web.Request, entry: Registered | None, shown: Shown, status: int = 200
@@ -215,13 +207,14 @@ class Console:
         self._go_by(self._inside.settings)
         kept, here = self._said(request), _place_in_menu(request.path)
         said = f"!{shown.refused}" if shown.refused else kept
+        theme = request.cookies.get(THEME_COOKIE, "")
         token = Markup('<input type="hidden" name="{}" value="{}">')
         around = {
             "title": shown.title or (entry.title if entry else shown.values["heading"]),
             "menu": _menu(),
             "here": here,
             "visitor": visitor_of(request),
-            "theme": _theme(request),
+            "theme": theme if theme in THEMES else "auto",
             "zone": self._inside.settings.sessions.timezone,
             "said": said.lstrip("!"),
             "failed": said.startswith("!"),
@@ -242,15 +235,22 @@ class Console:
 async def choose_theme(ask: Ask) -> Result:
     """Keep the theme in a cookie of this browser."""
     theme = ask.form.get("theme", "")
-    response = web.Response(
-        status=303, headers=HEADERS | {"Location": within(ask.form.get("back", HOME))}
-    )
+    response = _redirect(ask.form.get("back", HOME))
     if theme in THEMES:
-        rules: dict[str, Any] = {"secure": ask.request[VISIT].caller.secure, "httponly": True}
-        response.set_cookie(
-            THEME_COOKIE, theme, max_age=31_536_000, path=HOME, samesite="Strict", **rules
-        )
+        _set_cookie(response, ask.request, THEME_COOKIE, theme, 31_536_000)
     return response
+
+
+def _redirect(to: str) -> web.Response:
+    return web.Response(status=303, headers=HEADERS | {"Location": within(to)})
+
+
+def _set_cookie(
+    response: web.Response, request: web.Request, name: str, value: str, life_s: int
+) -> None:
+    secure = request[VISIT].caller.secure
+    rules: dict[str, Any] = {"secure": secure, "httponly": True, "samesite": "Strict"}
+    response.set_cookie(name, value, max_age=life_s, path=HOME, **rules)
 
 
 def within(address: str) -> str:
@@ -259,11 +259,6 @@ def within(address: str) -> str:
     inside = parts.path == HOME or parts.path.startswith(f"{HOME}/")
     is_plain = address.isprintable() and "\\" not in address
     return address if inside and is_plain and not parts.scheme and not parts.netloc else HOME
-
-
-def _theme(request: web.Request) -> str:
-    theme = request.cookies.get(THEME_COOKIE, "")
-    return theme if theme in THEMES else "auto"
 
 
 def _menu() -> list[tuple[str, list[Registered]]]:

@@ -154,7 +154,7 @@ async def plugins(ask: Ask) -> Result:
 
 @page(SERVERS, "MCP servers", "System")
 async def servers(ask: Ask) -> Result:
-    """Show how each MCP server stands, what it said last, and its tools."""
+    """Show the state of each MCP server, its last message, and its tools."""
     off = [name for name, each in ask.inside.settings.tools.mcp.items() if not each.enabled]
     texts = await ask.inside.database.read(mcp.texts)
     return Shown(
@@ -184,7 +184,7 @@ async def decide_tool(ask: Ask) -> Result:
 
 
 def _failures(event: str, by: str) -> dict[str, Occurrences]:
-    """Return what the lines in memory say of an event, by one of its fields."""
+    """Count the lines in memory about an event, by one of its fields."""
     lines = newest(RECENT, (), LineFilter(level="warning", event=event), MOST_LINES)
     return {each.name: each for each in tallied(lines, by)}
 
