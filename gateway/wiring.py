@@ -61,7 +61,7 @@ from gateway.findings.watch import AlertWatch
 from gateway.findings.webhook import AlertWebhook
 from gateway.http.server import ChatHistory
 from gateway.logging.setup import log_path, refuse_unwritable
-from gateway.pipeline.intake import IntakeRules
+from gateway.pipeline.admission import IntakeRules
 from gateway.replicas.other_replicas import SharedChats
 from gateway.replicas.replica import AccountLeases, Replica, tell_of
 from gateway.settings.loading import redactor_of

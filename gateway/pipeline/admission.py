@@ -249,7 +249,10 @@ def _overheard(
     message: InboundMessage, facts: Facts, otherwise: Literal["ignored", "denied"]
 ) -> Decision:
     """What was said to others is noted if the operator wants that."""
-    told, rule = _with_files(_with_unread(message)), facts.rule
+    told, rule = _with_unread(message), facts.rule
+    if names := ", ".join(each.name for each in message.attachments):
+        # They are named, and never fetched.
+        told = _with_line(told, f"[It came with files: {names}]")
     if rule is None or not rule.context or not told.text.strip() or "overheard" in facts.full:
         return Decision(otherwise, message, facts)
     return Decision("noted", told, facts, counts=("overheard",))
@@ -290,10 +293,6 @@ class Admissions:
     rules: IntakeRules
     pairing: Pairing
 
-    def key(self, message: InboundMessage) -> str:
-        """Return the session key of a message."""
-        return session_key(message, self.rules.groups)
-
     def admit(self, conn: Connection, message: InboundMessage) -> Admitted:
         """Decide about one message, and enter what is to be kept of it."""
         return self.apply(conn, decide(message, self.facts(conn, message)))
@@ -303,7 +302,8 @@ class Admissions:
         access, most = self.rules.access, self.rules.queue.max_pending
         # What somebody else wrote is no command of who forwards it.
         said = registry.parse("" if message.authors else message.text)
-        known, place = inbox.arrival(conn, self.key(message), message)
+        key = session_key(message, self.rules.groups)
+        known, place = inbox.arrival(conn, key, message)
         if known:
             return Facts(said, known=True)
         rule, full, in_thread = access.rule(message), self.pairing.limits.full(message), False
@@ -393,8 +393,9 @@ class Admissions:
                 return self._enter(conn, decision, place)
 
     def _new(self, conn: Connection, message: InboundMessage, title: str) -> Conversation:
+        key = session_key(message, self.rules.groups)
         user = sole_sender(message, self.rules.groups)
-        return inbox.create(conn, self.key(message), replace(message, text=title), user)
+        return inbox.create(conn, key, replace(message, text=title), user)
 
     def _enter(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
         """Enter a message into its conversation."""
@@ -429,30 +430,20 @@ class Admissions:
         services = CommandServices(self.rules.model, self.rules.money, self.pairing)
         context = CommandContext(conn, message, here, seq, said.argument, is_owner, services)
         result = command.run(context)
-        text = _noting_files(message, result.text)
-        if isinstance(result, ReplyOutcome):
-            return self._reply_taken(decision, context, result, text)
-        self._reply(conn, message, (here, seq), text, choices=result.choices)
-        return Admitted(
-            Admission("command", here, seq),
-            result.wake,
-            result.happened,
-            marks=tuple((ref, "failed") for ref in result.dropped),
-            stops=result.stops,
-        )
-
-    def _reply_taken(
-        self, decision: Decision, context: CommandContext, outcome: ReplyOutcome, text: str
-    ) -> Admitted:
-        """Take an answer that is a command, or a press of a button."""
-        conn, message, here, seq = context.conn, context.message, context.conversation, context.seq
+        text, entry = _noting_files(message, result.text), (here, seq)
+        if not isinstance(result, ReplyOutcome):
+            self._reply(conn, message, entry, text, choices=result.choices)
+            failed: Reaction = "failed"
+            marks = tuple((ref, failed) for ref in result.dropped)
+            done = Admission("command", *entry)
+            return Admitted(done, result.wake, result.happened, marks, stops=result.stops)
         # A press is answered by the adapter, with what the admission says.
         if not message.pressed:
-            key = f"reply:{here}:{seq}{f':{TAKEN}' if outcome.settled else ''}"
-            self._reply(conn, message, (here, seq), text, key)
-        admission = Admission("command", here, seq, outcome.answer, outcome.text, outcome.over)
-        wake = self._conclude(conn, decision, outcome.settled, (here, seq))
-        return Admitted(admission, wake, settled=outcome.settled)
+            key = f"reply:{here}:{seq}{f':{TAKEN}' if result.settled else ''}"
+            self._reply(conn, message, entry, text, key)
+        done = Admission("command", *entry, result.answer, result.text, result.over)
+        wake = self._conclude(conn, decision, result.settled, entry)
+        return Admitted(done, wake, settled=result.settled)
 
     def _answer(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
         """Take a plain message as the answer to a question."""
@@ -478,8 +469,8 @@ class Admissions:
         """Let the waiting turn go on below its answer, or say what it still waits for.
 
         Args:
-            entry: The conversation where the answer was given, of an owner maybe another one than
-                that of the question, and its place in the inbox there.
+            entry: The conversation where the answer was given, which may not be that of the
+                question, and its place in the inbox there.
         """
         message, (here, seq) = decision.message, entry
         pressed, wake = approvals.pressed(message, decision.facts.said.argument), set[int]()
@@ -639,12 +630,6 @@ def _with_unread(message: InboundMessage) -> InboundMessage:
         return message
     line = f"[It came with {message.unreadable}, which cannot be read here.]"
     return replace(_with_line(message, line), unreadable=None)
-
-
-def _with_files(message: InboundMessage) -> InboundMessage:
-    """Return a message that is not for the bot; its files are named, and never fetched."""
-    names = ", ".join(each.name for each in message.attachments)
-    return _with_line(message, f"[It came with files: {names}]") if names else message
 
 
 def _with_line(message: InboundMessage, line: str) -> InboundMessage:

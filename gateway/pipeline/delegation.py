@@ -179,10 +179,9 @@ class _Child:
         result = await self._within(WORK_SHARE * MAX_S, run_turn)
         if result is not None:
             return result
-        lost = await self._cut_off()
         # A provider bills what it has written of a call that is broken off.
+        lost, write = await self._cut_off(), self.parts.shared.database.write
         await self.journal.book([lost] if lost else [])
-        write = self.parts.shared.database.write
         self.journal.turn = await write(delegates.cut_short, self.journal.turn)
         return await self._within((1 - WORK_SHARE) * MAX_S, partial(wrap_up, limit=OUT_OF_TIME))
 

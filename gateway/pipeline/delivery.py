@@ -165,11 +165,7 @@ class _Line:
 
 
 class Delivery:
-    """Sends what the outbox holds for the adapters of this process.
-
-    Args:
-        links: Have the secrets that are put into links when they are sent.
-    """
+    """Sends the outbox's rows for the adapters of this process; `links` puts secrets into them."""
 
     def __init__(
         self,
@@ -277,7 +273,6 @@ class Delivery:
                 due = following
 
     async def _next_due(self, conversation_id: int) -> Due | None:
-        """Return the first row that this replica must send, and note as whom it does."""
         by = self._lines[conversation_id].by = self._replica.shared_id
         return await self._database.write(sending.next_due, conversation_id, by)
 
@@ -385,7 +380,14 @@ class Delivery:
     async def _record(self, due: Due, receipt: Receipt) -> bool:
         """Store a receipt; return whether other rows of its conversation wait."""
         self._traffic.sent(due.account, due.message.conversation)
-        more = await self._store(due.message, receipt)
+        # However long that takes: the message is shown and must not be again.
+        more = None
+        while more is None:
+            try:
+                more = await self._database.write(sending.mark_sent, due.message, receipt)
+            except StorageError as exc:
+                log.warning("receipt_not_stored", error=str(exc))
+                await asyncio.sleep(STORAGE_RETRY_S)
         if due.withdraws is None:
             log.info(
                 "message_sent",
@@ -394,15 +396,6 @@ class Delivery:
                 age_ms=round(due.message.age_s * 1000),
             )
         return more
-
-    async def _store(self, message: Outgoing, receipt: Receipt) -> bool:
-        """Store a receipt, however long that takes: the message is shown and must not be again."""
-        while True:
-            try:
-                return await self._database.write(sending.mark_sent, message, receipt)
-            except StorageError as exc:
-                log.warning("receipt_not_stored", error=str(exc))
-                await asyncio.sleep(STORAGE_RETRY_S)
 
     async def _put_off(
         self, due: Due, delay_s: float, reason: str, tries: int = 1, *, is_unknown: bool = False
@@ -438,8 +431,7 @@ class Delivery:
     async def _has_expired(self, due: Due, reason: str) -> bool:
         """Bury a row that was tried for long enough, and what waits behind it as long.
 
-        Its age is what counts, by the database's clock. A clock that is set forward makes all rows
-        old at once, so there is a least number of tries beside it.
+        A clock that is set forward makes all rows old at once: so there is a least number of tries.
         """
         if due.failures < LEAST_FAILURES:
             return False

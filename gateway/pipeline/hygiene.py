@@ -24,10 +24,9 @@ TELL_AFTER_S = 5.0
 
 
 def is_due(tokens: int, window_tokens: int, messages: int) -> bool:
-    """Whether a view of this size is to be compacted before its turn.
+    """Whether a view of this size must be compacted before its turn.
 
     Args:
-        tokens: As the meter has it: last reported plus what was added since, else estimated.
         window_tokens: Of the model that will answer.
         messages: Of the history, without the system message.
     """
@@ -35,12 +34,7 @@ def is_due(tokens: int, window_tokens: int, messages: int) -> bool:
 
 
 async def clean(planner: Planner, view: View, tell: Callable[[], Awaitable[None]]) -> None:
-    """Compact the view if it is due.
-
-    Args:
-        planner: Of the turn that is about to begin.
-        tell: Tells the user; called if it takes longer than `TELL_AFTER_S`.
-    """
+    """Compact the view if that is due; `tell` is called if it takes longer than `TELL_AFTER_S`."""
     window_tokens = planner.engine.limits.context_length
     tokens = (await planner.measured(view)).tokens
     if not planner.rules.enabled or not is_due(tokens, window_tokens, len(view.entries)):

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import Connection
@@ -31,7 +32,7 @@ from gateway.errors import StorageError
 from gateway.pipeline import notices
 from gateway.pipeline.admission import Admissions, Admitted, IntakeRules
 from gateway.replicas.replica import AccountLeases
-from gateway.session_keys import address_key
+from gateway.session_keys import address_key, session_key
 from gateway.signals import Hint, Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.database import Database
@@ -39,12 +40,13 @@ from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.leases import ReceivingFence
 from gateway.supervision.silence import Traffic
 
-__all__ = ["GatewayIntake", "IntakeRules"]
-
 log = structlog.get_logger()
+T = TypeVar("T")
 
 PAUSES_S = (0.2, 1.0, 0.0)
 """Seconds after each failure of a batch; then each of its pieces is admitted alone."""
+ALONE = (Move, Poison, InboundMessage, Cursor)
+"""In this order: cursors confirm what came before them."""
 
 
 class GatewayIntake:
@@ -91,52 +93,52 @@ class GatewayIntake:
         self, updates: Sequence[Update], *, cursors: Sequence[Cursor] = ()
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
-        batch = _Batch(
-            [each for each in updates if isinstance(each, InboundMessage)],
-            cursors,
-            [each for each in updates if isinstance(each, Poison)],
-            [each for each in updates if isinstance(each, Move)],
-            self._fences(cursors),
-        )
+        pieces, fences = [*updates, *cursors], self._fences(cursors)
         for pause_s in PAUSES_S:
             try:
-                return await self._commit(batch)
+                return await self._commit(pieces, fences)
             except StorageError:
                 raise  # the database or another replica is to blame, not what came
             except Exception:
-                log.exception("batch_not_admitted", messages=len(batch.messages))
+                log.exception("batch_not_admitted", messages=len(_those(InboundMessage, pieces)))
                 await asyncio.sleep(pause_s)
-        return [done for each in batch.alone() for done in await self._commit_alone(each)]
+        alone = sorted(pieces, key=lambda each: ALONE.index(type(each)))
+        return [done for each in alone for done in await self._commit_alone(each, fences)]
 
-    async def _commit_alone(self, one: "_Batch") -> list[Admission]:
+    async def _commit_alone(
+        self, piece: Update | Cursor, fences: Sequence[ReceivingFence]
+    ) -> list[Admission]:
         """Commit one piece of a batch, or put it into quarantine with the reason."""
         try:
-            return await self._commit(one)
+            return await self._commit([piece], fences)
         except StorageError:
             raise
         except Exception as exc:
             log.exception("update_not_admitted")
             # Of what a database refuses its own words alone, without the statement.
             why = in_words(getattr(exc, "orig", None) or exc, quoted=True)
-            await self._commit(one.as_poison(why))
-            return [Admission("ignored", told=notices.SET_ASIDE) for _ in one.messages]
+            await self._commit(_as_poison(piece, why), fences)
+            is_said = isinstance(piece, InboundMessage)
+            return [Admission("ignored", told=notices.SET_ASIDE)] if is_said else []
 
-    async def _commit(self, batch: "_Batch") -> list[Admission]:
+    async def _commit(
+        self, pieces: Sequence[Update | Cursor], fences: Sequence[ReceivingFence]
+    ) -> list[Admission]:
         """Commit a batch and do what follows from it."""
         began = time.time()
-        cleaned = [_cleaned(message) for message in batch.messages]
-        admitted = await self._database.write(self._admit_all, cleaned, batch)
+        cleaned = [_cleaned(message) for message in _those(InboundMessage, pieces)]
+        admitted = await self._database.write(self._admit_all, cleaned, pieces, fences)
         # Hints and log lines come after the commit: whoever hears a hint reads the rows.
         for message, done in zip(cleaned, admitted, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
-            _log(message, done.admission, _recorded(message, done.admission, began))
+            _note(message, done.admission, began)
             self._wake(message, done.admission)
             self._follow(done)
-        for move in batch.moves:
+        for move in _those(Move, pieces):
             log.warning(
                 "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
             )
-        for bad in batch.poison:
+        for bad in _those(Poison, pieces):
             log.warning(
                 "update_quarantined", source=bad.source, update=bad.dedupe_key, reason=bad.reason
             )
@@ -216,21 +218,25 @@ class GatewayIntake:
         return [fence for each in accounts if (fence := self._accounts.fence(*each)) is not None]
 
     def _admit_all(
-        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Batch"
+        self,
+        conn: Connection,
+        messages: Sequence[InboundMessage],
+        pieces: Sequence[Update | Cursor],
+        fences: Sequence[ReceivingFence],
     ) -> list[Admitted]:
-        for held in beside.fences:
+        for held in fences:
             leases.fence_receiving(conn, held)
-        if beside.poison:
-            inbox.set_aside(conn, beside.poison)
+        inbox.set_aside(conn, _those(Poison, pieces))
         # Before the messages (see `Intake.accept`): those may come from the chat's new id.
-        for move in beside.moves:
+        for move in _those(Move, pieces):
             inbox.move(conn, move)
-        for cursor in beside.cursors:
+        for cursor in _those(Cursor, pieces):
             inbox.advance(conn, cursor)
         admissions = Admissions(self.rules, self._pairing)
         if len(messages) > 1:
             # In the order in which everybody locks conversations.
-            conversations.hold_of_keys(conn, {admissions.key(each) for each in messages})
+            keys = {session_key(each, self.rules.groups) for each in messages}
+            conversations.hold_of_keys(conn, keys)
         return [admissions.admit(conn, each) for each in messages]
 
     def _wake(self, message: InboundMessage, admission: Admission) -> None:
@@ -250,59 +256,38 @@ class GatewayIntake:
             self._wakeups.outbox(admission.conversation)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """What is committed in one transaction."""
-
-    messages: Sequence[InboundMessage] = ()
-    cursors: Sequence[Cursor] = ()
-    poison: Sequence[Poison] = ()
-    moves: Sequence[Move] = ()
-    fences: Sequence[ReceivingFence] = ()
-
-    def alone(self) -> "list[_Batch]":
-        """Return a batch of its own for each piece, the cursors last: they confirm the others."""
-        return [
-            *(_Batch(moves=[each], fences=self.fences) for each in self.moves),
-            *(_Batch(poison=[each], fences=self.fences) for each in self.poison),
-            *(_Batch([each], fences=self.fences) for each in self.messages),
-            *(_Batch(cursors=[each], fences=self.fences) for each in self.cursors),
-        ]
-
-    def as_poison(self, reason: str) -> "_Batch":
-        """Return what goes into quarantine in place of these pieces."""
-        kept = [
-            *((inbox.source_of(each), each.dedupe_key, each.raw) for each in self.messages),
-            *((each.source, f"cursor:{each.position}", "") for each in self.cursors),
-            *((f"{each.platform}:{each.account}", f"move:{each.chat}", "") for each in self.moves),
-        ]
-        return _Batch(poison=[Poison(*each, reason) for each in kept], fences=self.fences)
+def _those(kind: type[T], pieces: Sequence[Update | Cursor]) -> list[T]:
+    return [each for each in pieces if isinstance(each, kind)]
 
 
-def _recorded(message: InboundMessage, admission: Admission, began: float) -> str | None:
-    """Record the span of an admission; return the trace of its message, None where none is kept."""
-    if admission.conversation is None or admission.seq is None:
-        trace = ""
-    else:
-        trace = spans.trace_of(admission.conversation, admission.seq)
+def _as_poison(piece: Update | Cursor, reason: str) -> list[Poison]:
+    """Return what goes into quarantine in place of a piece."""
+    match piece:
+        case InboundMessage():
+            return [Poison(inbox.source_of(piece), piece.dedupe_key, piece.raw, reason)]
+        case Cursor():
+            return [Poison(piece.source, f"cursor:{piece.position}", "", reason)]
+        case Move():
+            return [Poison(f"{piece.platform}:{piece.account}", f"move:{piece.chat}", "", reason)]
+    return []
+
+
+def _note(message: InboundMessage, admission: Admission, began: float) -> None:
+    """Record and log an admission; at debug level if the message brings nothing new."""
+    outcome, conversation, seq = admission.outcome, admission.conversation, admission.seq
+    trace = "" if conversation is None or seq is None else spans.trace_of(conversation, seq)
     place = {"platform": message.address.platform, "account": message.address.account}
-    spans.record("admission", trace, began, outcome=admission.outcome, **place)
-    return trace or None
-
-
-def _log(message: InboundMessage, admission: Admission, trace: str | None) -> None:
-    """Log an admission; at debug level where the message brings nothing new."""
-    quiet = admission.outcome in {"ignored", "duplicate"}
+    spans.record("admission", trace, began, outcome=outcome, **place)
     log.log(
-        logging.DEBUG if quiet else logging.INFO,
+        logging.DEBUG if outcome in {"ignored", "duplicate"} else logging.INFO,
         "message_admitted",
-        outcome=admission.outcome,
+        outcome=outcome,
         platform=message.address.platform,
         account=message.address.account,
-        conversation=admission.conversation,
-        seq=admission.seq,
+        conversation=conversation,
+        seq=seq,
         chars=len(message.text),
-        trace=trace,
+        trace=trace or None,
     )
 
 

@@ -34,7 +34,7 @@ from gateway.storage.people import notebook
 from gateway.storage.queue import inbox, leases, outbox, overheard
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.queue.leases import Held, Lease
-from gateway.storage.queue.outbox import OutboxPart, parts_of
+from gateway.storage.queue.outbox import parts_of
 
 log = structlog.get_logger()
 
@@ -52,15 +52,7 @@ class TurnStarter:
     async def start(
         self, conversation_id: int, take: Take, *, counts: bool = True
     ) -> "NextStep | None":
-        """Begin or resume the conversation's next turn; commands before it are carried out.
-
-        Args:
-            take: Gets hold of it, at the beginning of the deciding transaction.
-            counts: Whether it counts as an attempt to resume a turn.
-
-        Returns:
-            None if `take` does not get hold of it.
-        """
+        """Begin or resume the conversation's next turn; see `NextTurn.begin`."""
         # A stop that came before this is in the rows, and must not end the turn behind it.
         shared, mind = self.parts.shared, self.parts.mind
         shared.stops.forget(conversation_id)
@@ -218,11 +210,12 @@ class NextTurn:
         if turn is not None and not turn.stopped:
             # No platform can be asked within a transaction what became of an announced preview.
             lost = turn.preview_nonce is not None
-            text = notices.replacing(notices.NEVER_BEGAN) if lost else notices.NEVER_BEGAN
+            text = f"{notices.REPLACES}\n\n{notices.NEVER_BEGAN}" if lost else notices.NEVER_BEGAN
             text = notices.referring(text, turn, seed)
-            parts = self._parts(lease, f"turn:{turn.id}:buried", text, turn.reply_to)
+            key, render = f"turn:{turn.id}:buried", self._render(lease)
+            parts = parts_of(render, key, text, reply_to=turn.reply_to)
             parts[0] = replace(parts[0], preview_ref=turn.preview_ref)
-            parts += lines_of(self._render(lease), notebook.written_in(conn, turn.id))
+            parts += lines_of(render, notebook.written_in(conn, turn.id))
             turn_journal.bury(conn, turn, parts, TurnEnd("gave_up", error=error))
         return turn
 
@@ -240,7 +233,7 @@ class NextTurn:
         if isinstance(asked, AskedQuestion):
             return turns.begin(conn, held, [entry], asked, base)
         key = f"reply:{entry.conversation}:{entry.seq}"
-        parts = self._parts(held.lease, key, asked, entry.message_ref)
+        parts = parts_of(self._render(held.lease), key, asked, reply_to=entry.message_ref)
         outbox.append(conn, entry.conversation, parts, inbox_seq=entry.seq)
         inbox.finish(conn, entry, "done")
         return None
@@ -256,9 +249,6 @@ class NextTurn:
         if reason is not None:
             turns.begin_anew(conn, lease, reason, title)
         return reason is not None
-
-    def _parts(self, lease: Lease, key: str, text: str, reply_to: str | None) -> list[OutboxPart]:
-        return parts_of(self._render(lease), key, text, reply_to=reply_to)
 
     def _render(self, lease: Lease) -> Renderer:
         return self.renderers[lease.address.platform, lease.address.account]

@@ -78,11 +78,6 @@ def answer_text(result: TurnResult) -> str:
     return result.text + CUT if result.outcome == "partial" else result.text
 
 
-def replacing(text: str) -> str:
-    """Return a text that also says: it replaces an unfinished message that cannot be found."""
-    return f"{REPLACES}\n\n{text}"
-
-
 def referring(text: str, turn: Turn, seed: bytes | None = None) -> str:
     """Return what is said of a turn that failed, and by what its lines in the log are found."""
     reference = spans.reference_of(turn.lease.conversation, turn.first_seq, seed)

@@ -1,15 +1,13 @@
 """What people see while a turn runs: the growing answer below the lines of its tools.
 
 It is one message, which the answer replaces; best effort, coalesced, ended before the answer is
-committed. An intent is stored before the message is posted, its id afterwards. A process that is
-killed in between leaves the intent: the next one asks the platform for the message and adopts it.
-Where that cannot be said the answer names it, so that no half answer stands there unexplained. A
-turn has one such message at most: while nobody knows what became of it, no other is begun.
+committed. An intent is stored before the message is posted, its id afterwards: if the process is
+killed in between, the next one asks the platform for the message and adopts it. If the platform
+cannot say, the answer names it, so that no half answer stays unexplained. While it is unknown what
+became of a turn's message, no other is begun.
 
 `TurnChat` is where all of a turn is shown: that message, what is said meanwhile, its last word.
-
-Names and arguments of tools are the model's words: they are shown as text without any formatting,
-short, and without what is secret.
+Names and arguments of tools are the model's words: shown as plain text, short, without secrets.
 """
 
 import asyncio
@@ -354,9 +352,9 @@ class LiveAnswer:
                 await self.message.shown_as(ref)
 
     async def _next_change(self) -> bool:
-        """Wait for something new and for the least interval; False once the answer has ended.
+        """Wait for the least interval and for something new, or to show the tools again.
 
-        What is shown of the tools comes again when nothing changes.
+        Returns False once the answer has ended.
         """
         while not self._ended.is_set():
             with suppress(TimeoutError):
@@ -411,18 +409,13 @@ class TurnChat:
         live = LiveAnswer(adapter, turn.question, message, lines=lines)
         return cls(turn, adapter, shared.database, shared.wakeups, live)
 
-    @property
-    def message(self) -> PreviewMessage:
-        """The preview, which the last word replaces."""
-        return self.live.message
-
     async def parts(self, kind: str, text: str) -> list[OutboxPart]:
         """Return what the turn says in place of its preview; it names one that is lost."""
-        turn, preview, render = self.turn, self.message, self.adapter.render
+        turn, preview, render = self.turn, self.live.message, self.adapter.render
         is_failure = kind in {"failed", "buried"}
         await preview.settle()
         if preview.is_lost:
-            text = notices.replacing(text)
+            text = f"{notices.REPLACES}\n\n{text}"
         if is_failure:
             text = notices.referring(text, turn)
         return await rendered(

@@ -30,11 +30,8 @@ class ReactionQueue:
 
     def show(self, question: MessageRef, mark: Reaction) -> None:
         """Mark a message soon; returns at once. Without a `message_ref` nothing can be marked."""
-        if question.message_ref is None:
-            return
-        address = question.address
-        if not self._accounts[address.platform, address.account].take(question, mark):
-            log.debug("reaction_dropped", platform=address.platform, chat=address.chat, mark=mark)
+        if question.message_ref is not None:
+            self._accounts[question.address.platform, question.address.account].take(question, mark)
 
     async def run(self) -> None:
         """Show what is asked for, until cancelled."""
@@ -45,42 +42,39 @@ class ReactionQueue:
 
 
 class _Account:
-    """The reactions of one account, by chat; a chat stands in line once."""
+    """The reactions of one account, by chat; a chat is in the line once."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._chats: dict[str, deque[tuple[MessageRef, Reaction]]] = {}
         self._line: asyncio.Queue[str] = asyncio.Queue()
 
-    def take(self, question: MessageRef, mark: Reaction) -> bool:
-        """Put a reaction into its chat's queue; False where too many wait."""
+    def take(self, question: MessageRef, mark: Reaction) -> None:
+        """Put a reaction into its chat's queue, unless too many wait."""
         chat = question.address.chat
-        if chat not in self._chats:
-            if self._line.qsize() >= WAITING:
-                return False
-            self._chats[chat] = deque()
+        waiting = self._chats.get(chat)
+        if self._line.qsize() >= WAITING if waiting is None else len(waiting) >= WAITING_IN_CHAT:
+            log.debug("reaction_dropped", platform=self._adapter.platform, chat=chat, mark=mark)
+        elif waiting is None:
+            self._chats[chat] = deque([(question, mark)])
             self._line.put_nowait(chat)
-        elif len(self._chats[chat]) >= WAITING_IN_CHAT:
-            return False
-        self._chats[chat].append((question, mark))
-        return True
+        else:
+            waiting.append((question, mark))
 
     async def work(self) -> None:
         """Show one reaction after another, each time of the chat that has waited longest."""
         while True:
             chat = await self._line.get()
-            await self._show(*self._chats[chat].popleft())
+            question, mark = self._chats[chat].popleft()
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._adapter.acknowledge(question, mark)
+            except TimeoutError:
+                log.debug("reaction_timed_out", platform=self._adapter.platform, mark=mark)
+            except Exception:
+                # An adapter's bug must not cost the reactions of others.
+                log.exception("reaction_failed", platform=self._adapter.platform)
             if self._chats[chat]:
                 self._line.put_nowait(chat)
             else:
                 del self._chats[chat]
-
-    async def _show(self, question: MessageRef, mark: Reaction) -> None:
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                await self._adapter.acknowledge(question, mark)
-        except TimeoutError:
-            log.debug("reaction_timed_out", platform=self._adapter.platform, mark=mark)
-        except Exception:
-            # An adapter's bug must not cost the reactions of others.
-            log.exception("reaction_failed", platform=self._adapter.platform)

@@ -53,10 +53,8 @@ class TurnRunner:
     async def run(self, turn: Turn) -> bool:
         """Answer a turn, or end it as cancelled or dead. Exceptions mean: try again later.
 
-        A turn that waits for a person stays as it is, and `next_turn` gives its conversation back.
-
-        Returns:
-            Whether the conversation was given back with the answer, since nothing waits in it.
+        A turn that waits for a person stays as it is. Returns whether the conversation was given
+        back with the answer, since nothing waits in it.
         """
         started = time.monotonic()
         conversation, place = turn.lease.conversation, turn.lease.address
@@ -119,8 +117,8 @@ class TurnRunner:
         shown = "\n\n".join(part for part in (text, chat.live.status) if part)
         # Nothing goes on before all of it is answered, so no two waits end in the same question.
         asked = await database.read(questions.newest, conversation)
-        await chat.message.settle()
-        stands = chat.message.ref is not None and shown
+        await chat.live.message.settle()
+        stands = chat.live.message.ref is not None and shown
         parts = await chat.parts(f"said:{asked}", shown) if stands else []
         await database.write(turn_journal.suspend, turn, parts)
         self.parts.shared.wakeups.outbox(conversation)
@@ -216,8 +214,8 @@ class TurnRunner:
         own = await database.read(transcript.of_turn, turn.lease.conversation, turn.id)
         said = self._joined(own, chat.live.text)
         partial = notices.stopped_text(chat.live.text) if chat.live.text else ""
-        await chat.message.settle()
-        last_word = notices.STOPPED if chat.message.stands else ""
+        await chat.live.message.settle()
+        last_word = notices.STOPPED if chat.live.message.stands else ""
         shown = notices.stopped_text(said) if said else last_word
         parts = await chat.parts("stopped", shown) if shown else []
         if not parts and turn.asked:

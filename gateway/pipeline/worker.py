@@ -99,10 +99,7 @@ class Worker:
         self._passed_at: float | None = None
 
     def still_s(self) -> float:
-        """Return the seconds since its last pass through the loop, 0 while it does not run.
-
-        Each pass ends within `POLL_S` unless the database holds it up.
-        """
+        """Return the seconds since its last pass (one each `POLL_S`), 0 while it does not run."""
         return 0.0 if self._passed_at is None else time.monotonic() - self._passed_at
 
     def take(self, kit: TurnKit) -> None:

@@ -12,7 +12,8 @@ from adapters.discord.platform import DiscordSettings
 from adapters.discord.render import render
 from gateway.access.policy import Access
 from gateway.commands.registry import StatusFacts
-from gateway.pipeline.intake import GatewayIntake, IntakeRules
+from gateway.pipeline.admission import IntakeRules
+from gateway.pipeline.intake import GatewayIntake
 from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.signals import Wakeups
 from gateway.storage import schema
