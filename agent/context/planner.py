@@ -435,12 +435,7 @@ async def write_ahead(
 
 
 def _request(
-    view: View,
-    meter: TokenMeter,
-    limits: Limits,
-    trigger: Trigger,
-    tokens: int,
-    scale: float = 1.0,
+    view: View, meter: TokenMeter, limits: Limits, trigger: Trigger, tokens: int, scale: float = 1.0
 ) -> CompressionRequest:
     return CompressionRequest(
         plan=view.plan,

@@ -347,10 +347,7 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
     plugin = LoadedPlugin(
         name=registry.name,
         caller=caller,
-        tools=(
-            *_usable(registry.tools, caller),
-            *_usable(of_memories, caller, recalls=True),
-        ),
+        tools=(*_usable(registry.tools, caller), *_usable(of_memories, caller, recalls=True)),
         providers=tuple(providers),
         hooks={name: tuple(found) for name, found in registry.hooks.items()},
         prompt="\n\n".join(filter(None, prompts)),

@@ -395,11 +395,7 @@ class TurnHooks:
         return None
 
     async def after(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        outcome: ToolOutcome,
-        context: ToolContext,
+        self, name: str, arguments: Mapping[str, Any], outcome: ToolOutcome, context: ToolContext
     ) -> None:
         """Report the outcome of a call."""
         became = {"status": outcome.status, "result": outcome.text}

@@ -373,12 +373,7 @@ class LoopRequest:
         return await self.agent.images.shown(inside, model, self.ports.conversation, left_out)
 
     def _request(
-        self,
-        messages: list[ChatMessage],
-        model: ChatModel,
-        tokens: int,
-        *,
-        is_whole: bool,
+        self, messages: list[ChatMessage], model: ChatModel, tokens: int, *, is_whole: bool
     ) -> ModelRequest:
         output = self.agent.max_output_tokens
         if (room := model.context_length - int(tokens * COUNT_MARGIN)) < output:

@@ -85,11 +85,7 @@ class Images:
         return [*halves, new] if new else []
 
     def have_changed(
-        self,
-        shown: Collection[int],
-        model: ChatModel,
-        conversation: str,
-        inside: Sequence[int],
+        self, shown: Collection[int], model: ChatModel, conversation: str, inside: Sequence[int]
     ) -> bool:
         """Whether old pictures of a view have left, or are back, since the model's newest answer.
 
@@ -102,11 +98,7 @@ class Images:
         return shown_then.intersection(inside) != inside_then.intersection(shown)
 
     def note_taken(
-        self,
-        shown: Collection[int],
-        model: ChatModel,
-        conversation: str,
-        inside: Sequence[int],
+        self, shown: Collection[int], model: ChatModel, conversation: str, inside: Sequence[int]
     ) -> None:
         """Note that the model has answered a request that showed these pictures of the view."""
         if max(len(self._taken), len(self._newest)) >= REMEMBERED:

@@ -257,8 +257,7 @@ _FAILED_AT_ONCE = re.compile(
     r"[\W_]*(?:error|fatal|failed|failure|exception|traceback|permission denied)\b", re.IGNORECASE
 )
 _FAILED = re.compile(
-    r"\"is_?error\"\s*:\s*true|\"(?:success|ok)\"\s*:\s*false|\"error\"\s*:\s*[\"{]",
-    re.IGNORECASE,
+    r"\"is_?error\"\s*:\s*true|\"(?:success|ok)\"\s*:\s*false|\"error\"\s*:\s*[\"{]", re.IGNORECASE
 )
 _ERROR_LINE = re.compile(
     r"^Traceback \(most recent call last\)|^npm ERR!|^\w*(?:Error|Exception): "

@@ -240,11 +240,7 @@ def _role(
 
 
 def assemble(
-    request: CompressionRequest,
-    cut: Boundaries,
-    text: str,
-    source: SummarySource,
-    model: str = "",
+    request: CompressionRequest, cut: Boundaries, text: str, source: SummarySource, model: str = ""
 ) -> ViewPlan:
     """Return the plan that shows head, summary, pinned messages, and the tail.
 
