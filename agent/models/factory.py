@@ -1,10 +1,9 @@
-"""From `model:` settings to models, and the names under which people choose among them.
+"""From `model:` settings to models, and the names for choosing among them.
 
 Only the chosen provider's SDK is imported.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import SecretStr
 
@@ -21,29 +20,25 @@ CHAT_FIELDS = frozenset({
     *("max_completion_tokens", "max_tokens", "modalities", "n", "prediction", "presence_penalty"),
     *("reasoning_effort", "response_format", "seed", "stop", "verbosity", "web_search_options"),
 })
-"""Fields of requests that Chat Completions alone knows."""
+"""Fields of requests that only Chat Completions has."""
 
 
 def build_models(settings: ModelSettings) -> list[ChatModel]:
-    """Return the model once for each of its keys, in their order; they differ in nothing else.
-
-    Raises:
-        ModelError: As for `build_model`.
-    """
+    """Return the model once for each of its keys, in order; raises the errors of `build_model`."""
     keys = _keys(settings)
-    # The demo model has no account that a second key could be of.
+    # The demo model has no account.
     if len(keys) < 2 or resolve_provider(settings) == "offline":
         return [build_model(settings)]
     return [_build(settings, key, number) for number, key in enumerate(keys, start=1)]
 
 
 def build_model(settings: ModelSettings) -> ChatModel:
-    """Return the model that the settings name, with its first key; no network call is made.
+    """Return the model of the settings, with its first key; no network call is made.
 
     Raises:
         CredentialsRefused: The provider needs a key and there is none.
         ModelNotFound: The provider has no default model and none is named.
-        BadRequest: `extra_body` holds what Parley writes itself.
+        BadRequest: `extra_body` sets a reserved field.
     """
     return _build(settings, next(iter(_keys(settings)), None))
 
@@ -59,10 +54,10 @@ def resolve_provider(settings: ModelSettings) -> Provider:
 
 
 def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
-    """Return the models by the name under which they are chosen, in their order.
+    """Return the models by the names for choosing them, in order.
 
-    The keys of one model are one choice. Where several providers have models of one name, the
-    provider stands before it.
+    The keys of one model are one choice. If several providers have a model of one name, the
+    provider is a part of the names.
     """
     providers: dict[str, set[str]] = {}
     for model in models:
@@ -70,61 +65,52 @@ def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
     found: dict[str, list[ChatModel]] = {}
     for model in models:
         is_one = len(providers[model.name]) == 1
-        found.setdefault(model.name if is_one else f"{model.provider}/{model.name}", []).append(
-            model
-        )
+        name = model.name if is_one else f"{model.provider}/{model.name}"
+        found.setdefault(name, []).append(model)
     return found
 
 
 def _build(settings: ModelSettings, key: SecretStr | None, number: int = 1) -> ChatModel:
     provider = resolve_provider(settings)
     chosen = settings.model_copy(update={"provider": provider, "api_key": key})
-    build = _class_of(provider, chosen)
-    counted = {"key_number": number} if number > 1 else {}
-    model: ChatModel = build(chosen, **counted)
-    return model
-
-
-def _class_of(provider: Provider, settings: ModelSettings) -> Any:
-    """Import a provider's client: an SDK takes 40 to 70 MB, and only one of them is needed."""
+    # An SDK takes 40 to 70 MB, and only one of them is needed.
     match provider:
         case "offline":
             from agent.models.offline import OfflineModel  # noqa: PLC0415
 
-            return OfflineModel
+            return OfflineModel(chosen)
         case "anthropic":
             from agent.models.anthropic.client import AnthropicModel  # noqa: PLC0415
 
-            return AnthropicModel
-        case _ if speaks_responses(settings):
+            return AnthropicModel(chosen, key_number=number)
+        case _ if _speaks_responses(chosen):
             from agent.models.openai.responses import ResponsesModel  # noqa: PLC0415
 
-            return ResponsesModel
+            return ResponsesModel(chosen, key_number=number)
         case _:
             from agent.models.openai.client import OpenAIModel  # noqa: PLC0415
 
-            return OpenAIModel
+            return OpenAIModel(chosen, key_number=number)
 
 
-def speaks_responses(settings: ModelSettings) -> bool:
-    """Return which of OpenAI's two APIs a model is asked through; the provider is resolved.
+def _speaks_responses(settings: ModelSettings) -> bool:
+    """Whether a model is asked through the Responses API; the provider is resolved.
 
-    By itself OpenAI's own reasoning models alone: other servers have Chat Completions for sure, and
-    what the operator adds to each request is written for one of the two.
+    By default only OpenAI's own reasoning models, unless the operator's extra fields are those of
+    Chat Completions: all other servers have that.
     """
     if settings.api != "auto":
         return settings.api == "responses"
     if settings.provider != "openai" or not is_official(settings.base_url or OFFICIAL_URL):
         return False
-    return reasons(settings.name or DEFAULT_NAMES["openai"]) and not (
-        CHAT_FIELDS & settings.extra_body.keys()
-    )
+    is_reasoning = reasons(settings.name or DEFAULT_NAMES["openai"])
+    return is_reasoning and CHAT_FIELDS.isdisjoint(settings.extra_body)
 
 
 def _keys(settings: ModelSettings) -> list[SecretStr]:
     """Return the configured keys without repetitions and empty ones."""
     secrets = (settings.api_key, *settings.api_keys)
-    # As they are: a key that is referred to can be read again.
+    # As secrets: a referenced key can be read again.
     found = {_text(secret): secret for secret in reversed(secrets) if secret and _text(secret)}
     return list(reversed(found.values()))
 

@@ -1,14 +1,13 @@
-"""A call of a model as a span, in the words of OpenTelemetry's conventions for generative AI.
+"""A call of a model as a span: names, numbers and times, without texts.
 
-Names, numbers and times; nothing of what was sent or answered. Source of the names:
-opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans; those with `parley.` are our own.
+Source of the names: opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans; those with `parley.`
+are our own.
 """
 
 import time
 
 from agent import spans
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
-from agent.spans import Span
 
 CHAT = "chat"
 FIRST_TEXT = "parley.first_token_s"
@@ -22,12 +21,13 @@ CACHE_WRITE = "gen_ai.usage.cache_creation.input_tokens"
 
 
 class _Timed:
-    """Passes a growing answer on, and notes when its first text came."""
+    """Passes a growing answer on, with the time of its first text."""
 
     def __init__(self, sink: TextSink) -> None:
         self._sink = sink
         self._began = time.perf_counter()
         self.first_s: float | None = None
+        self.restart = sink.restart
 
     def push(self, delta: str) -> None:
         """Append visible text."""
@@ -35,23 +35,11 @@ class _Timed:
             self.first_s = time.perf_counter() - self._began
         self._sink.push(delta)
 
-    def restart(self) -> None:
-        """Forget what was pushed."""
-        self._sink.restart()
-
 
 async def complete(
     model: ChatModel, request: ModelRequest, sink: TextSink, purpose: str = "answer"
 ) -> Completion:
-    """Make a call as `ChatModel.complete` does, and record it.
-
-    Args:
-        sink: Gets the growing answer.
-        purpose: answer, or summary.
-
-    Raises:
-        ModelError: Only its subclasses; see agent/errors.py.
-    """
+    """Make a call as `ChatModel.complete` does, and record it; `purpose` is answer or summary."""
     told: spans.Told = {
         "gen_ai.operation.name": CHAT,
         PROVIDER: model.provider,
@@ -65,20 +53,16 @@ async def complete(
         try:
             completion = await model.complete(request, timed)
         finally:
-            here.note(**{FIRST_TEXT: timed.first_s})
-        _note(here, completion)
+            here.attributes[FIRST_TEXT] = timed.first_s
+        here.attributes |= {
+            "gen_ai.response.model": completion.model or None,
+            "gen_ai.response.finish_reasons": (completion.stop_reason,),
+        }
+        if (usage := completion.usage) is not None:
+            here.attributes |= {
+                INPUT: usage.prompt_tokens,
+                OUTPUT: usage.output_tokens,
+                CACHE_READ: usage.cache_read_tokens,
+                CACHE_WRITE: usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
+            }
     return completion
-
-
-def _note(here: Span, completion: Completion) -> None:
-    here.note(**{
-        "gen_ai.response.model": completion.model or None,
-        "gen_ai.response.finish_reasons": (completion.stop_reason,),
-    })
-    if (usage := completion.usage) is not None:
-        here.note(**{
-            INPUT: usage.prompt_tokens,
-            OUTPUT: usage.output_tokens,
-            CACHE_READ: usage.cache_read_tokens,
-            CACHE_WRITE: usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
-        })

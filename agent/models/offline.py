@@ -1,7 +1,6 @@
 """The embedded demo model: no key, no network, the same answer to the same request.
 
-What it says is in a table of rules from the newest user text to an answer; the first that matches
-answers.
+A table of rules maps the newest user text to an answer.
 """
 
 import asyncio
@@ -9,6 +8,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,33 +27,30 @@ NOTICE = (
 )
 COUNT_LIMIT = 500
 READ_CHARS = 2000
-"""How much of a text the rules look at; bounds the time that their patterns take."""
+"""Length of a text for the rules; bounds the time of their patterns."""
 
 Reply = str | list[tuple[str, dict[str, Any]]]
 """A text, or the names and arguments of tools to call."""
 
 
 class DemoTalk(NamedTuple):
-    """The conversation as the rules see it.
+    """The conversation for the rules.
 
     Attributes:
         asked: The unanswered user text, several messages joined by newlines; at most READ_CHARS.
         earlier: User texts before that, oldest first.
-        answers: How many texts the model has given so far.
+        is_new: Whether the model has given no text so far.
         tools: Names of the tools that may be called now.
     """
 
     asked: str
     earlier: list[str]
-    answers: int
+    is_new: bool
     tools: set[str]
 
 
 class OfflineModel:
-    """Streams word by word, calls offered tools, and says in its first answer what it is.
-
-    `max_output_tokens` is not enforced: every answer is short or of a known size.
-    """
+    """Streams word by word, calls offered tools, and says in its first answer that it is a demo."""
 
     provider = "offline"
     name = "parley-offline"
@@ -72,7 +69,6 @@ class OfflineModel:
         if isinstance(reply, str):
             for word in re.findall(r"\S+\s*|\s+", reply):
                 sink.push(word)
-                # Slow enough that a person sees an answer grow, as with a real model.
                 await asyncio.sleep(self._word_delay_s)
             answer = assistant_message(reply)
             return Completion(answer, "stop", estimate_usage(request, answer), self.name)
@@ -81,15 +77,15 @@ class OfflineModel:
         return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
 
     async def look_up(self) -> int | None:
-        """Return None: there is nobody to ask."""
+        """Return None: there is no provider."""
         return None
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to close."""
 
 
 def _call(request: ModelRequest, number: int, name: str, arguments: dict[str, Any]) -> ToolCall:
-    """Return a call whose id differs from those of all others within a view."""
+    # Ids differ within a view.
     seed = f"{request.conversation}:{len(request.messages)}:{number}"
     return ToolCall(
         id=f"call_{hashlib.sha256(seed.encode()).hexdigest()[:16]}",
@@ -105,12 +101,14 @@ def reply_to(request: ModelRequest) -> Reply:
     """
     talk, steps = _read(request)
     reply = _reply(talk, steps, request)
-    return reply if talk.answers or not isinstance(reply, str) else reply + NOTICE
+    return reply + NOTICE if talk.is_new and isinstance(reply, str) else reply
 
 
 def _reply(talk: DemoTalk, steps: list[ChatMessage], request: ModelRequest) -> Reply:
     if steps and steps[-1]["role"] == "tool":
-        return _told_by_tools(steps)
+        newest = takewhile(lambda it: it["role"] != "assistant", reversed(steps))
+        told = [f"The tool `{it['name']}` answered:\n\n{_quote(text_of(it))}" for it in newest]
+        return "\n\n".join(reversed(told))
     if steps and not request.allow_tools:
         used = Counter(it["name"] for it in steps if it["role"] == "tool")
         done = ", ".join(f"`{name}` ({count})" for name, count in used.items()) or "no tools"
@@ -136,18 +134,10 @@ def _read(request: ModelRequest) -> tuple[DemoTalk, list[ChatMessage]]:
     talk = DemoTalk(
         asked="\n".join(text_of(message) for message in view[start:end])[:READ_CHARS],
         earlier=[text_of(view[n]) for n in real if n < start],
-        answers=sum(it["role"] == "assistant" and text_of(it) != "" for it in view),
+        is_new=not any(it["role"] == "assistant" and text_of(it) for it in view),
         tools={tool.name for tool in request.tools if request.allow_tools},
     )
     return talk, view[end:]
-
-
-def _told_by_tools(steps: list[ChatMessage]) -> str:
-    """Return the results of the newest calls, quoted."""
-    newest = next(n for n in reversed(range(len(steps))) if steps[n]["role"] == "assistant")
-    return "\n\n".join(
-        f"The tool `{it['name']}` answered:\n\n{_quote(text_of(it))}" for it in steps[newest + 1 :]
-    )
 
 
 def _quote(text: str, limit: int = READ_CHARS) -> str:
@@ -161,12 +151,6 @@ def _position(match: re.Match[str], talk: DemoTalk) -> str:
     if match[1].lower() == "first":
         return f"Your first message was:\n\n{_quote(talk.earlier[0])}"
     return f"Your last message before this one was:\n\n{_quote(talk.earlier[-1])}"
-
-
-def _summary(_match: re.Match[str], talk: DemoTalk) -> str:
-    lines = [f"{n}. {text[:120]}".replace("\n", " ") for n, text in enumerate(talk.earlier, 1)]
-    told = "\n".join(lines) or "nothing"
-    return f"So far you have told me, in this order:\n\n{told}\n\nI answered {talk.answers} times."
 
 
 def _time(_match: re.Match[str], talk: DemoTalk) -> Reply:
@@ -192,7 +176,7 @@ def _count(match: re.Match[str], _talk: DemoTalk) -> str:
 ABILITIES = (
     "- tell the time: *What time is it in Asia/Tokyo?*\n"
     "- calculate: *What is 12 * 7?*\n"
-    "- remember this conversation: *What was my first message?*, *Summarise our conversation*\n"
+    "- remember this conversation: *What was my first message?*\n"
     "- stream a long answer: *Count to 500*\n"
     "- show formatting: *Show me a table*"
 )
@@ -209,10 +193,9 @@ SAMPLE = """\
 ```python
 print("Hello!")
 ```"""
-# The first rule that matches answers, so what is narrow is above what is broad.
+# The first match answers: narrow rules come before broad ones.
 _TABLE: tuple[tuple[str, Callable[[re.Match[str], DemoTalk], Reply]], ...] = (
     (r"\bmy (first|last|previous) (?:message|question|text)\b", _position),
-    (r"\bsumm?ari[sz]e\b|\bsummary of\b|\brecap\b", _summary),
     (r"\btime is it\b|\b(?:current|local|the) (?:time|date)\b", _time),
     (r"\bcount (?:from (?:1|one) )?(?:up )?to (\d+)", _count),
     (r"\b(?:what is|calculate)\s+([\d(-][\d\s.()+*/%^-]*)(?=[?!=]|$)", _arithmetic),

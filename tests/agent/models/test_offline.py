@@ -68,8 +68,6 @@ async def answer_after(question: str, *results: str) -> str:
         (("one fish", "two fish", "What was my first message?"), "> one fish"),
         (("one fish", "two fish", "What was my last message?"), "> two fish"),
         (("What was my first message?",), "This is your first message"),
-        (("one fish", "two fish", "Summarise our conversation"), "1. one fish\n2. two fish"),
-        (("Give me a summary of it",), "nothing"),
     ],
 )
 async def test_questions_about_the_conversation(texts: tuple[str, ...], told: str) -> None:
