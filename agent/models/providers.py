@@ -1,4 +1,4 @@
-"""What sets the providers apart: their keys, addresses, and the pages of their accounts."""
+"""Facts of the providers: their keys, addresses, and the pages of their accounts."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,11 +8,11 @@ class ProviderFacts(NamedTuple):
     """Facts of one provider.
 
     Attributes:
-        owner: Whose keys they are: "Anthropic".
+        owner: Of the keys: "Anthropic".
         key_variable: Of the environment.
-        key_shape: What its keys begin with; empty if that says nothing.
+        key_shape: The beginning of its keys; empty if they have none in common.
         base_url: Of a preset of `openai`.
-        example: A model, for providers that have no usual one.
+        example: A model, for providers without a default one.
     """
 
     owner: str
@@ -57,7 +57,7 @@ KEY_VARIABLES = {name: facts.key_variable for name, facts in PROVIDERS.items()}
 
 
 def provider_of(key: str) -> str | None:
-    """Return the provider whose keys begin like this one; None if it is nobody's."""
+    """Return the provider whose keys begin like this one, or None."""
     shapes = {name: facts.key_shape for name, facts in PROVIDERS.items() if facts.key_shape}
     fitting = [name for name, shape in shapes.items() if key.startswith(shape)]
     # OpenAI's shape begins the others, too.

@@ -71,8 +71,11 @@ def _cut(raw: bytes, whole: TruncationStats, limits: OutputSettings) -> Observat
         "tail": (room, budget),
         "head_tail": (room // 2, budget // 2),
     }[direction]
-    head = _first(body, room - tail_lines, budget - tail_bytes)
-    tail = _last(body, tail_lines, tail_bytes) if tail_lines else ""
+    head_lines, head_bytes = room - tail_lines, budget - tail_bytes
+    first = b"\n".join(body[:head_bytes].split(b"\n", head_lines)[:head_lines])
+    last = b"\n".join(body[-tail_bytes:].rsplit(b"\n", tail_lines)[-tail_lines:])
+    head, tail = first.decode("utf-8", "ignore"), last.decode("utf-8", "ignore")
+    tail = tail if tail_lines else ""
     shown_lines = sum(part.count("\n") + 1 for part in (head, tail) if part)
     kept = replace(
         whole,
@@ -90,16 +93,6 @@ def _mark(lines: int, size: int) -> str:
     """Return the mark; never longer than that of larger numbers."""
     left_out = f"{size:,} bytes" if lines <= 0 else f"{lines:,} lines, {size:,} bytes"
     return f"[... {left_out} left out ...]"
-
-
-def _first(body: bytes, lines: int, size: int) -> str:
-    window = b"\n".join(body[:size].split(b"\n", lines)[:lines])
-    return window.decode("utf-8", "ignore")
-
-
-def _last(body: bytes, lines: int, size: int) -> str:
-    window = b"\n".join(body[-size:].rsplit(b"\n", lines)[-lines:])
-    return window.decode("utf-8", "ignore")
 
 
 class ObservationTruncator:

@@ -54,12 +54,8 @@ def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
     body["messages"] = turns
     if request.tools:
         body["tools"] = [
-            {
-                "name": tool.name,
-                "description": tool.description,
-                "input_schema": canonical_schema(tool),
-            }
-            for tool in request.tools
+            {"name": it.name, "description": it.description, "input_schema": canonical_schema(it)}
+            for it in request.tools
         ]
         if not request.allow_tools:
             # The tools stay: else the prefix would change, and its calls be refused.
@@ -79,13 +75,11 @@ def wire_id(call_id: str) -> str:
     return f"{FOREIGN.sub('_', call_id)[:_READABLE_ID]}_{digest}"
 
 
-def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[str, Any]]]:
-    """Return the system blocks and the turns: of user and assistant by turns, none without blocks.
+def _laid_out(messages: list[ChatMessage]) -> tuple[list[Block], list[dict[str, Any]]]:
+    """Return the system blocks and the messages, by turns of user and assistant.
 
-    Tool results become one user message, in the order of their calls; text of the user that
-    follows stands behind them in the same message.
+    Tool results become one user message, in the order of their calls, with the text after them.
     """
-    messages = list(messages)
     system: list[Block] = []
     turns: list[dict[str, Any]] = []
     for message, blocks in zip(messages, laid_out(messages, _blocks), strict=True):
@@ -132,24 +126,18 @@ def _block(part: Part) -> Block:
         case "image":
             return {"type": "image", "source": part["source"]}
         case "image_url":
-            return {"type": "image", "source": _source(part["image_url"]["url"])}
+            url = part["image_url"]["url"]
+            if (inline := _DATA_URL.match(url)) is None:
+                return {"type": "image", "source": {"type": "url", "url": url}}
+            data = url[inline.end() :]
+            source = {"type": "base64", "media_type": inline[1], "data": data}
+            return {"type": "image", "source": source}
     return {}
 
 
-def _source(url: str) -> dict[str, str]:
-    inline = _DATA_URL.match(url)
-    if inline is None:
-        return {"type": "url", "url": url}
-    return {"type": "base64", "media_type": inline[1], "data": url[inline.end() :]}
-
-
 def _tool_use(call: ToolCall) -> Block:
-    return {
-        "type": "tool_use",
-        "id": wire_id(call["id"]),
-        "name": wire_name(call["function"]["name"]),
-        "input": object_of(call),
-    }
+    name, given = wire_name(call["function"]["name"]), object_of(call)
+    return {"type": "tool_use", "id": wire_id(call["id"]), "name": name, "input": given}
 
 
 def _result(message: ChatMessage) -> Block:

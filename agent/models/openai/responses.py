@@ -258,12 +258,8 @@ def _part(part: Fields) -> Fields:
 
 
 def _call(call: ToolCall) -> Fields:
-    return {
-        "type": "function_call",
-        "call_id": call["id"],
-        "name": wire_name(call["function"]["name"]),
-        "arguments": sound_arguments(call),
-    }
+    name, arguments = wire_name(call["function"]["name"]), sound_arguments(call)
+    return {"type": "function_call", "call_id": call["id"], "name": name, "arguments": arguments}
 
 
 class OutputItems:

@@ -160,17 +160,12 @@ def _wire(message: ChatMessage, content: str | list[Part]) -> Fields | None:
     if message["role"] == "tool":
         return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content or ""}
     if calls := message.get("tool_calls"):
-        wired = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {
-                    "name": wire_name(call["function"]["name"]),
-                    "arguments": sound_arguments(call),
-                },
-            }
+        functions = [
+            {"name": wire_name(call["function"]["name"]), "arguments": sound_arguments(call)}
             for call in calls
         ]
+        pairs = zip(calls, functions, strict=True)
+        wired = [{"id": call["id"], "type": "function", "function": it} for call, it in pairs]
         return {"role": "assistant", "content": content or None, "tool_calls": wired}
     return {"role": message["role"], "content": content} if content else None
 
@@ -285,13 +280,10 @@ class OpaqueParts:
         """Store the fields in a finished message; `extra_content` is by call id."""
         kept: Fields = {}
         if self._details:
-            kept["reasoning_details"] = [
-                {
-                    name: mend_surrogates(value) if isinstance(value, str) else value
-                    for name, value in part.items()
-                }
-                for part in self._details
-            ]
+            for part in self._details:
+                texts = {name: text for name, text in part.items() if isinstance(text, str)}
+                part |= {name: mend_surrogates(text) for name, text in texts.items()}
+            kept["reasoning_details"] = self._details
         if self.field == REPLAYED_TEXT_FIELD and message.get("tool_calls"):
             kept["reasoning_field"] = self.field
         if extra_content:
