@@ -1,6 +1,6 @@
-"""Which processes descend from one, and the end of all of them (Linux; elsewhere: none are seen).
+"""The descendants of a process, and the end of all of them (other systems than Linux show none).
 
-Standard library only: programs in a process of their own use it, without Parley's packages.
+Standard library only: helper processes use it, without Parley's packages.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ def die_with_parent() -> None:
 
 
 def limit_self(time_limit_s: float, memory_bytes: int) -> None:
-    """Have the kernel end this process where nobody else does: Parley may have been killed."""
+    """Have the kernel end this process at its limits: Parley may have been killed."""
     seconds = int(time_limit_s) + 2
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
@@ -56,9 +56,9 @@ def serve(answer: Callable[[dict[str, Any]], str], memory_bytes: int) -> None:
 
 
 def read_order(handle: int) -> dict[str, Any]:
-    """Return the line of JSON that says what to run; ends this process where none comes."""
+    """Return the order in one line of JSON; ends this process if none comes."""
     line = b""
-    # Not by a buffered file: whoever waits for the end of `handle` must find it unread.
+    # Unbuffered: the end of `handle` must stay unread.
     while not line.endswith(b"\n"):
         part = os.read(handle, 65_536)
         if not part:
@@ -69,9 +69,9 @@ def read_order(handle: int) -> dict[str, Any]:
 
 
 def dead_child() -> Any:
-    """Return how a child has ended, without taking leave of it; None where all live."""
+    """Return the end of a child without reaping it; None if all live."""
     try:
-        # WNOWAIT leaves the dead one there: its id, and its group's, are not given to others.
+        # WNOWAIT keeps its id, and its group's, from reuse.
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
@@ -79,11 +79,11 @@ def dead_child() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process as the kernel reports it.
+    """One process in the kernel's list.
 
     Attributes:
-        threads: At least 1; a dead one that nobody has reaped has 1 as well.
-        memory_bytes: What it holds in memory; what processes share is counted for each.
+        threads: At least 1, also of a dead one that is not reaped.
+        memory_bytes: In memory; a shared page counts for each process.
     """
 
     pid: int
@@ -118,13 +118,13 @@ def _all() -> Iterator[Process]:
 
 
 def _stat(pid: str) -> bytes:
-    """Return a process's line; empty where it has just ended."""
+    """Return a process's line; empty if it is gone."""
     try:
         handle = os.open(f"{_PROC}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        # The whole line in one read: a second one would tell of another moment.
+        # In one read: a second one would be of another moment.
         return os.read(handle, 4096)
     except ProcessLookupError:
         return b""
@@ -133,9 +133,9 @@ def _stat(pid: str) -> bytes:
 
 
 def _parsed(pid: int, line: bytes) -> Process:
-    """Read what stands behind the name, which may itself hold blanks and brackets.
+    """Read the fields after the name, from the third on; the name may have blanks and brackets.
 
-    Source: proc_pid_stat(5); the fields behind the name begin with the third.
+    Source: proc_pid_stat(5).
     """
     fields = line[line.rindex(b")") + 2 :].split()
     return Process(
@@ -148,20 +148,19 @@ def _parsed(pid: int, line: bytes) -> Process:
 
 
 def kill_group(group: int) -> None:
-    """Kill a process group; in one step, so that none of it can fork meanwhile."""
+    """Kill a process group in one step, so that none of it can fork meanwhile."""
     signal_group(group, signal.SIGKILL)
 
 
 def signal_group(group: int, number: signal.Signals) -> None:
     """Send a signal to a process group."""
     with suppress(ProcessLookupError, PermissionError):
-        # It may have ended by now, or what is left of it run as another user.
+        # It may have ended, or its rest may run as another user.
         os.killpg(group, number)
 
 
 def kill_descendants(root: int) -> int:
-    """Kill every living descendant once; returns how many there were."""
-    # A list of a moment ago: whoever needs the end of all asks again until there is none.
+    """Kill every living descendant once; returns their number. Repeat it until there is none."""
     found = descendants(root)
     for process in found:
         with suppress(ProcessLookupError, PermissionError):

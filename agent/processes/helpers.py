@@ -1,7 +1,7 @@
-"""Starts Parley's own helper processes: small Python programs with nothing of the environment.
+"""Starts Parley's own helper processes: small Python programs.
 
-They get none of Parley's environment (it may hold secrets), and import the standard library and
-`agent` alone; a request comes in by stdin. One of them is the keeper, which holds another program.
+They get none of Parley's environment, which may have secrets, and import only the standard library
+and `agent`; a request comes by stdin. One of them is the keeper, which holds another program.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from agent.processes.walls import BOOT
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LANGUAGE = "C.UTF-8"
 KEEPER_GONE_WITHIN_S = 10.0
-"""How long a keeper may take beside the time that its program gets to end."""
+"""How long a keeper may take, besides the time for its program to end."""
 
 _ROOT = Path(__file__).parents[2]
 
 
 def program(module: str) -> tuple[str, ...]:
-    """Return the command that runs a module's `main`; further arguments stand behind it."""
-    # -I: neither the environment nor the working directory adds to what can be imported.
-    # -S: no site-packages, which take most of the time that a start needs.
+    """Return the command that runs a module's `main`; more arguments may follow it."""
+    # -I: no imports from the environment or the working directory.
+    # -S: no site-packages, which take most of the time of a start.
     return (sys.executable, "-I", "-S", "-c", BOOT, str(_ROOT), module)
 
 
 class HelperFailed(Exception):
-    """A helper ended without its answer, or gave more than was allowed."""
+    """A helper ended without an answer, or its answer was too large."""
 
 
 async def ask_json(
@@ -48,10 +48,10 @@ async def ask_json(
     slow: str,
     failed: str,
 ) -> str:
-    """Return the text of a helper that serves one request by `descent.serve`.
+    """Return the answer of a helper that serves one request by `descent.serve`.
 
     Raises:
-        ToolError: It took too long (`slow`), failed (`failed`), or says itself what is wrong.
+        ToolError: With the text `slow`, `failed`, or the helper's own error.
     """
     order = json.dumps({**request, "time_limit_s": timeout_s}).encode()
     try:
@@ -66,9 +66,9 @@ async def ask_json(
 
 
 async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) -> bytes:
-    """Return what a helper answers to one request; it has ended then, whatever it did.
+    """Return a helper's answer to one request; it has ended then in any case.
 
-    The end of its stdin tells a helper that Parley was killed.
+    Its stdin ends if Parley is killed.
 
     Raises:
         HelperFailed: It failed, or its answer is larger than `max_bytes`.
@@ -80,7 +80,7 @@ async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) 
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
-            # Not where Parley runs: a helper must not keep a directory from being unmounted.
+            # A helper must not keep Parley's directory from being unmounted.
             cwd="/",
             env={"PATH": PATH, "LANG": LANGUAGE},
             start_new_session=True,
@@ -91,7 +91,7 @@ async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) 
     stdout = cast("asyncio.StreamReader", process.stdout)
     try:
         async with asyncio.timeout(timeout_s):
-            # One that is gone already shows that by its answer.
+            # A helper that is gone already has no answer.
             with suppress(ConnectionError):
                 stdin.write(request)
                 await stdin.drain()
@@ -99,7 +99,7 @@ async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) 
             answer = await read_all(stdout, max_bytes)
             code = await process.wait()
     finally:
-        # It may be within one endless step, where it does not see that nobody waits.
+        # It may be in an endless step.
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
@@ -109,11 +109,7 @@ async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) 
 
 
 async def read_all(stream: asyncio.StreamReader, max_bytes: int) -> bytes:
-    """Return all that comes up to the end.
-
-    Raises:
-        HelperFailed: It is more than `max_bytes`.
-    """
+    """Return all bytes of a stream; raises HelperFailed if there are more than `max_bytes`."""
     parts: list[bytes] = []
     size = 0
     while part := await stream.read(65_536):
@@ -125,12 +121,12 @@ async def read_all(stream: asyncio.StreamReader, max_bytes: int) -> bytes:
 
 
 class KeptProgram:
-    """A program behind a keeper, which ends it with all that it has started.
+    """A program behind a keeper, which ends it with all its descendants, also if Parley is killed.
 
-    The keeper ends it also when Parley is killed. Call `end` whatever has become of `start`.
+    Call `end` in any case, even if `start` failed.
 
     Attributes:
-        stdin, stdout, stderr: The program's pipes; of a command the keeper has them.
+        stdin, stdout, stderr: The program's pipes; for a command those of the keeper.
     """
 
     def __init__(
@@ -147,14 +143,10 @@ class KeptProgram:
 
     @classmethod
     async def behind_keeper(cls, max_line_bytes: int) -> "KeptProgram":
-        """Start a keeper; no line longer than `max_line_bytes` can be read from its program.
-
-        Raises:
-            OSError: No process can be started.
-        """
+        """Start a keeper; lines of its program may have `max_line_bytes`. May raise an OSError."""
         lifeline, far_end = socket.socketpair()
         try:
-            # This end is the keeper's alone: a copy of it here would hide that the keeper is gone.
+            # Only the keeper has this end: a copy here would hide that the keeper is gone.
             with far_end:
                 process = await asyncio.create_subprocess_exec(
                     *program("agent.processes.keeper"),
@@ -173,11 +165,7 @@ class KeptProgram:
         return cls(process, *await asyncio.open_connection(sock=lifeline))
 
     async def start(self, order: keeper.ProgramOrder) -> None:
-        """Have the keeper start the program.
-
-        Raises:
-            OSError: It cannot be started.
-        """
+        """Have the keeper start the program; raises an OSError if it cannot be started."""
         self._ends_within_s = order.ends_within_s
         self._lifeline.write(json.dumps(asdict(order)).encode() + b"\n")
         line = await self._told.readline()
@@ -191,7 +179,7 @@ class KeptProgram:
         self._group = answer.group
 
     async def report(self) -> keeper.Report | None:
-        """Return how a command has ended; None if something has killed its keeper."""
+        """Return the report of a command; None if its keeper was killed."""
         with suppress(ConnectionError):
             if line := await self._told.readline():
                 return keeper.Report(**json.loads(line))
@@ -205,10 +193,10 @@ class KeptProgram:
             async with asyncio.timeout(2 * self._ends_within_s + KEEPER_GONE_WITHIN_S):
                 await self._keeper.wait()
         except TimeoutError:
-            # It hangs: what it holds ends without it.
+            # It hangs: end its program without it.
             descent.kill_descendants(self._keeper.pid)
             with suppress(ProcessLookupError):
                 self._keeper.kill()
-        # Something has killed it. An id that it has freed may be another program's by now.
+        # Only if it was killed: an id that it has freed may be another program's by now.
         if self._group is not None and self._keeper.returncode != 0:
             descent.kill_group(self._group)

@@ -1,18 +1,15 @@
-"""The process that holds one program, and ends it with all that it has started.
+"""The process that holds one program, and ends it with all its descendants.
 
-It runs between Parley and the program: Parley may be killed at any moment, and the program may do
-what it likes. Its lifeline is a socket that ends with Parley, or when Parley needs the program no
-more. Then the program's process group and every descendant are killed, also those in a session of
-their own (Linux).
+It runs between Parley, which may be killed at any moment, and the program, which may do anything.
+Its lifeline is a socket that ends with Parley, or when Parley no longer needs the program. Then the
+program's process group and every descendant are killed, also in other sessions (Linux).
 
-A server of MCP has the keeper's pipes for itself, and its stdin has ended by then: it gets some
-time, then SIGTERM, before it is killed. A command of the tool `terminal` has limits. It also ends
-where one is broken, and what it leaves running ends with it; of its output the beginning and the
-end are kept.
+An MCP server uses the keeper's pipes, and its stdin has ended by then: it gets some time, then
+SIGTERM, before it is killed. A command of the tool `terminal` has limits, and ends with all its
+descendants at the first broken one; the beginning and the end of its output are kept.
 
-On the lifeline, in: one line of JSON (`ProgramOrder`). Out: a line with a `StartAnswer`; of a
-command then a line with a `Report`, and on stdout what is kept of its output. It runs on the
-standard library only.
+The lifeline carries one line of JSON in (`ProgramOrder`), and a line with a `StartAnswer` out; for
+a command then a `Report`, with the kept output on stdout. It imports the standard library only.
 """
 
 import json
@@ -38,11 +35,11 @@ Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk"]
 
 CHUNK_BYTES = 65_536
 LOOK_EVERY_S = 0.05
-"""How often the descendants are counted at most; looking takes a twentieth of the time at most."""
+"""Shortest pause between counts of the descendants, which take a twentieth of the time at most."""
 MEASURE_EVERY_S = 1.0
-"""The same for the size of the directory; as often as the rest while the disk fills up."""
+"""The same for the size of the directory, unless the disk fills up."""
 SPARE_DISK_BYTES = 500_000_000
-"""How much more than the directory may hold the disk may lose meanwhile: others write too."""
+"""How much more space than the directory may have the disk may lose: others write too."""
 STARTS_WITHIN_S = 30.0
 """How long building walls may take."""
 GONE_WITHIN_S = 5.0
@@ -54,12 +51,11 @@ NICENESS = 10
 
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
-    """What a command may use.
+    """Limits of a command.
 
     Attributes:
-        tail_bytes: Of `output_bytes`, how many are kept for the end of the output.
-        disk_bytes: Of the whole directory, and of one file; 0: nothing can be written, since the
-            directory is full already.
+        tail_bytes: The part of `output_bytes` for the end of the output.
+        disk_bytes: Of the whole directory, and of one file; 0 if the directory is full already.
     """
 
     timeout_s: float
@@ -72,11 +68,11 @@ class CommandLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOrder:
-    """What is to be run; all that comes from Parley.
+    """An order of Parley.
 
     Attributes:
-        environment: All that it finds there.
-        ends_within_s: How long it has to end, and again after SIGTERM.
+        environment: The whole one.
+        ends_within_s: How long it may take to end, and again after SIGTERM.
         limits: Of a command; None: it runs for as long as Parley needs it.
     """
 
@@ -89,12 +85,12 @@ class ProgramOrder:
 
 @dataclass(frozen=True, slots=True)
 class StartAnswer:
-    """Whether it runs.
+    """The result of a start.
 
     Attributes:
-        group: Its process group; None where it could not be started.
-        error: Why not: the number of the system's error, and the file that it is about.
-        problem: Why not, where it could not be confined.
+        group: The process group; None if the program could not be started.
+        error: The number of the system's error, about `file`.
+        problem: Why it could not be confined.
     """
 
     group: int | None = None
@@ -105,11 +101,11 @@ class StartAnswer:
 
 @dataclass(slots=True)
 class Report:
-    """How a command ended; `code` is the exit code or the signal's number.
+    """The end of a command; `code` is the exit code or the signal's number.
 
     Attributes:
         ended: None while it runs.
-        head_bytes: What is kept of the beginning; the rest of what is kept is the end.
+        head_bytes: Kept bytes of the beginning; the other kept bytes are the end.
     """
 
     ended: Ended | None = None
@@ -121,7 +117,7 @@ class Report:
 
 @dataclass(slots=True)
 class BoundedOutput:
-    """The beginning and the end of what a command writes, in bounded memory."""
+    """The beginning and the end of an output, in bounded memory."""
 
     head_room: int
     tail_room: int
@@ -152,7 +148,7 @@ def main() -> None:
     lifeline = int(sys.argv[-1])
     order = ordered(descent.read_order(lifeline))
     descent.adopt_orphans()
-    # Parley may be gone when it is told something.
+    # Parley may be gone.
     with suppress(ConnectionError):
         keep(order, lifeline)
 
@@ -178,16 +174,21 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
         _say(lifeline, StartAnswer(problem=str(exc)))
         return
     try:
-        _outlast_signals()
+        # Signals that are sent to all processes at once are for the program to end by.
+        for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
         if command is None:
-            _let_go_of_its_pipes()
+            # The pipes must end when the program ends them.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for standard in (0, 1, 2):
+                os.dup2(nothing, standard)
         _say(lifeline, StartAnswer(process.pid))
         _watch(process.pid, lifeline, wake, command)
     finally:
         _end(process, order)
     if command is not None:
         report, head, tail = command.told()
-        # Of a program that was not there behind its walls, or had too many words.
+        # A program that is missing behind its walls, or with too many arguments.
         report.problem = report.problem or _problem_in(_written(told))
         _say(lifeline, report)
         _write(1, head)
@@ -199,9 +200,7 @@ def _started(
 ) -> subprocess.Popen[bytes]:
     """Start the program in a session of its own, behind its walls.
 
-    Raises:
-        OSError: It cannot be started.
-        NotConfinedError: It cannot be confined.
+    Raises an OSError if it cannot be started, a NotConfinedError if it cannot be confined.
     """
     told, telling = pipe
     words, handles = launch(order.walls, order.command, order.environment, telling)
@@ -226,7 +225,7 @@ def _started(
         raise NotConfinedError(os.read(told, CHUNK_BYTES).decode()) from exc
     for handle in {telling, *handles, *([command.writing] if command else [])}:
         os.close(handle)
-    # The builder of its walls says that they stand, or why not.
+    # The builder of its walls reports that they are built, or why not.
     if handles and (answer := _first_words(told, lifeline)) != STARTED:
         process.kill()
         said = command.drained() if command is not None else ""
@@ -235,12 +234,12 @@ def _started(
 
 
 def _problem_in(words: bytes) -> str:
-    """Return why a builder of walls could not go on; empty where it could."""
+    """Return the error of a builder of walls, or ""."""
     return words.decode(errors="replace").removeprefix(STARTED.decode()).partition(":")[2]
 
 
 def _written(told: int) -> bytes:
-    """Return what else is written there; whoever could write there is dead."""
+    """Return the rest of a pipe whose writers are dead."""
     os.set_blocking(told, False)
     with suppress(BlockingIOError):
         return os.read(told, CHUNK_BYTES)
@@ -248,7 +247,7 @@ def _written(told: int) -> bytes:
 
 
 def _first_words(told: int, lifeline: int) -> bytes:
-    """Return the first output; nothing on timeout, or if Parley is gone."""
+    """Return the first output; b"" on timeout, or if Parley is gone."""
     poll = select.poll()
     for each in (told, lifeline):
         poll.register(each, select.POLLIN)
@@ -257,11 +256,11 @@ def _first_words(told: int, lifeline: int) -> bytes:
 
 
 def _prepare(order: ProgramOrder, telling: int) -> None:
-    """Make the process ready that is about to become the program."""
+    """Prepare the process that will become the program."""
     descent.die_with_parent()
     try:
         if order.limits is not None:
-            # Before the walls, which close /proc: there the kernel learns what to kill first.
+            # Before the walls, which close /proc with its oom_score_adj.
             _limit(order.limits)
             confinement.hold_in_group()
         raise_walls(order.walls)
@@ -271,8 +270,8 @@ def _prepare(order: ProgramOrder, telling: int) -> None:
 
 
 def _limit(limits: CommandLimits) -> None:
-    """Set the kernel's limits: each is for one process, but that of processes for the user."""
-    # All that this machine shows: more than the user's own.
+    """Set the kernel's limits, each for one process; that of processes is for the user."""
+    # All visible ones: at least the user's own.
     running = sum(each.threads for each in descent.descendants(0))
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
@@ -287,30 +286,17 @@ def _limit(limits: CommandLimits) -> None:
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (limit, limit))
     os.nice(NICENESS)
-    # Where memory runs out, the kernel ends the command before Parley.
+    # If memory runs out, the kernel ends the command before Parley.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
         file.write("1000")
-
-
-def _let_go_of_its_pipes() -> None:
-    """Have the pipes end when the program ends them."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
-
-
-def _outlast_signals() -> None:
-    """Leave signals that are sent to all processes at once to the program: they may end it."""
-    for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
 
 
 def _on_child_end() -> int:
     """Return a file that becomes readable when a child ends."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    # poll() goes on after a signal (PEP 475), and Python writes a byte to the wakeup file for
-    # signals with a handler alone: the byte ends the wait.
+    # poll() goes on after a signal (PEP 475): the byte in the wakeup file, which Python writes for
+    # signals with a handler, ends the wait.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     return reading
@@ -327,7 +313,7 @@ def _write(handle: int, part: bytes) -> None:
 
 
 def _watch(program: int, lifeline: int, wake: int, command: "HeldCommand | None") -> None:
-    """Return when nobody needs the program any more, or a command has ended or broke a limit."""
+    """Return when Parley no longer needs the program, or a command has ended or broke a limit."""
     poll = select.poll()
     for each in (lifeline, wake, *([command.reading] if command else [])):
         poll.register(each, select.POLLIN)
@@ -337,7 +323,7 @@ def _watch(program: int, lifeline: int, wake: int, command: "HeldCommand | None"
         if lifeline in ready and not _is_needed(lifeline):
             return
         if command is not None and command.reading in ready and not command.take():
-            # At its end a pipe is always ready: this loop would not wait any more.
+            # An ended pipe is always ready: this loop would not wait any more.
             poll.unregister(command.reading)
         if wake in ready:
             os.read(wake, CHUNK_BYTES)
@@ -354,35 +340,32 @@ def _is_needed(lifeline: int) -> bool:
 
 
 def _reap(program: int, command: "HeldCommand | None") -> None:
-    """Reap dead orphans; the program itself stays, so that its group keeps its id."""
-    # Elsewhere orphans do not come here, and some systems lack waitid.
+    """Reap dead orphans, but not the program, whose group keeps its id."""
+    # Other systems have no orphans here, and some lack waitid.
     if command is None and sys.platform != "linux":
         return
     while (end := descent.dead_child()) is not None:
         if end.si_pid == program:
             if command is not None:
                 command.note_end(end)
-            # No other is told of behind it, so none may stay any more.
+            # `dead_child` finds no other one from now on: the kernel reaps them.
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             return
         os.waitpid(end.si_pid, 0)
 
 
 def _end(process: subprocess.Popen[bytes], order: ProgramOrder) -> None:
-    """Let the program end, and kill its group and all descendants until there is none.
-
-    Where the program is held in its group that dies in one step, and nothing is left.
-    """
+    """Let the program end, and kill its group and all descendants until there is none."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if order.ends_within_s and not _ends(process, order.ends_within_s):
         descent.signal_group(process.pid, signal.SIGTERM)
         _ends(process, order.ends_within_s)
     deadline = time.monotonic() + GONE_WITHIN_S
     descent.kill_group(process.pid)
-    # What has left the group may fork after it was listed: again until there is none.
+    # Processes outside of the group may fork after they were listed.
     while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
         time.sleep(0.001)
-    # The dead that nobody takes leave of would stay in the list of processes.
+    # Reap the dead.
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
@@ -395,7 +378,7 @@ def _ends(process: subprocess.Popen[bytes], within_s: float) -> bool:
 
 
 class HeldCommand:
-    """What a command writes, and whether it keeps to its limits.
+    """The output of a command, and the checks of its limits.
 
     Attributes:
         reading, writing: The ends of the pipe for its output.
@@ -404,7 +387,7 @@ class HeldCommand:
     def __init__(self, walls: Walls, limits: CommandLimits) -> None:
         self.report = Report()
         self.reading, self.writing = os.pipe()
-        # What the command has left running may keep the pipe open with nothing in it.
+        # Descendants that are left may keep an empty pipe open.
         os.set_blocking(self.reading, False)
         self._directory = walls.directory
         self._limits = limits
@@ -416,12 +399,12 @@ class HeldCommand:
         self._free = _free_bytes(walls.directory)
 
     def until_next_look(self) -> float:
-        """Return the seconds until limits are to be checked."""
+        """Return the seconds until the next check of limits."""
         deadline = self._started + self._limits.timeout_s
         return max(0.0, min(self._next_look, deadline) - time.monotonic())
 
     def take(self) -> bool:
-        """Read what is there; whether there may be more."""
+        """Read the output so far; whether more may come."""
         try:
             part = os.read(self.reading, CHUNK_BYTES)
         except BlockingIOError:
@@ -430,13 +413,13 @@ class HeldCommand:
         return bool(part)
 
     def note_end(self, end: Any) -> None:
-        """Note how the command itself has ended, unless it was for a limit."""
+        """Note the end of the command itself, unless a limit ended it."""
         if self.report.ended is None:
             self.report.ended = "exit" if end.si_code == os.CLD_EXITED else "signal"
             self.report.code = end.si_status
 
     def check_limits(self) -> None:
-        """Note which limit is broken, if one is."""
+        """Note a broken limit."""
         now = time.monotonic()
         if now >= self._started + self._limits.timeout_s:
             self.report.ended = "timeout"
@@ -446,9 +429,9 @@ class HeldCommand:
                 self.report.ended = "disk"
 
     def takes_too_much(self, now: float) -> bool:
-        """Whether the directory holds too much, or the disk has lost too much meanwhile.
+        """Whether the directory is too large, or the disk has lost too much space.
 
-        The disk tells of what the directory does not show: files deleted while they are open.
+        Only the disk shows files that were deleted while open.
         """
         disk_bytes = self._limits.disk_bytes
         lost = self._free - _free_bytes(self._directory)
@@ -469,7 +452,7 @@ class HeldCommand:
     def _count(self) -> None:
         began_s = time.process_time()
         found = descent.descendants(os.getpid())
-        # By the time of the processor: a bomb that keeps this process waiting wins none by it.
+        # In CPU time: a fork bomb that delays this process gains nothing.
         pause_s = max(LOOK_EVERY_S, 20 * (time.process_time() - began_s))
         self._next_look = time.monotonic() + pause_s
         if sum(each.threads for each in found) > self._limits.max_processes:
@@ -478,7 +461,7 @@ class HeldCommand:
             self.report.ended = "memory"
 
     def drained(self) -> str:
-        """Take what the dead left in the pipe; return the beginning of all that was written."""
+        """Read the rest of the pipe; return the beginning of the output."""
         with suppress(BlockingIOError):
             while part := os.read(self.reading, CHUNK_BYTES):
                 self._output.add(part)
@@ -494,7 +477,7 @@ class HeldCommand:
 
 
 def _free_bytes(directory: str) -> int:
-    """Return the free space of the disk; of a directory that is not there nothing can be said."""
+    """Return the free space of a directory's disk; the largest number if it is missing."""
     try:
         disk = os.statvfs(directory)
     except OSError:

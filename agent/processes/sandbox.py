@@ -1,7 +1,7 @@
-"""Which backend keeps commands and programs to their directories here, and why the others do not.
+"""The choice of the backend that confines commands and programs on this machine.
 
-A backend is chosen once, when the gateway starts: the wanted one, or the first that works. Whether
-one works is tried, not guessed: a kernel may have namespaces and refuse them to this user.
+It is made once, when the gateway starts: the wanted one, or the first that works. Each is tried: a
+kernel may have namespaces and refuse them to this user.
 """
 
 import os
@@ -19,18 +19,15 @@ from agent.settings import SandboxSettings, ToolSettings
 OF_FILES = frozenset({"terminal", "read_file", "write_file", "list_files", "search_files"})
 """Tools that are off if no wall works."""
 TRIED_WITHIN_S = 20.0
-"""How long a backend may take to show that it works; it takes a tenth of a second."""
+"""Longest trial of a backend, which takes a tenth of a second."""
 ORDER: tuple[Backend, ...] = ("bwrap", "landlock")
-"""Order in which they are tried."""
+"""Order of the trials."""
 _SAID_CHARS = 200
 _ENVIRONMENT = {"PATH": PATH, "LANG": LANGUAGE}
 
 
 def choose(settings: SandboxSettings) -> Sandbox | str:
-    """Return the backend that holds: the wanted one, or the first that works.
-
-    If none works, returns the reasons, one for each.
-    """
+    """Return the wanted backend, or the first that works; else the reasons of all."""
     wanted = settings.backend
     if wanted == "none":
         return Sandbox("none", "", MappingProxyType({}))
@@ -52,7 +49,7 @@ def choose(settings: SandboxSettings) -> Sandbox | str:
 
 
 def why_off(tools: ToolSettings) -> str:
-    """Return the line that says why `terminal` and the file tools are off; empty if they are on.
+    """Return why `terminal` and the file tools are off, or "".
 
     They stay on if the operator allows them without walls.
     """
@@ -66,7 +63,7 @@ def why_off(tools: ToolSettings) -> str:
 
 
 def report(settings: SandboxSettings) -> list[str]:
-    """Return a line for each backend: whether it holds, or why not."""
+    """Return a line for each backend: whether it is used, or why not."""
     chosen = choose(settings)
     if isinstance(chosen, str):
         return [f"no sandbox works: {chosen}"]
@@ -77,13 +74,13 @@ def report(settings: SandboxSettings) -> list[str]:
 
 
 def why_not(backend: Backend) -> str | None:
-    """Return why a backend cannot be used here; None where it can."""
+    """Return why a backend cannot be used here, or None."""
     return confinement.why_not() if backend == "landlock" else why_not_bwrap()
 
 
 @cache
 def why_not_bwrap() -> str | None:
-    """Return why bubblewrap cannot be used here; None where it can. It is tried, once."""
+    """Return why bubblewrap cannot be used here, or None; it is tried once."""
     tool = _tool()
     if not tool:
         return "there is no program bwrap (Debian's package is called bubblewrap)"

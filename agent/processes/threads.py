@@ -1,4 +1,4 @@
-"""Daemon threads for calls that may take long or never come back: plugins, engines, summaries."""
+"""Daemon threads for calls that may take long or never return: plugins, engines, summaries."""
 
 import threading
 from collections.abc import Callable
@@ -12,8 +12,8 @@ T = TypeVar("T")
 def in_daemon(function: Callable[[], T]) -> Future[T]:
     """Start the function in a thread of its own, with the context of the caller (log fields).
 
-    A thread cannot be ended from outside. Unlike one of a pool, a daemon that hangs takes no room
-    from other calls, and does not hold up the end of the process.
+    Unlike a thread of a pool, a daemon that hangs blocks neither other calls nor the end of the
+    process.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
@@ -22,7 +22,7 @@ def in_daemon(function: Callable[[], T]) -> Future[T]:
     def work() -> None:
         try:
             future.set_result(context.run(function))
-        except BaseException as exc:  # noqa: BLE001 - carried to whoever waits, whatever it is
+        except BaseException as exc:  # noqa: BLE001 - carried to the waiting task
             future.set_exception(_carried(exc))
 
     threading.Thread(target=work, name="daemon-call", daemon=True).start()
@@ -30,10 +30,10 @@ def in_daemon(function: Callable[[], T]) -> Future[T]:
 
 
 def _carried(failure: BaseException) -> Exception:
-    """Return what is raised for a failure: it must neither end nor cancel whoever waits.
+    """Return the exception for a failure, which must not cancel the waiting task.
 
-    asyncio takes a cancelled `concurrent.futures` future for a cancellation of the waiting task,
-    and does not carry a StopIteration at all.
+    asyncio takes a CancelledError of the future for a cancellation of the waiting task, and does
+    not carry a StopIteration.
     """
     if isinstance(failure, Exception) and not isinstance(failure, CancelledError | StopIteration):
         return failure

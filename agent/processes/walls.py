@@ -1,12 +1,12 @@
-"""What one program is kept to, and how a process becomes that program behind it.
+"""The walls around one program, and the steps by which a process becomes that program.
 
-The walls are plain data: they travel to the process that starts the program. Which backend builds
-them was chosen before (`sandbox.py`): the kernel alone (`confinement.py`), or bubblewrap around it.
+The walls are plain data for the process that starts the program. `sandbox.py` has chosen the
+backend that builds them: the kernel alone (`confinement.py`), or bubblewrap around it.
 
-As a program of its own this file is the last step within a sandbox that another program has built:
-it stands up the kernel's walls there, says that all of them stand, and becomes the program. Its
-arguments are the numbers of two open files: one holds the order as JSON, into the other goes
-`STARTED`, or what went wrong. Standard library only.
+As a program of its own this file is the last step inside of bubblewrap: it builds the kernel's
+walls there, reports that all of them are built, and becomes the program. Its arguments are the
+numbers of two open files: one with the order as JSON, one for `STARTED` or the error. It imports
+the standard library only.
 """
 
 import json
@@ -24,15 +24,15 @@ from agent.processes.installations import of_this_python
 Backend = Literal["bwrap", "landlock", "none"]
 
 STARTED = b"started\n"
-"""What is told just before the program takes the process over: by then all walls stand."""
+"""Reported just before the program takes over the process: all walls are built."""
 SPARE_PROCESSES = 512
-"""Above what is allowed, and what the user's processes are at the start: the kernel's limit is for
-all of them, and is only the second line behind the count."""
+"""In the kernel's limit for all processes of the user, the second line behind the count: besides
+the allowed ones and those that exist at the start."""
 _PACKAGE = Path(__file__).parents[1]
 _ROOT_INSIDE = "/run/parley"
 _STREAMS = (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
-# Last on the path, so that nothing there takes the place of the standard library.
+# Last on the path, so that nothing there replaces the standard library.
 BOOT = """
 import sys
 from importlib import import_module
@@ -43,15 +43,15 @@ import_module(sys.argv[2]).main()
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What a program may reach.
+    """The reach of a program.
 
     Attributes:
-        backend: What builds them; `none`: it may do whatever Parley may.
-        directory: Where it works; empty: where it is started.
+        backend: `none`: it may do all that Parley may.
+        directory: Its working directory; empty: that of its start.
         readable: More directories and files that it can read, and run programs from.
         writable: Directories and files that it can read and write.
         growing: Whether it can make anything new, or only delete.
-        network: Whether it has the machine's network, all of it, or none.
+        network: Whether it has the machine's whole network, or none.
     """
 
     backend: Backend
@@ -65,11 +65,10 @@ class Walls:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The backend that holds here.
+    """The backend in use; `none` confines nothing.
 
     Attributes:
-        backend: Its name; `none` where nothing is to be confined.
-        others: Why each other backend does not hold, by name.
+        others: Why each other backend is not used, by name.
     """
 
     backend: Backend
@@ -80,15 +79,15 @@ class Sandbox:
 def launch(
     walls: Walls, program: Sequence[str], environment: Mapping[str, str], told: int
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return the command that becomes a program, and the open files that must stay open for it.
+    """Return the command that becomes a program, and the files that must stay open for it.
 
-    With `bwrap` that command says at `told` what became of the program; without, there are no such
-    files, and `raise_walls` has been called between the fork and the command.
+    With `bwrap` that command reports to `told`; without, there are no such files, and `raise_walls`
+    must be called between the fork and the command.
     """
     if walls.backend != "bwrap":
         return [*program], ()
     order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
-    # In memory, not among the arguments: those have a longest length, and all users see them.
+    # In memory: arguments have a longest length, and all users see them.
     letter = os.memfd_create("parley")
     os.write(letter, json.dumps(order).encode())
     inside = [
@@ -99,7 +98,7 @@ def launch(
 
 
 def raise_walls(walls: Walls) -> None:
-    """Confine this process, which is about to execute what `launch` says.
+    """Confine this process before it executes the command of `launch`.
 
     Raises:
         ConfinementError: It cannot be confined; nothing must be run then.
@@ -109,11 +108,7 @@ def raise_walls(walls: Walls) -> None:
 
 
 def confine(walls: Walls) -> None:
-    """Have the kernel keep this process to what the walls allow.
-
-    Raises:
-        ConfinementError: It cannot be confined.
-    """
+    """Have the kernel confine this process; raises a ConfinementError if it cannot."""
     confinement.confine(
         walls.writable,
         walls.readable,
@@ -124,9 +119,9 @@ def confine(walls: Walls) -> None:
 
 
 def bwrap(walls: Walls) -> list[str]:
-    """Return the command of bubblewrap up to the program: namespaces of its own for all there is.
+    """Return the command of bubblewrap up to the program, with namespaces of its own.
 
-    There the rest of the machine does not exist: no other file, process or socket, and no network
+    The rest of the machine does not exist there: no other file, process or socket, and no network
     unless it is allowed.
     """
     return [
@@ -146,7 +141,7 @@ def bwrap(walls: Walls) -> list[str]:
 
 def _readable(walls: Walls) -> Iterator[str]:
     system = [path for path in confinement.SYSTEM if not path.startswith("/proc/")]
-    # Python is also needed for the step that sets up the last walls.
+    # The step that builds the last walls needs Python.
     named = dict.fromkeys([*system, *of_this_python(), *walls.readable])
     # The content of a mounted folder is there already; a link is not a mount point.
     yield from (each for each in named if not {*map(str, Path(each).parents)} & named.keys())
@@ -165,7 +160,7 @@ def _links() -> Iterator[str]:
 def main() -> NoReturn:
     """Become the program."""
     letter, told = (int(argument) for argument in sys.argv[-2:])
-    # The program must get neither: what it says there would be taken for our word.
+    # The program must not get it: its words would count as ours.
     os.set_inheritable(told, False)  # noqa: FBT003 - it has no name
     try:
         become(_read(letter), told)
@@ -176,22 +171,19 @@ def main() -> NoReturn:
     os._exit(127)
 
 
-def become(order: dict[str, Any], told: int) -> NoReturn:
-    """Stand up the walls of an order and become its program.
+def _read(letter: int) -> dict[str, Any]:
+    os.lseek(letter, 0, os.SEEK_SET)
+    with os.fdopen(letter, "rb") as file:
+        order: dict[str, Any] = json.load(file)
+    return order
 
-    Raises:
-        ConfinementError: It cannot be confined.
-        OSError: There is no such program, or no such directory.
+
+def become(order: dict[str, Any], told: int) -> NoReturn:
+    """Build the walls of an order and become its program.
+
+    Raises a ConfinementError, or an OSError without such a program or directory.
     """
     program: list[str] = order["program"]
     confine(Walls(**order["walls"]))
     os.write(told, STARTED)
     os.execvpe(program[0], program, order["environment"])  # noqa: S606 - this is the order
-
-
-def _read(letter: int) -> dict[str, Any]:
-    """Return the order; its file is closed behind it."""
-    os.lseek(letter, 0, os.SEEK_SET)
-    with os.fdopen(letter, "rb") as file:
-        order: dict[str, Any] = json.load(file)
-    return order
