@@ -281,7 +281,7 @@ async def _welcome(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GatewayPart:
     """Something that runs beside others.
 
     Attributes:
@@ -315,57 +315,59 @@ class Part:
             await asyncio.sleep(self.every_s)
 
 
-def parts_of(gateway: Gateway) -> list[Part]:
+def parts_of(gateway: Gateway) -> list[GatewayPart]:
     """Return all that runs side by side, but for the worker, which ends with its last turn."""
     platforms, beside, replica = gateway.platforms, gateway.beside, gateway.replica
     meanings, reader, alerts = beside.indexer.meanings, beside.recall.reader, platforms.alerts
     backups = Backups(gateway.database, replica, gateway.settings)
     pruner, watch = gateway.reloading.parts.pruner, platforms.examination.vitals.watch
     parts = [
-        Part("replica", replica.run, to_the_end=True),
-        Part("delivery", gateway.delivery.run, to_the_end=True),
-        Part("reactions", platforms.reactions.run, to_the_end=True),
-        Part("plugins", beside.recall.run, to_the_end=True),
-        *(Part(each.name, each.keep) for each in platforms.supervised),
-        Part("files", beside.files.run),
-        Part("inquiries", beside.inquiries.sweep, questions.SWEEP_S),
-        Part("prepare summaries", beside.preparations.run),
-        Part("search index", beside.indexer.feed_all, search.FEED_EVERY_S),
-        Part("watch", watch.look, silence.LOOK_EVERY_S),
-        Part("modes", partial(home.keep_modes, lambda: gateway.settings), home.LOOK_EVERY_S),
-        Part("prune", pruner.prune, pruning.PRUNE_EVERY_S, at_once=True),
-        Part("backups", backups.run),
+        GatewayPart("replica", replica.run, to_the_end=True),
+        GatewayPart("delivery", gateway.delivery.run, to_the_end=True),
+        GatewayPart("reactions", platforms.reactions.run, to_the_end=True),
+        GatewayPart("plugins", beside.recall.run, to_the_end=True),
+        *(GatewayPart(each.name, each.keep) for each in platforms.supervised),
+        GatewayPart("files", beside.files.run),
+        GatewayPart("inquiries", beside.inquiries.sweep, questions.SWEEP_S),
+        GatewayPart("prepare summaries", beside.preparations.run),
+        GatewayPart("search index", beside.indexer.feed_all, search.FEED_EVERY_S),
+        GatewayPart("watch", watch.look, silence.LOOK_EVERY_S),
+        GatewayPart("modes", partial(home.keep_modes, lambda: gateway.settings), home.LOOK_EVERY_S),
+        GatewayPart("prune", pruner.prune, pruning.PRUNE_EVERY_S, at_once=True),
+        GatewayPart("backups", backups.run),
     ]
     if platforms.others is not None:
-        parts.append(Part("other replicas", platforms.others.run, to_the_end=True))
+        parts.append(GatewayPart("other replicas", platforms.others.run, to_the_end=True))
     if meanings is not None:
         work = partial(meanings.make_all_if_oldest, lambda: replica.id)
-        parts.append(Part("embeddings", work, search.EMBED_EVERY_S, at_once=True))
+        parts.append(GatewayPart("embeddings", work, search.EMBED_EVERY_S, at_once=True))
     if reader is not None:
-        parts.append(Part("memory", reader.run))
+        parts.append(GatewayPart("memory", reader.run))
     if alerts is not None:
-        parts.append(Part("alerts", alerts.look, alerts_watch.LOOK_EVERY_S))
+        parts.append(GatewayPart("alerts", alerts.look, alerts_watch.LOOK_EVERY_S))
     if alerts is not None and alerts.webhook is not None:
-        parts.append(Part("webhook of alerts", alerts.webhook.post_due, webhook.LOOK_EVERY_S))
+        parts.append(
+            GatewayPart("webhook of alerts", alerts.webhook.post_due, webhook.LOOK_EVERY_S)
+        )
     return parts
 
 
-def of_process(gateway: Gateway, journal: CrashJournal) -> list[Part]:
+def of_process(gateway: Gateway, journal: CrashJournal) -> list[GatewayPart]:
     """Return what a process needs as well: its journal, reloads, what its service manager hears."""
     parts = [
-        Part("crash journal", journal.run, to_the_end=True),
-        Part("reload", gateway.reloading.run, to_the_end=True),
+        GatewayPart("crash journal", journal.run, to_the_end=True),
+        GatewayPart("reload", gateway.reloading.run, to_the_end=True),
     ]
     if (manager := service_manager()) is not None:
         still_s = gateway.worker.still_s
         pulse = Pulse(manager, gateway.database, gateway.replica, still_s)
-        parts.append(Part("service manager", pulse.run, to_the_end=True))
+        parts.append(GatewayPart("service manager", pulse.run, to_the_end=True))
     return parts
 
 
 @asynccontextmanager
 async def serving(
-    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, more: Sequence[Part] = ()
+    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, more: Sequence[GatewayPart] = ()
 ) -> AsyncIterator[tuple[int, Sequence[Checked]]]:
     """Run all parts; the body begins once messages are accepted, and its end waits for `stop`.
 

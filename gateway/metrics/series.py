@@ -40,7 +40,7 @@ Count = Callable[[Mapping[str, Any], float], None]
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Source(NamedTuple):
+class Mover(NamedTuple):
     """An event or a span that moves a series.
 
     Attributes:
@@ -73,7 +73,7 @@ class Series:
     labels: tuple[str, ...] = ()
     scope: Literal["process", "database"] = "process"
     fields: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
+    sources: tuple[Mover, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -105,7 +105,7 @@ def _moved(table: str, renamed: Mapping[str, str]) -> tuple[Series, ...]:
                 " ".join(about.split()),
                 tuple(label for label, _, _ in pairs),
                 fields=tuple(field or renamed.get(label, label) for label, _, field in pairs),
-                sources=tuple(Source(*each.groups("")) for each in re.finditer(_SOURCE, by)),
+                sources=tuple(Mover(*each.groups("")) for each in re.finditer(_SOURCE, by)),
             )
         )
     return tuple(found)
@@ -395,7 +395,7 @@ class Counts:
                 found[name].append(self._counting(series, source))
         return dict(found)
 
-    def _counting(self, series: Series, source: Source) -> Count:
+    def _counting(self, series: Series, source: Mover) -> Count:
         """Return what counts by a source; some run several times for each message."""
         moved, folded = self._moved[series.name], self._vocabulary.folded
         is_counter, unit = series.kind == "counter", 1e-3 if source.amount.endswith("_ms") else 1.0

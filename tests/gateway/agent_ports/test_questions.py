@@ -29,7 +29,7 @@ from agent.usage import Usage
 from gateway.access.policy import Access
 from gateway.agent_ports import questions as inquiries
 from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, TurnPeople
-from gateway.app import Part
+from gateway.app import GatewayPart
 from gateway.commands import approvals
 from gateway.commands.new import NEW_TEXT
 from gateway.errors import StorageUnavailable
@@ -224,7 +224,7 @@ async def sweeping(chat: Running, *, is_due: bool = True) -> AsyncIterator[None]
     adapters = gateway.platforms.adapters
     waiting = Inquiries(gateway.database, adapters, 86_400.0, wakeups, access)
     async with asyncio.TaskGroup() as tasks:
-        sweep = tasks.create_task(Part("inquiries", waiting.sweep, inquiries.SWEEP_S).run())
+        sweep = tasks.create_task(GatewayPart("inquiries", waiting.sweep, inquiries.SWEEP_S).run())
         yield
         sweep.cancel()
 
