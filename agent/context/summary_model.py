@@ -28,7 +28,7 @@ from agent.errors import (
 )
 from agent.messages import text_of, user_message
 from agent.models import observed
-from agent.models.base import ChatModel, Completion, ModelRequest
+from agent.models.base import ChatModel, Completion, ModelRequest, Unwatched
 from agent.models.openai.mode import mode_of
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
@@ -284,7 +284,7 @@ class SummaryCalls:
         self._pending.append(lambda: lost_call(model, expected()))
         believed = self.window_of(model)
         try:
-            completion = await observed.complete(model, request, _Silent(), "summary")
+            completion = await observed.complete(model, request, Unwatched(), "summary")
         except ModelError as exc:
             self._end(failed_call(model, exc, expected()))
             exc.args = (self._summariser.redact(str(exc)),)
@@ -372,16 +372,6 @@ class _Question:
 
     async def on_trouble(self, failure: ModelError) -> None:
         """Report nothing: the extractor can replace the model."""
-
-
-class _Silent:
-    """A sink that drops the text."""
-
-    def push(self, delta: str) -> None:
-        """Drop the text."""
-
-    def restart(self) -> None:
-        """Do nothing."""
 
 
 def _answer_text(completion: Completion) -> str:

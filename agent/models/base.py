@@ -69,6 +69,16 @@ class TextSink(Protocol):
         ...
 
 
+class Unwatched:
+    """A sink for answers that nobody watches growing."""
+
+    def push(self, delta: str) -> None:
+        """Drop the text."""
+
+    def restart(self) -> None:
+        """Do nothing."""
+
+
 class ChatModel(Protocol):
     """One model of one provider.
 

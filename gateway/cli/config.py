@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import orjson
 import typer
 import yaml
-from pydantic import SecretStr
 from rich.text import Text
 
 from agent.plugins import engines
@@ -27,7 +26,7 @@ from gateway.cli.common import loaded as read
 from gateway.errors import GatewayNotRunning, NotFound, SettingsError
 from gateway.http import control
 from gateway.settings.changes import SettingsQuestion, located, named
-from gateway.settings.editing import OWNER_ONLY, set_values
+from gateway.settings.editing import OWNER_ONLY, holds_secret, set_values
 from gateway.settings.former import former
 from gateway.settings.loading import (
     CONFIG_NAME,
@@ -244,10 +243,7 @@ def config_set(
     if json:
         show_json({"file": str(file), "key": key, "closed": is_closed, "reload": outcome})
         raise typer.Exit(1 if outcome and outcome["problems"] else 0)
-    now = after.values.get(key)
-    secrets = now if isinstance(now, tuple) else (now,)
-    hidden = any(isinstance(each, SecretStr) for each in secrets)
-    say(f"{file}: {key} is {shown(each, hidden=hidden)}")
+    say(f"{file}: {key} is {shown(each, hidden=holds_secret(path, each))}")
     if is_closed:
         say(f"{file}: {OWNER_ONLY}")
     if outcome is None:

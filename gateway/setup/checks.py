@@ -17,7 +17,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.messages import ChatMessage
-from agent.models.base import ChatModel, ModelRequest
+from agent.models.base import ChatModel, ModelRequest, Unwatched
 from agent.models.factory import build_model
 from agent.models.providers import PROVIDERS, provider_of
 from agent.money.costs import call_of, format_usd
@@ -30,16 +30,6 @@ QUESTION = "Answer with the one word: ready"
 ANSWER_TOKENS = 512
 """Models that think before they answer need some; all others stop after a word."""
 SHOWN_CHARS = 40
-
-
-class _Unread:
-    """Takes the growing answer, which nobody watches."""
-
-    def push(self, delta: str) -> None:
-        """Forget it."""
-
-    def restart(self) -> None:
-        """Forget it."""
 
 
 async def check_model(settings: ModelSettings) -> Checked:
@@ -65,7 +55,7 @@ async def check_model(settings: ModelSettings) -> Checked:
 async def _asked(model: ChatModel) -> Checked:
     question: ChatMessage = {"role": "user", "content": QUESTION}
     request = ModelRequest([question], max_output_tokens=ANSWER_TOKENS, conversation="setup")
-    completion = await model.complete(request, _Unread())
+    completion = await model.complete(request, Unwatched())
     call = call_of(model, request, completion)
     if model.provider == "offline":
         return Checked(model.label, "accepted", "the demo model answers; it costs nothing")
