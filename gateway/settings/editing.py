@@ -124,13 +124,13 @@ def _unnumbered(path: KeyPath) -> KeyPath:
 def holds_secret(key: KeyPath, value: Any) -> bool:
     """Whether a value contains a secret itself, not only a reference to it."""
     keys = all_keys()
-    texts = ((keys.complete(at)[0], str(leaf)) for at, leaf in _leaves(value, key) if leaf)
+    texts = ((at, str(leaf)) for at, leaf in _leaves(value, key) if leaf)
     return any(keys.is_secret(at) and not is_reference(text) for at, text in texts)
 
 
 def told(key: KeyPath, value: Any) -> str:
     """Return a value as a message may show it."""
-    is_hidden = all_keys().is_secret(all_keys().complete(key)[0]) or holds_secret(key, value)
+    is_hidden = all_keys().is_secret(key) or holds_secret(key, value)
     return MASK if is_hidden else written(value)
 
 

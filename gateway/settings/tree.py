@@ -345,8 +345,8 @@ class Keys:
         return iter(self._keys.values())
 
     def find(self, path: KeyPath) -> Key | None:
-        """Return the key at a path."""
-        return self._keys.get(tuple(INDEX if isinstance(step, int) else step for step in path))
+        """Return the key at a path, where the position of a lone block may be left out."""
+        return self._keys.get(_pattern(self.complete(path)[0]))
 
     def complete(self, path: KeyPath) -> tuple[KeyPath, KeyPath | None]:
         """Insert the position 0 that may be left out if there is one block.
@@ -355,7 +355,7 @@ class Keys:
             The full path, and the path of the list whose position was left out, if any.
         """
         for end in range(1, len(path)):
-            key = self.find(path[:end])
+            key = self._keys.get(_pattern(path[:end]))
             if key and key.lone_block and not isinstance(path[end], int):
                 return (*path[:end], 0, *path[end:]), path[:end]
         return path, None
@@ -383,6 +383,10 @@ class Keys:
         return [dotted(key.pattern) for key in self if key.pattern[-1] != INDEX]
 
 
+def _pattern(path: KeyPath) -> tuple[str, ...]:
+    return tuple(INDEX if isinstance(step, int) else step for step in path)
+
+
 @cache
 def all_keys() -> Keys:
     """Return the keys of the settings."""
@@ -391,7 +395,7 @@ def all_keys() -> Keys:
 
 def mark_of(path: KeyPath) -> Mark:
     """Return when a change of a key takes effect; what is inside a map has the mark of the map."""
-    return all_keys().around(all_keys().complete(path)[0]).mark
+    return all_keys().around(path).mark
 
 
 def dotted(path: tuple[str | int, ...]) -> str:

@@ -87,8 +87,7 @@ class Answers:
 
 def is_secret(name: str) -> bool:
     """Whether the value of a dotted key is to be kept like a secret."""
-    path, _ = all_keys().complete(path_of(name))
-    key = all_keys().find(path)
+    key = all_keys().find(path_of(name))
     return key is not None and key.secret and key.kind == "value"
 
 
@@ -109,10 +108,8 @@ def secrets_to_move(target: Target, draft: Answers) -> dict[str, str]:
     sources, found = Sources(), {}
     sources.add_file(target.file, str(target.file))
     for path, value in key_leaves((), sources.tree):
-        name, is_given = (
-            sources.name(path),
-            any(path[:end] in given for end in range(len(path) + 1)),
-        )
+        name = sources.name(path)
+        is_given = any(path[:end] in given for end in range(len(path) + 1))
         is_text = is_secret(name) and isinstance(value, str) and value
         if is_text and not is_given and not is_reference(value):
             found[name] = value
@@ -149,7 +146,7 @@ def read_answers(file: Path) -> Answers:
 def _answers_in(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         key = f"{above}{name}"
-        found = all_keys().find(all_keys().complete(path_of(key))[0])
+        found = all_keys().find(path_of(key))
         is_frame = found is None or found.kind in {"section", "blocks"}
         if isinstance(value, dict) and value and is_frame:
             yield from _answers_in(value, f"{key}.")
@@ -166,8 +163,7 @@ def changed_keys(target: Target, draft: Answers) -> list[str]:
         old = values.get(name)
         old = list(old) if isinstance(old, tuple) else old
         if is_secret(name):
-            same = isinstance(old, SecretStr) and old.get_secret_value() == new
-            if not same:
+            if not (isinstance(old, SecretStr) and old.get_secret_value() == new):
                 found.append(f"{name}: {'another one' if old else 'new'}")
         elif old != new:
             was = "" if old is None or old == [] else f"{told(path_of(name), old)} → "
@@ -189,11 +185,10 @@ class SetupQuestion(NamedTuple):
 
     Attributes:
         key: Of the settings; its last part names the field of a form.
-        title: What is asked for: "bot token".
+        title: "bot token".
         wanted: The same in a sentence: "Telegram's bot token".
         default: What no answer means; of a secret the variable that has one.
-        found_at: The page on which people get it.
-        steps: What they do there.
+        found_at: The page where people get it, by `steps`.
     """
 
     key: str
@@ -285,10 +280,8 @@ def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: L
     answers.values["model.provider"] = chosen
     for name in ("name", "base_url", "api_key"):
         key, text = f"model.{name}", given.get(name, "").strip()
-        of_file = now.config_file is not None and now.origins[key] in {
-            str(now.config_file),
-            now.config_file.name,
-        }
+        file = now.config_file
+        of_file = file is not None and now.origins[key] in {str(file), file.name}
         if text or (is_other and of_file):
             # To leave it out would hand what is there to another provider.
             answers.values[key] = text or None
