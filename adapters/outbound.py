@@ -8,7 +8,7 @@ cannot reach its platform any more, is replaced while the gateway runs.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Literal, TypeVar
 
 import aiohttp
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 Shut = Callable[[], Awaitable[None]]
-"""Closes a client."""
+"""Closes a client, or a part of it."""
 Verdict = Literal["reached", "unreachable", "exhausted"]
 """The end of a request: the platform answered, the connection is broken, or the client had no free
 connection."""
@@ -40,7 +40,7 @@ class Outbound:
 
     Args:
         platform: For the log, as is `account`.
-        swap: Replaces the client; returns a function that closes the old one.
+        swap: Replaces the client; returns functions that close the old one.
         verdict: Of a request's exception, or of None for a success.
     """
 
@@ -48,7 +48,7 @@ class Outbound:
         self,
         platform: str,
         account: str,
-        swap: Callable[[], Shut],
+        swap: Callable[[], Iterable[Shut]],
         verdict: Callable[[BaseException | None], Verdict],
         *,
         limit: int | None = None,
@@ -117,7 +117,8 @@ class Outbound:
         self._not_before = float("inf")
         if self._running:
             await asyncio.wait(self._running, timeout=within_s)
-        await self._swap()()
+        for shut in self._swap():
+            await shut()
         if self._running:
             await asyncio.wait(self._running, timeout=_ABORTED_S)
         for task in self._running:
@@ -179,11 +180,12 @@ async def _within(request: Coroutine[Any, Any, T], deadline_s: float) -> T:
         return await request
 
 
-async def _retire(requests: set[asyncio.Task[Any]], shut: Shut) -> None:
+async def _retire(requests: set[asyncio.Task[Any]], shuts: Iterable[Shut]) -> None:
     """Close a client once its requests have ended; each has its deadline."""
     if requests:
         await asyncio.wait(requests)
-    await shut()
+    for shut in shuts:
+        await shut()
 
 
 def verdict_of_aiohttp(exc: BaseException | None, *, full: bool = False) -> Verdict:

@@ -293,17 +293,10 @@ class Api:
             )
         return self._plain
 
-    def _swap(self) -> Shut:
+    def _swap(self) -> list[Shut]:
         """Let the next request log in again; return what closes the connections used so far."""
-        http, self._http = self._http, None
-        plain, self._plain = self._plain, None
-
-        async def shut() -> None:
-            for each in (http, plain):
-                if each is not None:
-                    await each.close()
-
-        return shut
+        used, self._http, self._plain = (self._http, self._plain), None, None
+        return [each.close for each in used if each is not None]
 
 
 class PendingKeys:

@@ -232,15 +232,10 @@ class Client:
         host = parts.hostname or ""
         return parts.scheme == "https" and any(host.endswith(f".{each}") for each in _SLACK_DOMAINS)
 
-    def _swap(self) -> Shut:
+    def _swap(self) -> list[Shut]:
         """Let the next call open new connections; return what closes those used so far."""
         session, self._session, self._web = self._session, None, None
-
-        async def shut() -> None:
-            if session is not None:
-                await session.close()
-
-        return shut
+        return [session.close] if session is not None else []
 
 
 def api_root(url: str) -> str:

@@ -96,7 +96,8 @@ class CheckedRequest(BaseRequest):
 
     @override
     async def shutdown(self) -> None:
-        await self._swap()()
+        for shut in self._swap():
+            await shut()
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
@@ -117,15 +118,10 @@ class CheckedRequest(BaseRequest):
             _check_flood(status, answer)
         return status, body
 
-    def _swap(self) -> Shut:
+    def _swap(self) -> list[Shut]:
         """Let the next request open new connections; return what closes those used so far."""
         transport, self._transport = self._transport, None
-
-        async def shut() -> None:
-            if transport is not None:
-                await transport.shutdown()
-
-        return shut
+        return [transport.shutdown] if transport is not None else []
 
 
 class Client:

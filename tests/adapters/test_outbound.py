@@ -26,14 +26,14 @@ class Client:
         self.over = asyncio.Event()
         self.outbound = Outbound("p", "a", self.swap, verdict, clock=lambda: self.now)
 
-    def swap(self) -> Callable[[], Awaitable[None]]:
+    def swap(self) -> list[Callable[[], Awaitable[None]]]:
         number, self.generation = self.generation, self.generation + 1
 
         async def shut() -> None:
             self.closed.append(number)
             self.over.set()
 
-        return shut
+        return [shut]
 
     async def fail(self, error: Exception, times: int = 1) -> None:
         for _ in range(times):

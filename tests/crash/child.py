@@ -730,7 +730,7 @@ class LoopbackAdapter:
         return await ask(self._port, **request)
 
 
-def _swapped() -> Shut:
+def _swapped() -> list[Shut]:
     raise AssertionError("its platform always answers")
 
 
