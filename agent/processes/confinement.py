@@ -1,10 +1,10 @@
-"""What keeps a command to its directory: Landlock for files, seccomp for the rest (Linux).
+"""Confines a command to its directory: Landlock for files, seccomp for the rest (Linux).
 
-No root is needed and no program beside Python. Files: only the system's programs and libraries can
-be read, only the workspace can be written. Calls: the command cannot talk to local sockets, which
-Landlock does not guard, nor use the network unless it may; it cannot watch files of others, nor
-change other processes. What this does not keep from it: docs/tools.md. Apart from that, every
-command is held in its process group, so that killing the group ends all of it in one step.
+It needs neither root nor other programs. Files: only the system's programs and libraries can be
+read, only the workspace can be written. Calls: the command cannot use local sockets, which Landlock
+does not guard, nor the network unless allowed; it cannot watch files of others, nor change other
+processes. docs/tools.md lists what is left open. Every command is also held in its process group,
+so that killing the group ends all of it in one step.
 
 Runs in the process that is about to become the program; standard library only.
 """
@@ -29,15 +29,15 @@ SYSTEM = (
     *("/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo", "/proc/stat"),
     *("/proc/sys", "/proc/uptime", "/proc/version"),
 )
-"""What every command may read and run. No home, no /var, no /run, no other part of /etc; nothing
-that tells of processes, since the words of other conversations stand in their command lines."""
+"""Paths that every command may read and run: no home, no /var, no /run, no other part of /etc, and
+nothing about processes, whose command lines have words of other conversations."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 MIN_ABI = 3
 """Before it (Linux 6.2) a file outside could be emptied. Source: Documentation/userspace-api/
 landlock.rst, "Truncating files"."""
 SIGNALS_ABI = 6
-"""From here on (Linux 6.12) Landlock keeps signals within the command."""
+"""From this version on (Linux 6.12) Landlock keeps signals within the command."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
@@ -46,7 +46,7 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _MAKE = 0x3FC0
-"""New files, directories and whatever else, and moving them elsewhere."""
+"""New files, directories and the like, and moving them elsewhere."""
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _FS_RIGHTS = {3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 _SCOPES = (1 << 0) | (1 << 1)
@@ -140,14 +140,14 @@ class ConfinementError(Exception):
 
 
 def landlock_abi() -> int:
-    """Return the kernel's version of Landlock; 0 where there is none."""
+    """Return the kernel's version of Landlock, or 0."""
     with suppress(OSError, AttributeError):
         return max(0, _syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
     return 0
 
 
 def why_not() -> str | None:
-    """Return why commands cannot be confined here; None where they can."""
+    """Return why commands cannot be confined here, or None."""
     if reason := _why_not_filter():
         return reason
     if (abi := landlock_abi()) < MIN_ABI:
@@ -167,21 +167,18 @@ def _why_not_filter() -> str | None:
 def close_memory() -> None:
     """Keep other processes of this user from this one's memory, environment and open files.
 
-    The kernel gives these files in /proc to root, and writes no core. A program that is started
-    from here begins without it.
+    The kernel gives these files in /proc to root, and writes no core. Programs do not inherit it.
     """
     if platform.system() == "Linux":
         _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def hold_in_group() -> None:
-    """Keep this process and all it starts in its process group, for good, where that is possible.
+    """Keep this process and its descendants in its process group forever, if possible.
 
-    Leaving the group succeeds without effect: programs that try it (timeout, daemons) go on. A
-    signal to the own group or to all processes is refused: it would meet the shell.
-
-    Raises:
-        ConfinementError: The kernel refused it.
+    Leaving the group succeeds without effect, for programs that try it (timeout, daemons). A signal
+    to the own group or to all processes is refused: it would reach the shell. Raises a
+    ConfinementError if the kernel refuses the filter.
     """
     if platform.system() != "Linux" or platform.machine() not in _ARCHITECTURES:
         return
@@ -200,14 +197,15 @@ def confine(
     growing: bool = True,
     apart: bool = False,
 ) -> None:
-    """Confine this process and all it starts, for good.
+    """Confine this process and its descendants forever.
 
     Args:
-        readable: More directories that can be read, and programs run from.
+        writable: Directories and files that can be read and written.
+        readable: More that can be read, and programs run from.
         network: Whether it may use the machine's network.
-        growing: Whether anything new can be made where it can write; else it can only be deleted.
-        apart: Whether namespaces hide the rest of the machine already: Landlock is a second wall
-            then, where there is one, and modes reach no file of others.
+        growing: Whether anything new can be made, or only deleted.
+        apart: Whether namespaces already hide the rest of the machine: Landlock, if any, is a
+            second wall then, and modes reach no file of others.
 
     Raises:
         ConfinementError: It cannot be confined; nothing must be run then.
@@ -226,7 +224,7 @@ def confine(
 
 
 def _drop_capabilities() -> None:
-    """Give up what root may do beside owning files."""
+    """Give up the rights of root."""
     # It fails if the kernel knows no more of them, or the process has none to drop.
     with suppress(OSError):
         for capability in range(_LAST_CAPABILITY + 1):
@@ -240,7 +238,7 @@ def _restrict_files(writable: Iterable[str], readable: Iterable[str], *, growing
     abi = landlock_abi()
     handled = _FS_RIGHTS[min(abi, 5)]
     attributes = struct.pack("=QQQ", handled, 0, _SCOPES)
-    # A kernel refuses attributes that it does not know.
+    # A kernel refuses unknown attributes.
     size = 24 if abi >= SIGNALS_ABI else 8
     ruleset = _syscall(_CREATE_RULESET, attributes, size, 0)
     try:
@@ -262,7 +260,7 @@ def _rules(writable: Iterable[str], readable: Iterable[str], own: int) -> Iterat
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Allow what lies beneath a path; one that is not there needs no rule."""
+    """Allow all below a path, if it exists."""
     try:
         target = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -296,7 +294,7 @@ def _holding(machine: str) -> Iterator[bytes]:
 
 
 def _confining(machine: str, *, network: bool = False, apart: bool = False) -> Iterator[bytes]:
-    """Yield the filter of what a confined command does not need, or must not reach."""
+    """Yield the filter of calls that a confined command must not make."""
     numbers = _ARCHITECTURES[machine][1]
     yield from _beginning(machine)
     # Their flags lie in memory, which no filter can read; libraries fall back to older calls.
@@ -321,10 +319,10 @@ def _numbers(calls: _Calls, machine: str) -> list[int]:
 
 
 def _modes(numbers: Mapping[str, int], refused: int) -> Iterator[bytes]:
-    """Yield what lets no file run as its owner, and no file be opened to others.
+    """Yield the refusals of set-id bits, and of modes that open a file to others.
 
-    A filter cannot see whose file it is, and Landlock does not govern modes. What is made lies in
-    the workspace, which is closed to others as a whole: there only set-id bits are refused.
+    A filter cannot see the owner of a file, and Landlock does not govern modes. New files are in
+    the workspace, which is closed to others: for them only set-id bits are refused.
     """
     changed = _when(_JUMP_SET, refused, _ERRNO | _EPERM)
     made = _when(_JUMP_SET, _SET_ID, _ERRNO | _EPERM)
@@ -343,13 +341,13 @@ def _modes(numbers: Mapping[str, int], refused: int) -> Iterator[bytes]:
 
 
 def _beginning(machine: str) -> Iterator[bytes]:
-    """Yield what lets only this processor's own calls go on, and loads their number."""
+    """Yield the steps that refuse other architectures' calls, and load the number of a call."""
     yield _step(_LOAD, _ARCH_AT)
     yield _step(_JUMP_EQUAL, _ARCHITECTURES[machine][0], 1, 0)
-    # A number is another call for programs of another architecture: the rest would not fit.
+    # For programs of another architecture a number is another call.
     yield _step(_RETURN, _KILL)
     yield _step(_LOAD, _NUMBER_AT)
-    # The x32 calls of x86-64 have numbers of their own, which no check below would meet.
+    # The x32 calls of x86-64 have numbers of their own, which the checks below do not know.
     yield from _when(_JUMP_GREATER_EQUAL, _X32, _ERRNO | _ENOSYS)
 
 
@@ -360,10 +358,7 @@ def _when(jump: int, value: int, result: int) -> list[bytes]:
 def _for_call(
     number: int, checks: Sequence[bytes], otherwise: int | None, argument: int = 0
 ) -> Iterator[bytes]:
-    """Yield the checks of one argument of a call, and what holds where none applies.
-
-    None: what follows in the filter.
-    """
+    """Yield the checks of one argument of a call; `otherwise` None goes on with the filter."""
     last = _step(_LOAD, _NUMBER_AT) if otherwise is None else _step(_RETURN, otherwise)
     yield _step(_JUMP_EQUAL, number, 0, len(checks) + 2)
     yield _argument(argument)
@@ -372,7 +367,7 @@ def _for_call(
 
 
 def _argument(position: int) -> bytes:
-    """Return what loads the lower half of an argument; both processors store that half first."""
+    """Load the lower half of an argument, which both processors store first."""
     return _step(_LOAD, _ARGUMENTS_AT + 8 * position)
 
 
@@ -397,7 +392,7 @@ def _syscall(number: int, *arguments: int | bytes | None) -> int:
 
 
 def _wide(arguments: Sequence[int | bytes | None]) -> list[object]:
-    """Return arguments as the C library takes them: whole numbers fill a register."""
+    """Return arguments for the C library: whole numbers fill a register."""
     return [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
 
 

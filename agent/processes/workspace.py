@@ -1,8 +1,8 @@
 """A directory that a model writes to, and the only way to its files: one component at a time.
 
-Every step is opened below the one before and never through a link, so that no path leads out, even
-while a command of the same conversation swaps directories for links. Standard library only beside
-`agent.errors`: a worker process uses it too.
+Every step is opened below the one before and never through a link, so no path leads out, even while
+a command of the same conversation swaps directories for links. It imports only the standard library
+and `agent.errors`: a helper process uses it, too.
 """
 
 import errno
@@ -21,21 +21,17 @@ MAX_PATH_BYTES = 4_000
 MAX_NAME_BYTES = 255
 MAX_DEPTH = 64
 MAX_ENTRIES = 100_000
-"""Files and directories that are looked at to measure a directory."""
+"""Files and directories that are counted to measure a directory."""
 
 _PIECE_BYTES = 1_000_000
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | _FLAGS
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-"""What opening a directory says that has just gone, or become something else."""
+"""Errors of opening a directory that is gone, or has become something else."""
 
 
 def components(path: str) -> tuple[str, ...]:
-    """Return the names that a relative path leads through; none for the directory itself.
-
-    Raises:
-        ToolError: It is absolute, leads upwards, or is no path at all.
-    """
+    """Return the names in a relative path; a ToolError if it is absolute or leads upwards."""
     if path.startswith("/"):
         raise ToolError("paths begin in the workspace: leave the first / out")
     names = tuple(name for name in path.split("/") if name not in {"", "."})
@@ -66,11 +62,7 @@ class Workspace:
         self.root, self._makes = root, makes
 
     def prepare(self) -> None:
-        """Make the directory if it is not there.
-
-        Raises:
-            ToolError: It cannot be made.
-        """
+        """Make the directory if it is missing; a ToolError if that fails."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as exc:
@@ -78,10 +70,9 @@ class Workspace:
 
     @contextmanager
     def directory(self, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
-        """Open a directory, making the missing ones if wanted; yields its descriptor.
+        """Open a directory, with `create` make missing ones; yields its descriptor.
 
-        Raises:
-            ToolError: It is not there, no directory, or behind a link.
+        Raises a ToolError if it is missing, not a directory, or behind a link.
         """
         if self._makes or create:
             self.prepare()
@@ -98,14 +89,10 @@ class Workspace:
 
     @contextmanager
     def file(self, path: str) -> Iterator[int]:
-        """Open a regular file for reading; yields its descriptor.
-
-        Raises:
-            ToolError: It is not there, or no regular file.
-        """
+        """Open a regular file for reading, else raise a ToolError; yields its descriptor."""
         names = _of_file(path)
         with self.directory(names[:-1]) as folder, clear(path):
-            # Not blocking: a pipe without a writer would hold the thread for good.
+            # Not blocking: a pipe without a writer would block the thread forever.
             handle = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -117,15 +104,15 @@ class Workspace:
     def write(
         self, path: str, content: bytes, *, max_bytes: int | None = None, append: bool = False
     ) -> int:
-        """Put a file there in one step: readers see the old or the new one; returns its size.
+        """Write a file in one step: readers see the old or the new one; returns its size.
 
         Args:
-            path: Of the file; missing directories are made.
-            content: All of it, or what is added to the end.
+            path: Missing directories are made.
+            content: The whole content, or the addition to the end.
             max_bytes: Of the whole workspace; None for no limit.
 
         Raises:
-            ToolError: The workspace would be too large, or something else is in the way.
+            ToolError: The workspace would be too large, or the path cannot be written.
         """
         names = _of_file(path)
         with ExitStack() as opened:
@@ -144,11 +131,7 @@ class Workspace:
         return size
 
     def used_bytes(self) -> int:
-        """Return what the files take up on the disk.
-
-        Raises:
-            ToolError: There are too many to look at, or they lie too deep.
-        """
+        """Return the files' space on the disk; a ToolError if they are too many or too deep."""
         total = seen = 0
         with self.directory(()) as root:
             for _, folder, files in walk(root):
@@ -162,13 +145,10 @@ class Workspace:
 def walk(
     folder: int, way: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, list[str]]]:
-    """Yield each directory below one: the names that lead to it, its descriptor, what is in it.
+    """Yield the names that lead to each directory below one, its descriptor, and its files.
 
-    Links and whatever else is no directory are named among the files. One descriptor is open for
-    each level.
-
-    Raises:
-        ToolError: There are directories deeper than `MAX_DEPTH`.
+    Everything but directories counts as a file. One descriptor is open for each level. Raises a
+    ToolError if directories are deeper than `MAX_DEPTH`.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -184,7 +164,7 @@ def walk(
         except OSError as exc:
             if exc.errno in _GONE:
                 continue
-            # What cannot be looked into cannot be measured: it must not hide.
+            # A closed directory must not hide its size.
             raise ToolError(f"{'/'.join((*way, name))!r} cannot be opened: {exc.strerror}") from exc
         try:
             yield from walk(handle, (*way, name))
@@ -194,28 +174,24 @@ def walk(
 
 def _disk_bytes(folder: int, name: str) -> int:
     with suppress(OSError):
-        # Always in units of 512 bytes (stat(2)); a file with holes takes less than its size.
+        # In units of 512 bytes (stat(2)); a file with holes takes less than its size.
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
     return 0
 
 
 class FileMissing(ToolError):
-    """There is nothing of that name."""
+    """No such file."""
 
 
 @contextmanager
 def clear(path: str) -> Iterator[None]:
-    """Turn the system's errors about a path into texts for the model.
-
-    Raises:
-        ToolError: Instead of an OSError; FileMissing where there is nothing.
-    """
+    """Turn an OSError about a path into a ToolError for the model, FileMissing if it is missing."""
     try:
         yield
     except FileNotFoundError as exc:
         raise FileMissing(f"there is no {path!r}") from exc
     except OSError as exc:
-        # A link that is opened without following it is "too many levels of symbolic links".
+        # ELOOP: a link, opened without following it.
         is_link = exc.errno == errno.ELOOP
         reason = "it is a link, and links are not followed" if is_link else exc.strerror
         raise ToolError(f"{path!r} cannot be used: {reason}") from exc
@@ -230,14 +206,14 @@ def _step(folder: int, name: str, way: tuple[str, ...], *, create: bool) -> int:
         try:
             return _opened(name, folder)
         except NotADirectoryError as exc:
-            # With O_DIRECTORY this is said of links too.
+            # With O_DIRECTORY also the error of links.
             raise ToolError(f"{shown!r} is no directory, or a link (not followed)") from exc
 
 
 def _opened(name: str | Path, folder: int | None = None) -> int:
-    """Open a directory, also one that a command has closed to its owner: its mode is fixed.
+    """Open a directory; the mode of one that a command has closed to its owner is fixed.
 
-    What cannot be looked into would neither count nor ever be deleted.
+    Else its files would neither count nor ever be deleted.
     """
     try:
         handle = os.open(name, _DIRECTORY, dir_fd=folder)
@@ -252,7 +228,7 @@ def _opened(name: str | Path, folder: int | None = None) -> int:
 
 
 def _mend(name: str | Path, folder: int | None) -> None:
-    # O_PATH needs no right to read. fchmod refuses such a descriptor; its path in /proc serves.
+    # O_PATH needs no right to read. fchmod refuses such a descriptor, but not its path in /proc.
     handle = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=folder)
     try:
         Path(f"/proc/self/fd/{handle}").chmod(0o700)
@@ -267,7 +243,7 @@ def _of_file(path: str) -> tuple[str, ...]:
 
 
 def _pieces(handle: int, size: int) -> Iterator[bytes]:
-    """Yield the first bytes of a file: as a whole it may take more memory than there is."""
+    """Yield the first bytes of a file, which may not fit into memory."""
     done = 0
     while part := os.pread(handle, min(_PIECE_BYTES, size - done), done):
         yield part
@@ -275,7 +251,7 @@ def _pieces(handle: int, size: int) -> Iterator[bytes]:
 
 
 def _replaceable(folder: int, name: str, path: str) -> int:
-    """Return the mode for what takes a file's place: its own, or that of a new one."""
+    """Return the mode of a file that will be replaced, or that of a new one."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -286,7 +262,7 @@ def _replaceable(folder: int, name: str, path: str) -> int:
 
 
 def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
-    """Write beside the file and rename; a rename replaces a link and never follows it."""
+    """Write next to the file and rename; a rename replaces a link and never follows it."""
     partial = f".parley-{token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
     handle = os.open(partial, flags, 0o600, dir_fd=folder)
@@ -295,7 +271,7 @@ def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
             file.writelines(parts)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            # Before the rename: after a power cut the name must not stand for an empty file.
+            # Before the rename: after a power cut the name must not be that of an empty file.
             os.fsync(file.fileno())
         os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
@@ -305,13 +281,9 @@ def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
 
 
 def erase(root: Path) -> None:
-    """Delete a directory with all that is in it, however deep; nothing is done if it is not there.
+    """Delete a directory of any depth, if it exists; links are deleted, never followed.
 
-    What lies deeper is first moved up: neither descriptors nor the stack run out. Links are
-    deleted, never followed.
-
-    Raises:
-        OSError: Something cannot be deleted.
+    Deeper directories are first moved up: neither descriptors nor the stack run out.
     """
     with suppress(FileNotFoundError):
         top = _opened(root)
@@ -338,7 +310,7 @@ def _empty(top: int) -> None:
 
 
 def _clear_files(folder: int) -> list[str]:
-    """Delete what is no directory; returns the names of the directories."""
+    """Delete everything but directories; returns their names."""
     os.fchmod(folder, 0o700)
     folders: list[str] = []
     with os.scandir(folder) as entries:
