@@ -73,15 +73,12 @@ class Identity:
 
 
 def entry_for(identity: Identity, allowed: Mapping[str, Any]) -> str | None:
-    """Return the first entry of the settings that lets somebody in; None where there is none."""
+    """Return the first entry of the settings that lets a user in, if any."""
     fits = {f"subject:{identity.subject}", *(f"group:{group}" for group in identity.groups)}
     if identity.email:
         fits.add(f"email:{identity.email.casefold()}")
-    return next((entry for entry in allowed if _normal(entry) in fits), None)
-
-
-def _normal(entry: str) -> str:
-    return entry.casefold() if entry.startswith("email:") else entry
+    named = ((each, each.casefold() if each.startswith("email:") else each) for each in allowed)
+    return next((entry for entry, normal in named if normal in fits), None)
 
 
 def provider_of(settings: WebSettings) -> "Provider | None":
@@ -94,12 +91,11 @@ def provider_of(settings: WebSettings) -> "Provider | None":
 
 
 class Provider:
-    """Asks an identity provider who somebody is; what it tells of itself is fetched once.
+    """Asks an identity provider who a browser's user is; its metadata is fetched once.
 
     Args:
         settings: Complete (gateway/settings/rules.py).
         callback_url: Where it sends browsers back to.
-        clock: Monotonic seconds.
 
     Raises:
         SettingsError: Its library is not installed.

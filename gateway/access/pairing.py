@@ -16,17 +16,16 @@ from typing import Literal
 import structlog
 from sqlalchemy import Connection
 
-from adapters.base import Renderer
 from adapters.messages import Choice, InboundMessage
 from adapters.registry import by_name
 from agent import messages
-from gateway.access.policy import Access, Owners
+from gateway.access.policy import Owners
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.errors import NotFound
 from gateway.session_keys import address_key
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
-from gateway.storage.audit_log import AuditEntry, AuditKind
+from gateway.storage.audit_log import AuditEntry
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
@@ -102,9 +101,8 @@ class Decided:
 class Pairing:
     """Lets in whom an owner approves, and the first owner."""
 
-    access: Access
+    owners: Owners
     limits: AdmissionLimits
-    renderers: Mapping[tuple[str, str], Renderer]
 
     def code_of(
         self, conn: Connection, message: InboundMessage
@@ -114,7 +112,7 @@ class Pairing:
         Returns:
             None where the message is no code, or no first owner is wanted.
         """
-        settings = self.access.settings
+        settings = self.owners.access.settings
         code = code_in(message.text) if message.chat_kind == "dm" else None
         if code is None or settings.mode != "pairing" or settings.owners:
             return None
@@ -140,7 +138,7 @@ class Pairing:
         """Whether a stranger gets a code for this message, and owners are asked."""
         address = message.address
         return (
-            self.access.settings.mode == "pairing"
+            self.owners.access.settings.mode == "pairing"
             and message.chat_kind == "dm"
             and members.may_ask(conn, address.platform, message.sender)
             and members.asked_lately(conn, (address.platform, address.account)) < CODES_PER_HOUR
@@ -158,23 +156,23 @@ class Pairing:
         members.expire_all_but_newest(
             conn, address.platform, address.account, kept=PENDING_PER_ACCOUNT
         )
-        owners = self._owners.everybody(conn)
+        owners = self.owners.everybody(conn)
         text = stranger_notice(message, code, is_owned=bool(owners))
-        self._owners.say(conn, place, f"pairing:{request_id}", text)
+        self.owners.say(conn, place, f"pairing:{request_id}", text)
         return {place.id, *self._tell_owners(conn, message, request_id, owners)}
 
     def tell_approved(self, conn: Connection) -> set[int]:
         """Tell those who were approved lately and do not know it; returns their conversations.
 
-        Where the account is off it is told at a later start.
+        If the account is off, a later start tells them.
         """
         told = set()
         for request in members.approved(conn):
             place = conversations.get(conn, request.conversation)
             key = f"pairing:{request.id}:approved"
-            can_tell = (place.platform, place.account) in self.renderers
+            can_tell = place.account_key in self.owners.renderers
             if can_tell and not _is_said(conn, key):
-                self._owners.say(conn, place, key, APPROVED)
+                self.owners.say(conn, place, key, APPROVED)
                 told.add(place.id)
         if members.asked_lately(conn) <= NOTICES_PER_HOUR:
             # An owner whom the settings name now could not be told before.
@@ -184,24 +182,23 @@ class Pairing:
     def announce(self, conn: Connection) -> set[int]:
         """Tell owners of requests that came before they could be told; returns where.
 
-        Each is told of once in each chat. Of many the newest are told one by one, and that there
-        are more.
+        Each is told once in each chat; of many the newest one by one, and that more wait.
         """
         told: set[int] = set()
         # Usually no request waits; then the owners' chats are not looked up.
         if not (pending := members.pending(conn)):
             return told
-        for chat in self._owners.chats(conn, self._owners.everybody(conn)):
+        for chat in self.owners.chats(conn, self.owners.everybody(conn)):
             for request in pending[-NOTICES_PER_HOUR:]:
                 text, choices = request_notice(request), request_choices(request)
                 # The key of an outbox row is unique: what was said in a chat is not said there
                 # again.
                 key = f"pairing:{request.id}:owner:{chat.id}"
-                if self._owners.say(conn, chat, key, text, choices):
+                if self.owners.say(conn, chat, key, text, choices):
                     told.add(chat.id)
             if len(pending) > NOTICES_PER_HOUR:
                 key = f"pairing:{pending[-1].id}:more:{chat.id}"
-                self._owners.say(conn, chat, key, MORE_REQUESTS)
+                self.owners.say(conn, chat, key, MORE_REQUESTS)
         return told
 
     def point_to_door(self, conn: Connection, message: InboundMessage) -> set[int]:
@@ -214,7 +211,7 @@ class Pairing:
             The conversation that holds what is said, if anything is.
         """
         here = message.address
-        if self.access.settings.mode != "pairing" or not _answers_strangers(here.platform):
+        if self.owners.access.settings.mode != "pairing" or not _answers_strangers(here.platform):
             return set()
         key = f"door:{source_of(message)}:{message.sender}:{datetime.now(UTC):%Y-%m-%d}"
         if _is_said(conn, key):
@@ -227,14 +224,10 @@ class Pairing:
         said = replace(message, address=place, text="", attachments=())
         # No session key: the bot has no conversation here, and goes on listening to nobody.
         row = inbox.find_or_create(conn, f"door:{address_key(place)}", said, None)
-        render = self.renderers[here.platform, here.account]
+        render = self.owners.renderers[here.platform, here.account]
         parts = parts_of(render, key, WHERE_TO_ASK, reply_to=message.message_ref)
         outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head)
         return {row.id}
-
-    @property
-    def _owners(self) -> Owners:
-        return Owners(self.access, self.renderers)
 
     def _tell_owners(
         self,
@@ -252,11 +245,11 @@ class Pairing:
         if is_one_by_one:
             [request] = [each for each in members.pending(conn) if each.id == request_id]
             text, choices = request_notice(request), request_choices(request)
-        chats = self._owners.chats(conn, owners)
+        chats = self.owners.chats(conn, owners)
         if owners and not chats:
             log.warning("owners_not_reached", platform=message.address.platform)
         for chat in chats:
-            self._owners.say(conn, chat, f"pairing:{request_id}:owner:{chat.id}", text, choices)
+            self.owners.say(conn, chat, f"pairing:{request_id}:owner:{chat.id}", text, choices)
         return {chat.id for chat in chats}
 
 
@@ -296,12 +289,11 @@ def report(happening: Happening) -> None:
 async def owner_code(database: Database, settings: Settings, replica_id: int) -> str | None:
     """Make the code with which the first owner is found; call it at every start, and print it.
 
-    The code of an earlier start is void from now on, but for that of replicas that live: all of
-    them have printed one, and it is the same.
+    The code of an earlier start is void from now on, unless replicas live that have printed it.
 
     Returns:
-        None where nobody could use one: an owner is there, the mode is not pairing, or no platform
-        is on.
+        None if nobody could use one: an owner is there, the mode is not pairing, or no platform is
+        on.
     """
     wanted = settings.access.mode == "pairing" and not settings.access.owners
     code = new_code() if wanted and settings.platforms.on() else None
@@ -358,7 +350,8 @@ def approve(conn: Connection, code: str, by: str) -> Decided:
         conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
     )
     members.decide(conn, request.id, "approved")
-    _put_on_record(conn, "pairing_approved", by, request.platform, request.sender)
+    subject = f"{request.platform}:{request.sender}"
+    audit_log.append(conn, AuditEntry("pairing_approved", by=by, subject=subject))
     happened = Happening("approved", request.platform, request.sender, by)
     return Decided(f"{who(request)} may write to me now.", happened)
 
@@ -376,7 +369,8 @@ def deny(conn: Connection, code: str, by: str) -> Decided:
     if request.state == "denied":
         return Decided(f"{who(request)} was already denied.")
     members.decide(conn, request.id, "denied")
-    _put_on_record(conn, "pairing_denied", by, request.platform, request.sender)
+    subject = f"{request.platform}:{request.sender}"
+    audit_log.append(conn, AuditEntry("pairing_denied", by=by, subject=subject))
     happened = Happening("denied", request.platform, request.sender, by)
     return Decided(f"{who(request)} is denied, and cannot ask again for a day.", happened)
 
@@ -401,7 +395,7 @@ def revoke(conn: Connection, target: str, by: str) -> Decided:
         shown = messages.quoted(shown_name(target))
         raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
     members.drop_requests(conn, platform, sender)
-    _put_on_record(conn, "member_revoked", by, platform, sender)
+    audit_log.append(conn, AuditEntry("member_revoked", by=by, subject=f"{platform}:{sender}"))
     happened = Happening("revoked", platform, sender, by)
     return Decided(f"{platform} {sender} may no longer write to me.", happened=happened)
 
@@ -430,10 +424,6 @@ def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Deci
 
 
 _A: Mapping[members.Role, str] = {"owner": "an owner", "member": "a member"}
-
-
-def _put_on_record(conn: Connection, kind: AuditKind, by: str, platform: str, sender: str) -> None:
-    audit_log.append(conn, AuditEntry(kind, by=by, subject=f"{platform}:{sender}"))
 
 
 def shown_name(name: str) -> str:

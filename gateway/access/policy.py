@@ -50,8 +50,8 @@ class Access:
     def role_of(self, conn: Connection, message: InboundMessage) -> SenderRole:
         """Return what the sender may do here.
 
-        Who is there the web chat has made sure itself. At most one look into the database, by
-        primary key; of a web user who is somebody on another platform as well, a second one.
+        At most one read, by primary key; a second one for a web user who is known on another
+        platform as well.
         """
         platform, sender = message.address.platform, message.sender
         if platform == BUILT_IN:
@@ -66,14 +66,14 @@ class Access:
         return "guest" if is_open else "stranger"
 
     def web_role(self, conn: Connection, sender: str) -> SenderRole:
-        """Return what a user of the web chat may do; stranger for who was removed."""
+        """Return the role of a web chat user; stranger for one who was removed."""
         [role] = self._roles(conn, [(BUILT_IN, sender)])
         return role
 
     def own_role(self, user: WebUser) -> SenderRole:
-        """Return what a web user may do who is nobody elsewhere.
+        """Return the role of a web user who is on no other platform.
 
-        Of whom an identity provider has named, what the settings say now, not at their sign-in.
+        For one whom an identity provider named, the settings decide now, not at their sign-in.
         """
         if user.role == "removed":
             return "stranger"
@@ -86,13 +86,9 @@ class Access:
         return self.weakest(conn, senders) != "stranger"
 
     def weakest(self, conn: Connection, senders: Collection[str]) -> SenderRole:
-        """Return what all of these were let in as at least.
+        """Return the weakest role of these senders ("platform:sender id").
 
-        Args:
-            senders: "platform:sender id" of each; many are looked up together.
-
-        Returns:
-            owner, member or stranger, which guests are as well; stranger for nobody.
+        Guests count as strangers; no senders are a stranger.
         """
         found = self.standings(conn, senders)
         if not found or "stranger" in found:
@@ -100,7 +96,7 @@ class Access:
         return "member" if "member" in found else "owner"
 
     def standings(self, conn: Connection, senders: Collection[str]) -> set[SenderRole]:
-        """Return as what these were let in: owner, member or stranger, each once."""
+        """Return the roles of these senders: owner, member or stranger, each once."""
         named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
         # Guests have tools do nothing.
         return {"stranger" if role == "guest" else role for role in self._roles(conn, named)}
@@ -129,13 +125,13 @@ class Access:
         ]
 
     def _on_the_web(self, sender: str, users: Mapping[str, WebUser]) -> SenderRole:
-        """Return the role of a web user who is nobody elsewhere."""
+        """Return the role of a web user who is on no other platform."""
         if sender == FIRST_OWNER:
             return "owner"
         return self.own_role(users[sender]) if sender in users else "stranger"
 
     def _granted(self, platform: str, sender: str, role: members.Role | None) -> SenderRole:
-        """Return what the settings, or an owner's word, make of somebody."""
+        """Return the role by the settings or by an owner's word."""
         if f"{platform}:{sender}" in self.settings.owners:
             return "owner"
         if role is not None:
@@ -148,7 +144,7 @@ def _is_invited(platform: str, sender: str) -> bool:
 
 
 def _elsewhere(platform: str, sender: str, users: Mapping[str, WebUser]) -> tuple[str, str]:
-    """Return whose role somebody has: of a web user who is somebody elsewhere, that one's."""
+    """Return the identity whose role applies: a web user may be one on another platform."""
     user = users.get(sender) if _is_invited(platform, sender) else None
     if user is None or user.same_as is None or user.role == "removed":
         return platform, sender
@@ -161,14 +157,13 @@ AnswerRefusal = Literal["not here", "not theirs", "guest", "owners alone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answerer:
-    """What decides whether somebody may answer a question of a turn, beside the question.
+    """What decides whether a person may answer a question of a turn, next to the question.
 
     Attributes:
-        role: What they may do now.
         where: here: where it was asked; direct: in another direct chat of theirs; console: on the
             operator's pages, which show what is asked in all chats.
-        is_asked: Whether it was asked in their own conversation, or in one of several people.
-        has_spoken: Whether the turn that waits holds their words.
+        is_asked: It was asked in their own conversation, or in one of several people.
+        has_spoken: The turn that waits holds their words.
     """
 
     role: SenderRole
@@ -180,14 +175,13 @@ class Answerer:
 def answer_refusal(
     kind: InquiryKind, tool: str, who: Answerer, *, for_owners: bool
 ) -> AnswerRefusal | None:
-    """Return why somebody may not answer a question; None where they may.
+    """Return why a person may not answer a question; None if they may.
 
     All ways to answer lead here: buttons, commands, plain words, other chats of owners, the web
     chat, the console, and what was said for a conversation before.
 
     Args:
-        kind: An approval, or a question of the agent.
-        for_owners: Whether the policy wants an owner's word.
+        for_owners: The policy wants an owner's word.
     """
     is_owner, may_act = who.role == "owner", who.role in {"owner", "member"}
     is_asked_of_owner = who.where == "console" or (for_owners and who.where == "direct")
@@ -203,11 +197,7 @@ def answer_refusal(
 
 
 def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bool) -> bool:
-    """Whether a message is to be answered; what is not may still be overheard.
-
-    Args:
-        rule: Of its group; None in a direct chat.
-    """
+    """Whether a message must be answered; `rule` is its group's, None in a direct chat."""
     if rule is None or rule.respond == "always":
         return True
     if rule.respond == "never":
@@ -219,8 +209,7 @@ def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bo
 class Owners:
     """Finds the owners' chats and speaks there; part of the caller's transaction.
 
-    Args:
-        access: The settings' owners; those who were made one by a code stand in the database.
+    Attributes:
         renderers: By (platform, account): of the accounts that are on.
     """
 
@@ -234,7 +223,7 @@ class Owners:
         return list(dict.fromkeys([*((platform, who) for platform, _, who in named), *made]))
 
     def chats(self, conn: Connection, owners: Sequence[tuple[str, str]]) -> list[Conversation]:
-        """Return the direct chat of each owner; the web chat where no other can be reached."""
+        """Return the direct chat of each owner; the web chat if no other can be reached."""
         accounts = self.renderers.keys()
         found = [members.newest_direct_chat(conn, *owner, accounts) for owner in owners]
         chats = [chat for chat in found if chat is not None]
@@ -254,10 +243,10 @@ class Owners:
         text: str,
         choices: tuple[Choice, ...] = (),
     ) -> bool:
-        """Say something in a chat, an owner's or another one; False where the key is known.
+        """Say something in a chat, an owner's or another one; False if the key is known.
 
         Args:
-            place: The row of the conversation; its account is on.
+            place: Its account is on.
             key: Names the cause; a text with the same key is said once.
             text: Markdown.
         """
@@ -282,10 +271,7 @@ class Quotas:
         self._zone = ZoneInfo(timezone)
 
     def refusal(self, conn: Connection, message: InboundMessage) -> str | None:
-        """Return what the sender of too much is told; None where it is not too much.
-
-        One statement for each quota that is set.
-        """
+        """Return what the sender of too much is told; one statement for each quota that is set."""
         whose = f"{message.address.platform}:{message.sender}"
         return self._tokens_used_up(conn, whose) or self._messages_used_up(conn, message)
 

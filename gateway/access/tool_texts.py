@@ -31,7 +31,8 @@ def announce(conn: Connection, owners: Owners, held: Sequence[HeldTool]) -> set[
     """Store new texts and show each once to owners; returns the chats that got a message."""
     mcp.note(conn, held)
     now = {each.digest for each in held}
-    new = [each for each in mcp.texts(conn) if each.held.digest in now and _waits(each)]
+    waiting = (each for each in mcp.texts(conn) if each.state == "asked" and not each.told)
+    new = [each for each in waiting if each.held.digest in now]
     chats = owners.chats(conn, owners.everybody(conn)) if new else []
     told = set()
     for chat in chats:
@@ -44,10 +45,6 @@ def announce(conn: Connection, owners: Owners, held: Sequence[HeldTool]) -> set[
     if chats:
         mcp.mark_told(conn, [each.held.digest for each in new])
     return told
-
-
-def _waits(text: ToolText) -> bool:
-    return text.state == "asked" and not text.told
 
 
 def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decided:

@@ -137,7 +137,7 @@ class NewLink:
     """A link that signs in; the secret is stored nowhere else.
 
     Attributes:
-        life_s: How long it holds, in seconds.
+        life_s: How long it is valid, in seconds.
         again: The user was there before, and has the chats of that time.
     """
 
@@ -162,8 +162,6 @@ class WebDoor:
     Args:
         token: Signs in as the first owner; None if tokens are off. Tries at a token that a person
             chose are limited.
-        clock: Monotonic seconds.
-        provider: Says who somebody is; None where there is none.
 
     Attributes:
         limits: Limits per user and in all. Half of the connections may be event streams.
@@ -190,11 +188,11 @@ class WebDoor:
 
     @property
     def provider(self) -> str | None:
-        """The host of the identity provider; None where there is none."""
+        """The host of the identity provider, if there is one."""
         return None if self._provider is None else self._provider.host
 
     async def session(self, secret: str) -> Visitor | None:
-        """Return whose session a cookie's value is, None for none that holds."""
+        """Return the user of a cookie's session, if it is valid."""
         found = await self._database.read(self._visitor, hash_of(secret))
         if found is None:
             return None

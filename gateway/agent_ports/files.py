@@ -111,7 +111,7 @@ class Attachments:
         return TurnFiles(self._database, turn, self._settings.max_bytes)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
-        """End what nobody waits for any more, and begin what there is room for."""
+        """End what nobody waits for any more, and begin what has room."""
         try:
             for lane in self._lanes.values():
                 await self._drop_unwanted(lane)

@@ -145,11 +145,8 @@ class Inquiries:
         others = [chat for chat in chats if chat.id != found.conversation]
         text = _who_asks(conn, found, turn) + self._text(found, question, turn)
         for chat in others:
-            render, about = (
-                self._adapters[chat.account_key].render,
-                questions.told(found.id, chat.id),
-            )
-            parts = _asked(render, about, text, _choices(found))
+            render = self._adapters[chat.account_key].render
+            parts = _asked(render, questions.told(found.id, chat.id), text, _choices(found))
             outbox.append(conn, chat.id, parts, inbox_seq=chat.inbox_head)
         if not others:
             log.warning("owners_not_reached", platform=turn.lease.address.platform)

@@ -74,20 +74,13 @@ class Indexer:
     """Keeps the search index up with the transcripts."""
 
     def __init__(self, database: Database, meanings: "Embedder | None" = None) -> None:
-        """Feed nothing yet.
-
-        Args:
-            meanings: None to compare words only.
-        """
+        """Feed nothing yet; without `meanings` searches compare words only."""
         self.meanings = meanings
         self._database = database
         self._broken: set[int] = set()
 
     async def feed_all(self) -> int:
-        """Feed what is missing; returns the number of messages seen.
-
-        An index of another version is cleared first.
-        """
+        """Feed what an index of this version lacks; returns the number of messages seen."""
         if not await self._database.read(index.is_current) and await self._database.write(
             index.clear
         ):
@@ -112,7 +105,7 @@ class Indexer:
         return fed
 
     async def _enter(self, found: Unindexed) -> int:
-        """Enter the messages of a step; returns how many, none where another feeder was first."""
+        """Enter the messages of a step; returns how many, none if another feeder was first."""
         try:
             batch = await asyncio.to_thread(index.prepared, found)
             entered = await self._database.write(index.feed, batch)
@@ -140,11 +133,7 @@ class ConversationSearcher(Searcher):
 
     @override
     async def search(self, query: SearchQuery) -> Findings:
-        """Return what was found.
-
-        Raises:
-            ToolError: A time is none.
-        """
+        """Return what was found; raises `ToolError` if a time cannot be read."""
         before = (self.conversation, self.before_seq)
         only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
         scope = await self.database.read(search.of, self.conversation)
@@ -174,7 +163,7 @@ class ConversationSearcher(Searcher):
     async def _nearness(
         self, scope: Scope, text: str, only: SearchLimits
     ) -> Mapping[tuple[int, int], float]:
-        """Return how near messages are to what is asked; {} where meanings are not compared."""
+        """Return how near messages are to what is asked; {} if meanings are not compared."""
         meanings = self.indexer.meanings
         if meanings is None:
             return {}

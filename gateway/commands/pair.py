@@ -80,7 +80,7 @@ def _decide(context: CommandContext) -> Decided:
 
 def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> Decided:
     """Make a sign-in link for a new or a known user."""
-    conn, web = context.conn, context.services.pairing.access.web
+    conn, web = context.conn, context.services.pairing.owners.access.web
     if rest or role not in {"", *ROLES}:
         return Decided(USAGE)
     if not web.enabled:

@@ -124,7 +124,7 @@ class CommandContext:
     @property
     def may_act(self) -> bool:
         """Whether tools may touch the world for the sender."""
-        access = self.services.pairing.access
+        access = self.services.pairing.owners.access
         return self.is_owner or access.may_act(self.conn, [self.sender])
 
     @property

@@ -49,11 +49,7 @@ class Recall:
         access: Access,
         reader: MemoryReader | None = None,
     ) -> None:
-        """Tell nobody yet.
-
-        Args:
-            reader: Reads for the notebook what people said; None if no model is named for it.
-        """
+        """Tell nobody yet; `reader` reads for the notebook what people said."""
         self.reader = reader
         self._database = database
         self._plugins = plugins
@@ -86,7 +82,7 @@ class Recall:
     def _tainting(
         self, conn: Connection, conversation_id: int, found: Sequence["_Recollection"]
     ) -> set[Origin]:
-        """Return what taints a turn that reads what was recalled."""
+        """Return the origins that taint a turn which reads what was recalled."""
         read: set[Origin] = set()
         for each in found:
             if each.turns is None:
@@ -100,11 +96,7 @@ class Recall:
         return tainting(conn, self._access, read)
 
     def finished(self, turn: Turn, outcome: str, answer: str) -> None:
-        """Tell plugins and the reader later that a turn was committed; returns at once.
-
-        Args:
-            answer: Empty for none.
-        """
+        """Tell plugins and the reader later that a turn was committed; returns at once."""
         if self.reader is not None:
             self.reader.hear(turn)
         if not (self._plugins.providers or self._plugins.having("turn_finished")):
@@ -163,7 +155,7 @@ class Recall:
 def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
     """Return what the next turn of a conversation is likely to ask.
 
-    None where it goes on with an unfinished turn, only carries out commands, or waits for files.
+    None if it goes on with an unfinished turn, only carries out commands, or waits for files.
     """
     if turns.has_running(conn, conversation_id):
         return None
@@ -178,7 +170,7 @@ def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
 
 @dataclass(frozen=True, slots=True)
 class _Recollection:
-    """What a memory has recalled; `turns` is None where it does not say of which."""
+    """What a memory has recalled; `turns` is None if it does not say from which."""
 
     memory: str
     text: str

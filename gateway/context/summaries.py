@@ -116,7 +116,7 @@ class Preparations:
         return found
 
     def _failure(self, session_id: int) -> SummaryFailed | None:
-        """Return why nobody should write the summary now; None where somebody may."""
+        """Return why the summary must not be written now, if so."""
         if session_id in self._known:
             return SummaryFailed("the summary is still being written")
         if self._not_before.get(session_id, 0.0) <= time.monotonic():
@@ -184,7 +184,7 @@ class Preparations:
         )
 
     async def _session_without(self, asked: Session) -> Session | None:
-        """Return a segment as it stands now; None if it has a summary, or is not in force."""
+        """Return a segment as it is now; None if it has a summary, or is not in force."""
         if await self._database.read(compactions.candidate, asked.id) is not None:
             self._cool_down(asked.id, REST_S)
             return None

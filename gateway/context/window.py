@@ -138,10 +138,7 @@ class KeptViews:
         return known if known is not None and known.is_of(session) else None
 
     def clear(self) -> None:
-        """Let go of all: what was erased must not stay in memory, its delegated children neither.
-
-        The next turn of each other conversation reads its view anew.
-        """
+        """Let go of all: what was erased must not stay in memory, nor its delegated children."""
         self._kept.clear()
         self._bytes = 0
 
@@ -175,7 +172,7 @@ def _with_rows(session: Session, known: KeptView | None, rows: Rows) -> KeptView
 
 
 def _bytes_of(body: str) -> int:
-    """Return about how much memory a message takes; inside of a text quotes are escaped."""
+    """Estimate the memory of a message; inside of a text quotes are escaped."""
     return sys.getsizeof(body) + MESSAGE_BYTES + PART_BYTES * body.count('"type":')
 
 
@@ -326,12 +323,11 @@ def with_engine_tools(agent: Agent, parts: ContextParts) -> Agent:
 
 @dataclass(frozen=True, slots=True)
 class WriterStanding:
-    """One model that writes summaries, as it stands now.
+    """One model that writes summaries, as it is now.
 
     Attributes:
-        window_tokens: How large its window is, as far as it is known.
-        source: Who says so.
-        rests_s: How long it is left alone yet; 0 where it is asked now.
+        source: Where the size of its window is known from.
+        rests_s: Seconds until it is asked again; 0 for now.
     """
 
     name: str
@@ -342,7 +338,7 @@ class WriterStanding:
 
     @property
     def text(self) -> str:
-        """It for people."""
+        """The standing in words."""
         state = f"rests for {self.rests_s:.0f} s" if self.rests_s else ""
         state = state if self.is_wide_enough else "its window is too small"
         notes = f"{self.window_tokens:,} tokens, {_SAYS[self.source]}"
@@ -350,7 +346,7 @@ class WriterStanding:
 
 
 def standing(summariser: Summariser | None) -> Sequence[WriterStanding]:
-    """Return those that write summaries, in the order in which they are asked."""
+    """Return the models that write summaries, in the order in which they are asked."""
     if summariser is None:
         return ()
     return [

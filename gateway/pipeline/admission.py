@@ -472,7 +472,7 @@ class Admissions:
             entry: The conversation where the answer was given, which may not be that of the
                 question, and its place in the inbox there.
         """
-        message, (here, seq) = decision.message, entry
+        message, renderers, (here, seq) = decision.message, self.pairing.owners.renderers, entry
         pressed, wake = approvals.pressed(message, decision.facts.said.argument), set[int]()
         if any(each.question.conversation == here for each in settled):
             turn_journal.go_on_from(conn, here, seq)
@@ -480,7 +480,7 @@ class Admissions:
             if text and not message.pressed:
                 self._reply(conn, message, entry, text)
                 wake.add(here)
-        return wake | approvals.conclude(conn, self.pairing.renderers, settled, here, pressed)
+        return wake | approvals.conclude(conn, renderers, settled, here, pressed)
 
     def _enqueue(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
         message, command = decision.message, decision.facts.said.command
@@ -576,7 +576,7 @@ class Admissions:
     ) -> bool:
         """Reply to a message, once for each key; return whether that is new."""
         here, seq = entry
-        render = self.pairing.renderers[message.address.platform, message.address.account]
+        render = self.pairing.owners.renderers[message.address.platform, message.address.account]
         key, ref = key or f"reply:{here}:{seq}", message.message_ref
         parts = parts_of(render, key, text, reply_to=ref, choices=choices)
         return outbox.append(conn, here, parts, inbox_seq=seq)

@@ -71,7 +71,8 @@ class GatewayIntake:
         self._traffic = traffic
         self.tools: Hint[[]] = Hint()
         self._rate_per_min = rules.access.settings.rate_per_min
-        self._pairing = Pairing(rules.access, AdmissionLimits(self._rate_per_min), renderers)
+        self._owners = Owners(rules.access, renderers)
+        self._pairing = Pairing(self._owners, AdmissionLimits(self._rate_per_min))
         self.rules = rules
 
     def take(self, rules: IntakeRules) -> None:
@@ -167,8 +168,8 @@ class GatewayIntake:
 
     async def show_tools(self, held: Sequence[HeldTool]) -> None:
         """Show owners the tools' texts that they have not seen yet."""
-        owners = Owners(self.rules.access, self._pairing.renderers)
-        for conversation_id in await self._database.write(tool_texts.announce, owners, held):
+        told = await self._database.write(tool_texts.announce, self._owners, held)
+        for conversation_id in told:
             self._wakeups.outbox(conversation_id)
 
     async def answer_as_owner(self, owner: InboundMessage, number: int, said: str) -> ReplyOutcome:
@@ -179,7 +180,7 @@ class GatewayIntake:
             said: once, conversation or deny; to a question of the agent the answer.
         """
         take = approvals.by_owner
-        renderers = self._pairing.renderers
+        renderers = self._owners.renderers
         outcome, told = await self._database.write(take, renderers, owner, number, said)
         self._follow(Admitted(Admission("command"), told, settled=outcome.settled))
         return outcome

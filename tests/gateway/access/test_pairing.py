@@ -23,7 +23,7 @@ from gateway.access.pairing import (
     PENDING_PER_ACCOUNT,
     Pairing,
 )
-from gateway.access.policy import Access
+from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
 from gateway.commands import pair, registry
 from gateway.commands.registry import StatusFacts
@@ -395,7 +395,7 @@ class TestRequests:
     async def test_an_owner_without_a_chat_reads_it_in_the_web_chat(self, tmp_path: Path) -> None:
         """Where that is used; else `/pair list` tells."""
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
-            renderers: Any = chat.gateway.intake._pairing.renderers
+            renderers: Any = chat.gateway.intake._owners.renderers
             renderers["web", "default"] = lambda text: [text]
             await stranger(chat)
             web = {"platform": "web", "sender": "web", "authenticated": True}
@@ -609,7 +609,7 @@ class TestDecisions:
         """At a start with it, once."""
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
             code = code_of(await stranger(chat))
-            renderers: Any = chat.gateway.intake._pairing.renderers
+            renderers: Any = chat.gateway.intake._owners.renderers
             render = renderers.pop(("telegram", "default"))
             await chat.gateway.database.write(pairing.approve, code, "command line")
             await chat.gateway.intake.tell_approved()
@@ -716,7 +716,7 @@ def admissions_of(access: dict[str, Any]) -> Admissions:
         model=lambda _: StatusFacts("m", 1000, None, "compressor", 10),
     )
     renderers = {("telegram", "default"): lambda text: [text]}
-    it = Pairing(rules.access, rate_limits.AdmissionLimits(60), renderers)
+    it = Pairing(Owners(rules.access, renderers), rate_limits.AdmissionLimits(60))
     return Admissions(rules, it)
 
 
