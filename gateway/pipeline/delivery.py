@@ -267,7 +267,7 @@ class Delivery:
                 more = receipt is None or await self._record(due, receipt)
                 following = await self._next_due(conversation_id) if more else None
                 if receipt is not None and (
-                    following is None or following.cause.seq != due.cause.seq
+                    following is None or following.asked_seq != due.asked_seq
                 ):
                     _end_trace(due, "sent")
                 due = following
@@ -293,7 +293,7 @@ class Delivery:
             "delivery", trace=trace, platform=platform, account=account, attempt=attempt
         ) as here:
             receipt = await self._send(due)
-            here.note(outcome="not_sent" if receipt is None else "sent", kind=due.cause.kind)
+            here.note(outcome="not_sent" if receipt is None else "sent", kind=due.kind)
         return receipt
 
     async def _send(self, due: Due) -> Receipt | None:
@@ -472,15 +472,14 @@ class Delivery:
 
 
 def _trace_of(due: Due) -> str:
-    return spans.trace_of(due.message.conversation, due.cause.seq)
+    return spans.trace_of(due.message.conversation, due.asked_seq)
 
 
 def _end_trace(due: Due, outcome: str) -> None:
     """Record that all was said about a message, where this row is its last word."""
-    cause, (platform, account) = due.cause, due.account
-    if cause.is_last_word and cause.at is not None:
-        place = {"platform": platform, "account": account}
-        spans.record_root(_trace_of(due), cause.at, outcome=outcome, kind=cause.kind, **place)
+    if due.is_last_word and due.asked_at is not None:
+        place = dict(zip(("platform", "account"), due.account, strict=True))
+        spans.record_root(_trace_of(due), due.asked_at, outcome=outcome, kind=due.kind, **place)
 
 
 def backoff_s(failures: int) -> float:

@@ -131,9 +131,8 @@ class TurnRunner:
             said = [entry.message for entry in journal.recorded]
             parts += await chat.new_notes([*journal.turn.messages, *said])
             write = self.parts.shared.database.write
-            totals = await write(
-                turn_journal.commit_and_release, journal.turn, done.messages, parts, done.end
-            )
+            answer = (journal.turn, done.messages, parts, done.end)
+            totals = await write(turn_journal.commit, *answer, releases=True)
         except TurnCancelled:
             done = TurnToCommit("", TurnEnd("interrupted", await self._cut_off(journal, chat)))
             return done, await self._cancel(journal.turn, chat, done.end)

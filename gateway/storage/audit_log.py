@@ -128,7 +128,7 @@ def _keys_in(value: str) -> set[str]:
 
 
 def newest(conn: Connection, kind: AuditKind) -> AuditEntry | None:
-    """The newest row of a kind."""
+    """Return the newest row of a kind."""
     of_kind = select(audit_rows).where(audit_rows.c.kind == kind)
     row = conn.execute(of_kind.order_by(audit_rows.c.id.desc()).limit(1)).one_or_none()
     return None if row is None else _record(row)

@@ -62,7 +62,7 @@ def file_of(url: str, home: Path) -> Path:
 
 
 def server_of(url: str) -> DatabaseServer:
-    """The server that a URL of PostgreSQL names; else raises `SettingsError`."""
+    """Return the server that a URL of PostgreSQL names; else raises `SettingsError`."""
     if urlsplit(url).scheme not in {"postgresql", "postgres"}:
         raise SettingsError(
             "the target is named as postgresql://USER@HOST/NAME: an empty database on PostgreSQL"
@@ -71,7 +71,7 @@ def server_of(url: str) -> DatabaseServer:
 
 
 def shown(server: DatabaseServer) -> str:
-    """The URL of a server without its password."""
+    """Return the URL of a server without its password."""
     parts = conninfo_to_dict(server.url.get_secret_value())
     host, port = parts.get("host", ""), parts.get("port", "")
     where = f"{host}:{port}" if port else host
@@ -79,7 +79,7 @@ def shown(server: DatabaseServer) -> str:
 
 
 def tables() -> list[Table]:
-    """The tables to copy, each after those that it refers to."""
+    """Return the tables to copy, each after those that it refers to."""
     return [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
 
 

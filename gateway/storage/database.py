@@ -91,7 +91,7 @@ class Database(Protocol):
 
 
 def location_of(settings: Settings) -> Location:
-    """The location of the database: `storage.url`, else parley.db in PARLEY_HOME."""
+    """Return the location of the database: `storage.url`, else parley.db in PARLEY_HOME."""
     storage = settings.storage
     if storage.url is None:
         return settings.home / "parley.db"

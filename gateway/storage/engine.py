@@ -449,7 +449,7 @@ def _set_pragmas(connection: Connection) -> None:
 
 
 def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The type of the filesystem that holds `path`; None if the system does not say."""
+    """Return the type of the filesystem that holds `path`; None if the system does not say."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:

@@ -34,7 +34,7 @@ def mark_of(database: Path, home: Path | None = None) -> Path:
 
 
 def read_mark(mark: Path) -> Seen | None:
-    """The content of a mark, or None if it cannot be read."""
+    """Return the content of a mark, or None if it cannot be read."""
     with suppress(OSError, ValueError):
         name, commits = mark.read_text(encoding="ascii").split()
         return Seen(name, int(commits))
@@ -55,7 +55,7 @@ def require_newest(conn: Connection, database: Path, mark: Path) -> None:
     if (seen := read_mark(mark)) is None:
         return
     # An empty one has lost the row in which its name was.
-    here = seen_in(conn) or Seen(seen.name, 0)
+    here = _seen_in(conn) or Seen(seen.name, 0)
     if here.name == seen.name and here.commits >= seen.commits:
         return
     missing = f"its newest {seen.commits - here.commits:,} commits are missing"
@@ -66,8 +66,7 @@ def require_newest(conn: Connection, database: Path, mark: Path) -> None:
     )
 
 
-def seen_in(conn: Connection) -> Seen | None:
-    """The identity of this database, or None if it has no name yet."""
+def _seen_in(conn: Connection) -> Seen | None:
     is_named = inspect(conn).has_table(identity.name)
     row = conn.execute(select(identity)).one_or_none() if is_named else None
     return None if row is None else Seen(row.name, row.commits)
@@ -75,7 +74,7 @@ def seen_in(conn: Connection) -> Seen | None:
 
 def settle(conn: Connection) -> Seen:
     """Return the identity of this database; one without a name gets one."""
-    if (here := seen_in(conn)) is None:
+    if (here := _seen_in(conn)) is None:
         here = Seen(os.urandom(16).hex(), 0)
         conn.execute(insert(identity).values(here._asdict()))
     return here

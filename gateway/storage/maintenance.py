@@ -76,7 +76,7 @@ LOOK_EVERY = 100_000
 Stopped = Callable[[], bool]
 
 
-def file_at(location: Location, instead: str) -> Path:
+def _file_at(location: Location, instead: str) -> Path:
     """Return the file of a database.
 
     Raises `StorageUnavailable` if it is on a server, where one does this `instead`.
@@ -96,7 +96,7 @@ def backup(location: Location, target: Path, stopped: Stopped = lambda: False) -
     Raises `StorageUnavailable` if the file is missing, the target cannot be written, or it was
     stopped.
     """
-    database = file_at(location, "copy it with pg_dump (docs/operations.md, *Backup and restore*)")
+    database = _file_at(location, "copy it with pg_dump (docs/operations.md, *Backup and restore*)")
     require_database(database)
     if target.exists() and target.samefile(database):
         raise StorageUnavailable(f"{target} is the database itself")
@@ -297,7 +297,7 @@ def compact(location: Location) -> tuple[int, int]:
     `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py). Raises
     `StorageUnavailable` if the file is missing, or room for it.
     """
-    path = file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
+    path = _file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
     require_database(path)
     before = path.stat().st_size
     with lock_database(path), connected(path) as connection:
@@ -313,7 +313,7 @@ def compact(location: Location) -> tuple[int, int]:
 
 
 def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
-    """The revision of a copy that no process has open, after reading all of it.
+    """Return the revision of a copy that no process has open, after reading all of it.
 
     Raises `StorageUnavailable` if it is damaged, not a database, or it was stopped.
     """
@@ -334,7 +334,7 @@ def holds_anything(server: DatabaseServer) -> bool:
 
 
 def current(location: Location) -> str | None:
-    """The database's revision; None for an empty one."""
+    """Return the database's revision; None for an empty one."""
     with reading(location) as conn:
         return schema_revision(conn)
 
@@ -362,7 +362,7 @@ def check(location: Location) -> list[str]:
 
 
 def _distrusted(conn: Connection) -> list[str]:
-    """The indexes on which a server cannot rely, or does not."""
+    """Return the indexes on which a server cannot rely, or does not."""
     invalid = conn.exec_driver_sql(_INVALID).scalars()
     made, now = conn.exec_driver_sql(_ORDERS).one()
     found = [f"index {name} is not complete: REINDEX INDEX {name}" for name in invalid]
@@ -383,7 +383,7 @@ _ORDERS = """
 
 
 def damage_of(conn: Connection, table: str) -> list[str]:
-    """The damage in a table and its indexes.
+    """Return the damage in a table and its indexes.
 
     Each is read by itself: a reader of the whole file would keep the log of a running gateway from
     being emptied for minutes.
@@ -393,7 +393,7 @@ def damage_of(conn: Connection, table: str) -> list[str]:
 
 
 def tables_of(conn: Connection) -> list[str]:
-    """The names of all stored tables, with the schema's own."""
+    """Return the names of all stored tables, with the schema's own."""
     tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
     return ["sqlite_schema", *conn.exec_driver_sql(tables).scalars()]
 

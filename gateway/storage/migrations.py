@@ -222,7 +222,7 @@ def _is_served(conn: Connection, revision: str | None) -> bool:
 
 
 def schema_revision(connection: Connection) -> str | None:
-    """The revision in the database, None for an empty one."""
+    """Return the revision in the database, None for an empty one."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     version = table("alembic_version", sql_column("version_num"))
@@ -276,7 +276,7 @@ def refuse_newer(conn: Connection) -> None:
 
 
 def differences(conn: Connection) -> list[str]:
-    """The differences between the tables in the database and in the code, in words."""
+    """Return the differences between the tables in the database and in the code, in words."""
     from alembic.autogenerate import compare_metadata  # noqa: PLC0415
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
 
@@ -297,7 +297,7 @@ def behind(found: str | None) -> list[str]:
 
 
 def known_revisions() -> frozenset[str]:
-    """Every revision of this code; the files of migrations are read once."""
+    """Return every revision of this code; the files of migrations are read once."""
     return _revisions_in(Path(migrations.__file__).parent)
 
 

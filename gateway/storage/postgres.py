@@ -139,7 +139,7 @@ class TimedSession(psycopg.Connection[Any]):
 def engine_of(
     server: DatabaseServer, *, direct: bool = False, prepares: bool = True, **pool: Any
 ) -> Engine:
-    """An engine of a server; a `direct` one goes past the pooler.
+    """Return an engine of a server; a `direct` one goes past the pooler.
 
     Its connections raise StorageUnavailable if the server refuses us, does not answer, or does not
     store UTF-8. `prepares`: statements that run often keep their plans, made for unknown values.
@@ -172,7 +172,7 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> Connection:
 
 
 def driver_of(conn: Connection) -> "TimedSession":
-    """The driver's connection."""
+    """Return the driver's connection."""
     return cast("TimedSession", conn.connection.driver_connection)
 
 
@@ -190,7 +190,7 @@ def _note_loss(context: ExceptionContext) -> None:
 
 
 def why_not_started(server: DatabaseServer) -> str | None:
-    """Why a server takes no connections yet; None if it does, or refuses this one."""
+    """Return why a server takes no connections yet; None if it does, or refuses this one."""
     try:
         open_direct(server).close()
     except StorageUnavailable as exc:
@@ -259,7 +259,7 @@ def told_as_unavailable(what: str) -> Iterator[None]:
 
 
 def reason(exc: DBAPIError | psycopg.Error) -> str:
-    """The first line of the server's message: those below may quote people's words."""
+    """Return the first line of the server's message: those below may quote people's words."""
     return _first_line(exc.orig if isinstance(exc, DBAPIError) else exc)
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import StorageUnavailable
 from gateway.storage import postgres
-from gateway.storage.database import DatabaseServer
+from gateway.storage.database import DatabaseServer, retrieve
 from gateway.storage.postgres import driver_of
 from gateway.storage.queue import replicas
 from gateway.storage.queue.blame import Death, Inheritance
@@ -96,9 +96,7 @@ class Presence:
 
     def _ran(self, running: asyncio.Future[Any]) -> None:
         self._running -= 1
-        if not running.cancelled():
-            # Else asyncio complains where the caller was cancelled, and nobody asks any more.
-            running.exception()
+        retrieve(running)
         if self._is_gone():
             self._lose()
         elif not self._running:

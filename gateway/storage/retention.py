@@ -203,7 +203,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
 
 
 def count(conn: Connection, sweep: Sweep, age_s: float) -> Pruned:
-    """How much would go; reads the whole table."""
+    """Return how much would go; reads the whole table."""
     return _counted(conn, sweep.size, _old(sweep.table, age_s), sweep.may_go)
 
 
@@ -213,7 +213,7 @@ def _counted(conn: Connection, size: ColumnElement[Any], *its: ColumnElement[boo
 
 
 def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
-    """The keys of rows that may go, at most `FOUND_ROWS`."""
+    """Return the keys of rows that may go, at most `FOUND_ROWS`."""
     # No index of times: it would cost each message, and readers look once an hour (decision 027).
     keys = select(*sweep.table.primary_key.columns)
     found = keys.where(_old(sweep.table, age_s), sweep.may_go).limit(FOUND_ROWS)
@@ -231,7 +231,7 @@ def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> 
 
 
 def count_raw(conn: Connection, age_s: float) -> Pruned:
-    """How many raw updates would go."""
+    """Return how many raw updates would go."""
     total = Pruned()
     for table, there in ((inbox, inbox.c.raw.is_not(None)), (quarantine, quarantine.c.raw != "")):
         total = total.plus(_counted(conn, _bytes_of(table.c.raw), _old(table, age_s), there))
@@ -239,7 +239,7 @@ def count_raw(conn: Connection, age_s: float) -> Pruned:
 
 
 def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
-    """The next conversations after `after` that begin with an old message, in order."""
+    """Return the next conversations after `after` that begin with an old message, in order."""
     first_at = (
         select(message.c.at)
         .where(message.c.conversation == conversation.c.id)
@@ -281,7 +281,7 @@ def _is_idle(conn: Connection, conversation_id: int, age_s: float) -> bool:
 
 
 def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
-    """How many messages of a conversation would go."""
+    """Return how many messages of a conversation would go."""
     active = sessions.find_active(conn, conversation_id)
     ranges = [] if active is None else _removable(active.plan)
     if _is_idle(conn, conversation_id, age_s):
@@ -416,7 +416,7 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
 def files_due(
     conn: Connection, age_s: float | None, most_bytes: int | None
 ) -> list[tuple[int, int]]:
-    """Files that are too old, or the oldest ones beyond a total of bytes; oldest first.
+    """Return files that are too old, or the oldest ones beyond a total of bytes; oldest first.
 
     Each as (id, bytes). Files in a view, or still to be sent, stay.
     """
@@ -478,7 +478,7 @@ def remove_file(conn: Connection, file_id: int) -> bool:
 
 
 def parts_left(conn: Connection) -> list[Key]:
-    """The keys of parts without a file; a kill may have left some."""
+    """Return the keys of parts without a file; a kill may have left some."""
     found = (
         select(attachment_part.c.attachment, attachment_part.c.n)
         .join(attachment, attachment.c.id == attachment_part.c.attachment)

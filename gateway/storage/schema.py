@@ -61,13 +61,13 @@ def _postgresql_octets(element: octets, compiler: Any, **how: Any) -> str:
 
 
 def now(conn: Connection) -> float:
-    """The time by the database's clock, in seconds since the epoch."""
+    """Return the time by the database's clock, in seconds since the epoch."""
     at: float = conn.execute(select(now_s())).scalar_one()
     return at
 
 
 def id_in(text: str) -> int | None:
-    """The id in a text; None if it is not a number that fits into a column of ids."""
+    """Return the id in a text; None if it is not a number that fits into a column of ids."""
     # Without `isascii` digits of other scripts would be ids too.
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 

@@ -60,7 +60,7 @@ def send_before_commit(_: Any) -> None:
         return make(parts, turn)
 
     async def hasty(self: SqliteDatabase, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if fn is turn_journal.commit_and_release:
+        if fn is turn_journal.commit:
             turn, messages, parts, end = args
             address = turn.lease.address
             for part in parts:

@@ -11,7 +11,7 @@ COMMON = (
     "start_tool",
     "store_output",
     "record_result",
-    "commit_and_release",
+    "commit",
     "mark_sending",
     "mark_sent",
 )

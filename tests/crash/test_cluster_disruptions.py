@@ -24,7 +24,7 @@ OF_A_TURN = (
     "record_message",
     "start_tool",
     "record_result",
-    "commit_and_release",
+    "commit",
     "mark_sending",
     "mark_sent",
 )

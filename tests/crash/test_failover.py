@@ -52,9 +52,7 @@ async def test_a_killed_replicas_chats_are_answered_at_once(cluster: Cluster) ->
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "point", ["before commit of commit_and_release", *deep("model: asked"), *deep("part")]
-)
+@pytest.mark.parametrize("point", ["before commit of commit", *deep("model: asked"), *deep("part")])
 async def test_the_chats_of_a_host_that_is_gone_wait_for_its_lease(
     cluster: Cluster, point: str
 ) -> None:

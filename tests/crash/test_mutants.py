@@ -26,9 +26,7 @@ async def test_acknowledging_before_the_commit_is_caught(crashes: Crashes) -> No
 async def test_sending_before_the_commit_is_caught(crashes: Crashes) -> None:
     """An answer that was shown before it was stored is shown a second time, unmarked."""
     await crashes.write("a")
-    pid = crashes.start(
-        mutant="send before commit", kill=["before commit of commit_and_release", 1]
-    )
+    pid = crashes.start(mutant="send before commit", kill=["before commit of commit", 1])
     assert await crashes.ended(pid) == KILLED
     await crashes.write("a")
     await crashes.live_until_answered()

@@ -16,7 +16,7 @@ from tests.support.process import free_port
 from tests.support.thorough import WAIT_S, products
 
 STEPS = (
-    "after commit of commit_and_release",
+    "after commit of commit",
     "before commit of mark_sending",
     "after commit of mark_sending",
     "send: before the request",

@@ -382,7 +382,7 @@ async def test_a_side_effect_of_unknown_outcome_is_told_to_the_model(crashes: Cr
 async def test_a_committed_answer_needs_no_model_any_more(crashes: Crashes) -> None:
     """A process that dies right behind the commit has its answer delivered by the next one."""
     await crashes.write("a")
-    await die_at(crashes, "after commit of commit_and_release")
+    await die_at(crashes, "after commit of commit")
     await recover(crashes)
     assert len(crashes.events("model")) == 1
 

@@ -207,7 +207,7 @@ async def test_a_cancelled_commit_that_took_place_books_its_call_once(
 
         async def cancelled(fn: Any, *args: Any, **named: Any) -> Any:
             done = await write(fn, *args, **named)
-            if fn is turn_journal.commit_and_release:
+            if fn is turn_journal.commit:
                 raise asyncio.CancelledError
             if fn is books.book:
                 booked.set()

@@ -134,20 +134,20 @@ def _store(conn: Connection, attachment_id: int, content: bytes) -> None:
 
 
 def parts_of(content: bytes) -> Iterator[bytes]:
-    """A content in pieces of at most `PART_BYTES`, at least one."""
+    """Return a content in pieces of at most `PART_BYTES`, at least one."""
     starts = range(0, max(1, len(content)), PART_BYTES)
     return (content[start : start + PART_BYTES] for start in starts)
 
 
 def too_large(limit_bytes: int) -> str:
-    """Why a file is not taken, in words for the model."""
+    """Return why a file is not taken, in words for the model."""
     if limit_bytes == 0:
         return "files are not taken here"
     return f"it is larger than the limit of {size_text(limit_bytes)}"
 
 
 def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[AwaitedFile]:
-    """The first awaited file of each conversation of this (platform, account).
+    """Return the first awaited file of each conversation of this (platform, account).
 
     Those that were tried least come first, then the oldest.
     """
@@ -194,7 +194,7 @@ def _pending(row: Row[Any]) -> AwaitedFile:
 
 
 def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
-    """The given files that are not downloaded and that no message waits for."""
+    """Return the given files that are not downloaded and that no message waits for."""
     awaited = _awaited(attachment.c.id)
     query = select(attachment.c.id).where(
         file_is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
@@ -300,7 +300,7 @@ def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> i
 
 
 def of_turn(conn: Connection, turn_id: int) -> list[StoredFile]:
-    """The files that the tools of a turn made, in order."""
+    """Return the files that the tools of a turn made, in order."""
     return [_stored(row) for row in _made_by(conn, turn_id)]
 
 
@@ -312,7 +312,7 @@ def _made_by(conn: Connection, turn_id: int) -> Sequence[Row[Any]]:
 def of_messages(
     conn: Connection, conversation_id: int, inbox_seqs: Sequence[int]
 ) -> list[StoredFile]:
-    """All files that came with these messages, in order."""
+    """Return all files that came with these messages, in order."""
     if not inbox_seqs:
         return []
     query = select(attachment).where(
@@ -325,7 +325,7 @@ def of_messages(
 def of_conversation(
     conn: Connection, conversation_id: int, attachment_id: int
 ) -> OutgoingFile | None:
-    """A stored file of this conversation, and of no other, with its bytes."""
+    """Return a stored file of this conversation, and of no other, with its bytes."""
     query = select(attachment.c.id).where(
         attachment.c.id == attachment_id,
         attachment.c.state == "stored",
@@ -335,14 +335,14 @@ def of_conversation(
 
 
 def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
-    """A stored file with its bytes."""
+    """Return a stored file with its bytes."""
     columns = (attachment.c.name, attachment.c.mime)
     row = conn.execute(select(*columns).where(attachment.c.id == attachment_id)).one()
     return OutgoingFile(row.name, row.mime, beginning(conn, attachment_id))
 
 
 def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
-    """The first `size_bytes` of a file; None for all."""
+    """Return the first `size_bytes` of a file; None for all."""
     query = select(attachment_part.c.body).where(attachment_part.c.attachment == attachment_id)
     if size_bytes is not None:
         query = query.where(attachment_part.c.n <= size_bytes // PART_BYTES)
@@ -354,7 +354,7 @@ def _stored(row: Row[Any]) -> StoredFile:
 
 
 def clean_name(name: str) -> str:
-    """A file name for display: one line, no path, nothing unseen, at most 120 characters."""
+    """Return a file name for display: one line, no path, nothing unseen, at most 120 characters."""
     last = re.split(r"[/\\]", name)[-1]
     seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in last)
     plain = " ".join(seen.split()).strip(". ") or "file"
@@ -367,13 +367,13 @@ def clean_name(name: str) -> str:
 
 
 def clean_mime(mime: str) -> str:
-    """A media type without parameters; "" for an invalid one."""
+    """Return a media type without parameters; "" for an invalid one."""
     plain = mime.partition(";")[0].strip().lower()
     return plain if _MIME.fullmatch(plain) else ""
 
 
 def size_text(size_bytes: int) -> str:
-    """A size for people: "512 bytes", "34 KB", "3.2 MB"."""
+    """Return a size for people: "512 bytes", "34 KB", "3.2 MB"."""
     if size_bytes < 1000:
         return f"{size_bytes} bytes"
     if size_bytes < 999_500:

@@ -87,7 +87,7 @@ def compact(
 
 
 def _with_notes(conn: Connection, current: Turn) -> Session:
-    """A turn's segment with the current notes; that of a child unchanged."""
+    """Return a turn's segment with the current notes; that of a child unchanged."""
     if current.lease.parent is not None:
         return current.session
     scope = notebook.scope_of(conn, current.lease.conversation)
@@ -103,7 +103,7 @@ _RECORDED = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
 
 
 def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
-    """The compaction that a turn has committed already, or None."""
+    """Return the compaction that a turn has committed already, or None."""
     begun_at = select(turn.c.started_at).where(turn.c.id == current.id).scalar_subquery()
     row = conn.execute(
         select(compaction).where(
@@ -151,7 +151,7 @@ def put_candidate(
 
 
 def candidate(conn: Connection, session_id: int) -> Summary | None:
-    """The summary that was prepared for a session; its role is still to be chosen."""
+    """Return the summary that was prepared for a session; its role is still to be chosen."""
     query = select(summary_candidate).where(summary_candidate.c.session_id == session_id)
     row = conn.execute(query).one_or_none()
     if row is None:
@@ -180,7 +180,7 @@ def put_part(
 
 
 def parts_of(conn: Connection, conversation_id: int) -> dict[str, str]:
-    """The summaries of parts that wait for the whole, by key."""
+    """Return the summaries of parts that wait for the whole, by key."""
     columns = summary_part.c.key, summary_part.c.text
     rows = conn.execute(select(*columns).where(summary_part.c.conversation == conversation_id))
     return {row.key: row.text for row in rows}
@@ -192,7 +192,7 @@ def forget_parts(conn: Connection, conversation_id: int) -> None:
 
 
 def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRow]:
-    """A conversation's compactions, oldest first."""
+    """Return a conversation's compactions, oldest first."""
     columns = [column for column in compaction.c if column.name != "conversation"]
     rows = conn.execute(
         select(*columns)
@@ -203,7 +203,7 @@ def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRo
 
 
 def nodes_of(conn: Connection, conversation_id: int) -> list[Node]:
-    """The nodes of a conversation in order of number."""
+    """Return the nodes of a conversation in order of number."""
     columns = [node.c[field.name] for field in fields(Node)]
     found = select(*columns).where(node.c.conversation == conversation_id).order_by(node.c.number)
     rows = conn.execute(found).mappings()

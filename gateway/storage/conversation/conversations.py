@@ -131,7 +131,7 @@ _HOLD = locking(select(conversation.c.id).where(conversation.c.id == bindparam("
 
 
 def get(conn: Connection, conversation_id: int) -> Conversation:
-    """A conversation that exists."""
+    """Return a conversation that exists."""
     query = select(*COLUMNS).where(conversation.c.id == conversation_id)
     return Conversation(*conn.execute(query).one())
 
@@ -150,7 +150,7 @@ def in_service(conn: Connection, conversation_id: int) -> bool:
 
 
 def locked(conn: Connection, conversation_id: int) -> Conversation:
-    """A conversation, locked, with its `waits` and `pending`."""
+    """Return a conversation, locked, with its `waits` and `pending`."""
     return Conversation(*conn.execute(_LOCKED, {"conversation_id": conversation_id}).one())
 
 
@@ -160,7 +160,7 @@ _LOCKED = locking(
 
 
 def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
-    """The conversation of a session key as `locked` returns it, or None."""
+    """Return the conversation of a session key as `locked` returns it, or None."""
     row = conn.execute(_OF_KEY, {"session_key": session_key}).one_or_none()
     return None if row is None else Conversation(*row)
 
@@ -180,7 +180,7 @@ _OF_KEY = of_key(bindparam("session_key"))
 
 
 def find(conn: Connection, session_key: str) -> int | None:
-    """The id of the conversation of a session key, or None."""
+    """Return the id of the conversation of a session key, or None."""
     found: int | None = conn.scalar(_ID_OF_KEY, {"session_key": session_key})
     return found
 
@@ -189,7 +189,7 @@ _ID_OF_KEY = select(alias.c.conversation).where(alias.c.session_key == bindparam
 
 
 def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
-    """A conversation of a single user, with its shortest key, else None."""
+    """Return a conversation of a single user, with its shortest key, else None."""
     here = (conversation.c.id == conversation_id, conversation.c.user.is_not(None))
     # The shortest key first: that of a direct chat has no sender behind it.
     shortest = _keyed().where(*here).order_by(func.length(alias.c.session_key))
@@ -266,7 +266,7 @@ def children_of(conversation_id: Any) -> Select[Any]:
 
 
 def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
-    """The session keys of all conversations in a chat, each with its conversation."""
+    """Return the session keys of all conversations in a chat, each with its conversation."""
     names = ("platform", "account", "chat")
     here = (conversation.c[name] == getattr(chat, name) for name in names)
     keys = select(alias.c.session_key, alias.c.conversation)
@@ -290,19 +290,19 @@ def rekey(conn: Connection, conversation_id: int, session_key: str, to: Move) ->
 
 
 def title_of(text: str) -> str:
-    """The title of a conversation that begins with a text: one line, cut."""
+    """Return the title of a conversation that begins with a text: one line, cut."""
     line = " ".join(text.split())
     return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
 
 
 def title(conn: Connection, conversation_id: int) -> str:
-    """The title of a conversation; empty for none."""
+    """Return the title of a conversation; empty for none."""
     query = select(conversation.c.title).where(conversation.c.id == conversation_id)
     return conn.scalar(query) or ""
 
 
 def titles(conn: Connection, conversation_ids: Sequence[int]) -> dict[int, str]:
-    """The titles of several conversations by their ids."""
+    """Return the titles of several conversations by their ids."""
     here = conversation.c.id.in_(conversation_ids)
     rows = conn.execute(select(conversation.c.id, conversation.c.title).where(here))
     return {row.id: row.title for row in rows}
@@ -321,7 +321,7 @@ def change(conn: Connection, conversation_id: int, **columns: Any) -> None:
 
 
 def chosen_model(conn: Connection, conversation_id: int) -> str | None:
-    """The model that `/model` has chosen, or None for the settings' own."""
+    """Return the model that `/model` has chosen, or None for the settings' own."""
     query = select(conversation.c.model).where(conversation.c.id == conversation_id)
     chosen: str | None = conn.scalar(query)
     return chosen
@@ -392,7 +392,7 @@ _TAKE_MESSAGE_SEQS = (
 
 
 def message_head(conn: Connection, conversation_id: int) -> int:
-    """The newest seq of the transcript; 0 for none, and for no conversation."""
+    """Return the newest seq of the transcript; 0 for none, and for no conversation."""
     here = conversation.c.id == conversation_id
     return int(conn.scalar(select(conversation.c.message_head).where(here)) or 0)
 
@@ -436,7 +436,7 @@ _is_idle = (conversation.c.owner.is_(None), conversation.c.ready_no.is_(None))
 
 
 def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
-    """The given conversations without an owner that are not ready."""
+    """Return the given conversations without an owner that are not ready."""
     found = select(conversation.c.id).where(*_is_idle, conversation.c.id.in_(among))
     return list(conn.scalars(found.limit(limit)))
 
@@ -465,7 +465,7 @@ _lacks_words = conversation.c.message_head > conversation.c.searched_seq
 
 
 def unsearched(conn: Connection, limit: int, left_out: Collection[int] = ()) -> list[int]:
-    """Conversations with messages that are not in the search index yet."""
+    """Return conversations with messages that are not in the search index yet."""
     found = conn.scalars(_UNSEARCHED, {"limit": limit + len(left_out)})
     return [each for each in found if each not in left_out][:limit]
 
@@ -474,7 +474,7 @@ _UNSEARCHED = select(conversation.c.id).where(_lacks_words).limit(bindparam("lim
 
 
 def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
-    """How many messages of conversations (None: of all) are not in the index yet."""
+    """Return how many messages of conversations (None: of all) are not in the index yet."""
     missing = select(func.sum(conversation.c.message_head - conversation.c.searched_seq))
     if conversation_ids is not None:
         missing = missing.where(conversation.c.id.in_(conversation_ids))
@@ -482,7 +482,7 @@ def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -
 
 
 def search_progress(conn: Connection, conversation_id: int) -> tuple[int, int]:
-    """The indexed seq of a conversation, and its newest one; zeros for none."""
+    """Return the indexed seq of a conversation, and its newest one; zeros for none."""
     row = conn.execute(_SEARCH_PROGRESS, {"conversation_id": conversation_id}).one_or_none()
     return (0, 0) if row is None else (row[0], row[1])
 

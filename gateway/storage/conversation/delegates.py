@@ -33,7 +33,7 @@ GIVEN_UP = "Error: the task was given up before this finished."
 def open_child(
     conn: Connection, parent: Turn, call_id: str, task: str, base: PromptBase
 ) -> Turn | Delegated:
-    """The turn that does the task of a started call, begun or resumed, or its result."""
+    """Return the turn that does the task of a started call, begun or resumed, or its result."""
     turns.proceed(conn, parent)
     key = turn_journal.call_key(conn, parent, call_id)
     child = conversations.child_of_call(parent.id, key)
@@ -114,7 +114,7 @@ def _delegated(conn: Connection, row: Row[Any]) -> Delegated:
 
 
 def _text(conn: Connection, row: Row[Any]) -> str:
-    """A turn's answer; else why it has none, and what it had said before."""
+    """Return a turn's answer; else why it has none, and what it had said before."""
     own = transcript.of_turn(conn, row.conversation, row.id)
     if row.error is None and own[-1]["role"] == "assistant":
         return partial_text(own) + text_of(own[-1])

@@ -169,7 +169,7 @@ def content_of(
 def origins_of(
     conn: Connection, conversation_id: int, entries: Sequence[InboxEntry]
 ) -> list[Origin]:
-    """The origins of files and pasted parts in these messages.
+    """Return the origins of files and pasted parts in these messages.
 
     Every file counts: models read pictures too, and a file's name is also text.
     """
@@ -186,7 +186,7 @@ def origins_of(
 
 
 def _without_quote(conn: Connection, entry: InboxEntry) -> str:
-    """A message without the quote that its platform puts before it.
+    """Return a message without the quote that its platform puts before it.
 
     Such a quote has its author in `authors`, or repeats a message of this conversation.
     """
@@ -242,7 +242,7 @@ def _seen(conn: Connection, row: StoredFile) -> _File:
 
 
 def shares_of(sizes: Sequence[int], total: int) -> list[int]:
-    """How much of each text is shown, `total` of all: short ones whole, others alike.
+    """Return how much of each text is shown, `total` of all: short ones whole, others alike.
 
     If that is less than `LEAST_CHARS`, the last ones get nothing.
     """
@@ -287,7 +287,7 @@ def _trouble(picture: Picture, size_bytes: int) -> str | None:
 
 
 def _decoded(head: bytes, mime: str, size_bytes: int) -> str | None:
-    """The beginning of a text file; None for another file."""
+    """Return the beginning of a text file; None for another file."""
     # The cut may go through a character; only a whole file has to end with one.
     is_whole = len(head) == size_bytes
     for mark, encoding in _BYTE_ORDERS.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, select, update
 
 from agent.ports import Decision, Inquiry, InquiryKind, Origin
 from gateway.storage import audit_log
@@ -69,7 +69,7 @@ class Question:
 
 
 def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
-    """The question about a call, or None."""
+    """Return the question about a call, or None."""
     query = select(*_COLUMNS).where(inquiry.c.turn_id == turn_id, inquiry.c.call_id == call)
     row = conn.execute(query).one_or_none()
     return None if row is None else _found(row)
@@ -85,13 +85,13 @@ def of_turns(conn: Connection, turn_ids: Iterable[int]) -> list[Question]:
 
 
 def find(conn: Connection, inquiry_id: int) -> Question | None:
-    """An inquiry by its id, or None."""
+    """Return an inquiry by its id, or None."""
     row = conn.execute(select(*_COLUMNS).where(inquiry.c.id == inquiry_id)).one_or_none()
     return None if row is None else _found(row)
 
 
 def upto_seq(conn: Connection, conversation_id: int) -> int:
-    """The newest entry of the inbox that the waiting turn answers; 0 for no turn."""
+    """Return the newest entry of the inbox that the waiting turn answers; 0 for no turn."""
     here = turn.c.conversation == conversation_id
     return conn.scalar(select(turn.c.upto_seq).where(here, is_running)) or 0
 
@@ -139,7 +139,7 @@ def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list
 
 
 def newest(conn: Connection, conversation_id: int) -> int:
-    """The id of the newest question in a conversation, or 0."""
+    """Return the id of the newest question in a conversation, or 0."""
     here = inquiry.c.conversation == conversation_id
     return conn.scalar(select(func.max(inquiry.c.id)).where(here)) or 0
 
@@ -190,42 +190,23 @@ def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: fl
 
     Approvals count since the newest root, for `valid_s` seconds.
     """
-    by: str | None = conn.scalar(
-        _STANDING,
-        {
-            "conversation_id": conversation_id,
-            "tool": asked.tool,
-            "definition": asked.definition,
-            "valid_s": valid_s,
-        },
-    )
-    return by
-
-
-_STANDING = (
-    select(inquiry.c.answered_by)
-    .join(turn, turn.c.id == inquiry.c.turn_id)
-    .where(
-        inquiry.c.conversation == bindparam("conversation_id"),
+    roots = (session.c.conversation == conversation_id, session.c.parent_session_id.is_(None))
+    newest_root = select(func.max(session.c.id)).where(*roots).scalar_subquery()
+    approvals = select(inquiry.c.answered_by).join(turn, turn.c.id == inquiry.c.turn_id)
+    standing = approvals.where(
+        inquiry.c.conversation == conversation_id,
         inquiry.c.kind == "approval",
-        inquiry.c.tool == bindparam("tool"),
-        inquiry.c.definition == bindparam("definition"),
+        inquiry.c.tool == asked.tool,
+        inquiry.c.definition == asked.definition,
         inquiry.c.state == "answered",
         inquiry.c.answer == "conversation",
         # Not of a row that only follows from another one: else each use would renew it.
-        inquiry.c.answered_at > now_s() - bindparam("valid_s"),
+        inquiry.c.answered_at > now_s() - valid_s,
         # Ids of segments grow: what was asked since the newest root began.
-        turn.c.session_id
-        >= (
-            select(func.max(session.c.id)).where(
-                session.c.conversation == bindparam("conversation_id"),
-                session.c.parent_session_id.is_(None),
-            )
-        ).scalar_subquery(),
+        turn.c.session_id >= newest_root,
     )
-    .order_by(inquiry.c.id.desc())
-    .limit(1)
-)
+    by: str | None = conn.scalar(standing.order_by(inquiry.c.id.desc()).limit(1))
+    return by
 
 
 def _entered(conn: Connection, here: tuple[int, int, str], asked: Inquiry, **more: Any) -> Row[Any]:
@@ -308,7 +289,7 @@ def add_senders(conn: Connection, found: Question, senders: Sequence[str]) -> No
 
 
 def senders(conn: Connection, found: Question) -> Sequence[str]:
-    """The senders of the waiting turn's messages."""
+    """Return the senders of the waiting turn's messages."""
     stored = conn.scalar(select(turn.c.senders).where(turn.c.id == found.turn_id))
     return tuple(orjson.loads(stored or _UNKNOWN))
 
@@ -384,12 +365,12 @@ def withdraw(
 
 
 def told(inquiry_id: int, conversation_id: int) -> str:
-    """The name of a question in the chat of an owner, who is asked there as well."""
+    """Return the name of a question in the chat of an owner, who is asked there as well."""
     return f"inquiry:{inquiry_id}:owner:{conversation_id}"
 
 
 def shown_in(conn: Connection, inquiry_id: int) -> dict[int, str]:
-    """The conversations in which a question has buttons, with its name there."""
+    """Return the conversations in which a question has buttons, with its name there."""
     return outbox.with_buttons(conn, f"inquiry:{inquiry_id}:")
 
 

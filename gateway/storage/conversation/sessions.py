@@ -50,7 +50,7 @@ MOST_ORIGINS = 100
 def _find_base(
     conn: Connection, prompt: SystemPrompt, tools: str | None, inputs: Mapping[str, str] | None
 ) -> int:
-    """The id of a base, entered with its texts if it is new.
+    """Return the id of a base, entered with its texts if it is new.
 
     Args:
         prompt: The part of the system prompt that roots share.
@@ -83,7 +83,7 @@ def _find_text(conn: Connection, body: str) -> int:
 
 
 def digest_of(*parts: str | None) -> bytes:
-    """The key of a content; None differs from an empty text."""
+    """Return the key of a content; None differs from an empty text."""
     known = hashlib.sha256()
     for part in parts:
         encoded = b"" if part is None else part.encode()
@@ -206,7 +206,7 @@ class PromptBase:
 
 
 def started_at(conn: Connection, session_id: int) -> float:
-    """When a segment was begun, in seconds since the epoch."""
+    """Return when a segment was begun, in seconds since the epoch."""
     query = select(session.c.started_at).where(session.c.id == session_id)
     at: float = conn.execute(query).scalar_one()
     return at
@@ -224,7 +224,7 @@ def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
 
 
 def titled(title: str, number: int) -> str:
-    """A title as a segment shows it: the second one of a lineage as "Title #2"."""
+    """Return a title as a segment shows it: the second one of a lineage as "Title #2"."""
     return title if number == 1 else f"{title} #{number}"
 
 
@@ -285,7 +285,7 @@ def split(
 
 
 def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Session:
-    """A segment with another prompt, for a child to inherit; stores the prompt's base.
+    """Return a segment with another prompt, for a child to inherit; stores the prompt's base.
 
     Even if the prompt is the same: undoing a note may have removed its base.
     """
@@ -333,7 +333,7 @@ _DROP_CANDIDATE = delete(summary_candidate).where(
 
 
 def active(conn: Connection, conversation_id: int) -> Session:
-    """The segment of the conversation's next turn."""
+    """Return the segment of the conversation's next turn."""
     return in_row(conn.execute(_ACTIVE, {"conversation_id": conversation_id}).one())
 
 
@@ -349,7 +349,7 @@ _ACTIVE = with_base(session).where(
 
 
 def get(conn: Connection, session_id: int) -> Session:
-    """One segment."""
+    """Return one segment."""
     return in_row(conn.execute(_BY_ID, {"session_id": session_id}).one())
 
 
@@ -422,7 +422,9 @@ def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> S
     if len(origins) > MOST_ORIGINS:
         # One that nobody knows counts as the strictest.
         origins = (*origins[: MOST_ORIGINS - 1], Origin(origins[-1].kind, "?:?"))
-    changed = update(session).where(session.c.id == active.id).values(origins=dump_origins(origins))
+    changed = (
+        update(session).where(session.c.id == active.id).values(origins=_dump_origins(origins))
+    )
     conn.execute(changed)
     return replace(active, origins=origins)
 
@@ -431,7 +433,7 @@ _ORIGINS = select(session.c.origins).where(session.c.id == bindparam("session_id
 
 
 def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
-    """All senders of a segment's lineage, as "platform:sender id".
+    """Return all senders of a segment's lineage, as "platform:sender id".
 
     Turns of versions that did not note their senders are left out: they let no guests in.
     """
@@ -503,7 +505,7 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
         "planner_state": dump_state(fresh.planner_state),
         "prefix": dumped(fresh.prefix),
         "own_prompt": None if fresh.base_id is None else fresh.prompt.split()[1],
-        "origins": dump_origins(fresh.origins),
+        "origins": _dump_origins(fresh.origins),
     }
     stored = replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
     conn.execute(view_plan.insert(), {"session_id": stored.id, "body": dump_plan(stored.plan)})
@@ -517,7 +519,7 @@ _INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
 
 
 def in_row(row: Any) -> Session:
-    """The segment in a row of `with_base(…, session)`."""
+    """Return the segment in a row of `with_base(…, session)`."""
     prompt = _prompt(row)
     return Session(
         **{name: getattr(row, name) for name in ("id", "tools", *_OWN, *_REPORTED)},
@@ -531,13 +533,12 @@ def in_row(row: Any) -> Session:
     )
 
 
-def dump_origins(origins: Iterable[Origin]) -> str | None:
-    """Origins as they are stored."""
+def _dump_origins(origins: Iterable[Origin]) -> str | None:
     return dumped([tuple(each) for each in origins] or None)
 
 
 def load_origins(stored: str | None) -> tuple[Origin, ...]:
-    """Stored origins."""
+    """Return stored origins."""
     return () if stored is None else tuple(Origin(*each) for each in orjson.loads(stored))
 
 
@@ -549,12 +550,12 @@ def _prompt(row: Row[Any]) -> SystemPrompt | None:
 
 
 def dumped(value: object) -> str | None:
-    """A value as JSON text, or None."""
+    """Return a value as JSON text, or None."""
     return None if value is None else orjson.dumps(value).decode()
 
 
 def dump_state(state: PlannerState) -> str:
-    """JSON text of the planner's state, without what is as at the beginning."""
+    """Return JSON text of the planner's state, without what is as at the beginning."""
     named = {each.name: getattr(state, each.name) for each in fields(state)}
     own = {name: value for name, value in named.items() if value != getattr(_UNTOUCHED, name)}
     return orjson.dumps(own).decode()

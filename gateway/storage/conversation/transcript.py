@@ -93,7 +93,7 @@ def load_rows(
 
 
 def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
-    """Rows as entries."""
+    """Return rows as entries."""
     return [Entry(seq, decode(body)) for seq, body in rows]
 
 
@@ -110,7 +110,7 @@ def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
 
 
 def without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int]]:
-    """The parts of a range before and after a hole in it."""
+    """Return the parts of a range before and after a hole in it."""
     parts = ((span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1]))
     return [part for part in parts if part[0] <= part[1]]
 
@@ -142,18 +142,18 @@ _BODIES = (
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMessage]:
-    """The messages that a turn has recorded so far, its user message first."""
+    """Return the messages that a turn has recorded so far, its user message first."""
     return [entry.message for entry in entries_of_turn(conn, conversation_id, turn_id)]
 
 
 def question_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> ChatMessage | None:
-    """A turn's user message; None for a turn that has recorded nothing."""
+    """Return a turn's user message; None for a turn that has recorded nothing."""
     own = of_turn(conn, conversation_id, turn_id)
     return next((message for message in own if not is_ephemeral(message)), None)
 
 
 def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
-    """The messages that a turn has recorded so far, with their seqs."""
+    """Return the messages that a turn has recorded so far, with their seqs."""
     return decoded(
         conn.execute(_OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id}).all()
     )
@@ -170,7 +170,7 @@ _OF_TURN = (
 
 
 def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:
-    """The first and the last seq of a turn's messages; None if it has none."""
+    """Return the first and the last seq of a turn's messages; None if it has none."""
     low, high = conn.execute(
         select(func.min(message.c.seq), func.max(message.c.seq)).where(
             message.c.conversation == conversation_id, message.c.turn_id == turn_id
@@ -200,7 +200,7 @@ def read_past(
 
 
 def past(conn: Connection, rows: Collection[Any]) -> list[PastMessage]:
-    """Rows with the columns of `PAST` as messages, with what their lineages have read."""
+    """Return rows with the columns of `PAST` as messages, with what their lineages have read."""
     held = sessions.held_by(conn, ((row.conversation, row.session_id) for row in rows))
     return [
         PastMessage(
@@ -224,7 +224,7 @@ def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) 
 
 
 def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | None:
-    """A stored output of this conversation; None if it has none by that id."""
+    """Return a stored output of this conversation; None if it has none by that id."""
     number = id_in(output_id.removeprefix("o"))
     return conn.scalar(
         select(blob.c.body).where(blob.c.id == number, blob.c.conversation == conversation_id)
@@ -239,7 +239,7 @@ def tokens_shown(
     from_seq: int = 1,
     from_session: int = 0,
 ) -> int:
-    """The sum of the estimates of the messages that a plan shows.
+    """Return the sum of the estimates of the messages that a plan shows.
 
     Args:
         from_seq: Only messages from there on.
@@ -265,7 +265,7 @@ def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq
 def days(
     conn: Connection, conversation_id: int, first_seq: int, last_seq: int
 ) -> list[tuple[int, str]]:
-    """The first user message on each day of a range, with the day (UTC, ISO 8601)."""
+    """Return the first user message on each day of a range, with the day (UTC, ISO 8601)."""
     found: list[tuple[int, str]] = []
     here = (message.c.conversation == conversation_id, message.c.role == "user")
     said = select(message.c.seq, message.c.at).where(*here)
@@ -278,7 +278,7 @@ def days(
 
 
 def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
-    """When the newest message from `first_seq` on was entered, or None; in epoch seconds."""
+    """Return when the newest message from `first_seq` on was entered, or None; in epoch seconds."""
     here = (message.c.conversation == conversation_id, message.c.seq >= first_seq)
     newest = select(message.c.at).where(*here).order_by(message.c.seq.desc()).limit(1)
     at: float | None = conn.scalar(newest)

@@ -76,7 +76,7 @@ def _journal_model(
     if call is None:
         return
     spending.append(conn, current.lease.conversation, current.id, current.sender, [call])
-    if is_step(call):
+    if _is_step(call):
         report_prompt(conn, current.session, call, seq)
 
 
@@ -119,7 +119,7 @@ _REPORT = (
 )
 
 
-def is_step(call: ModelCall | None) -> bool:
+def _is_step(call: ModelCall | None) -> bool:
     """Whether a call was for an answer: then it is a step of the turn, even without text."""
     return call is not None and call.purpose == "answer"
 
@@ -238,7 +238,7 @@ _NOTE_AGAIN = (
 
 
 def call_key(conn: Connection, current: Turn, call_id: str) -> str:
-    """A name for a call, different from those of earlier calls with its id and a result.
+    """Return a name for a call, different from those of earlier calls with its id and a result.
 
     Some servers use an id again in a later step.
     """
@@ -271,7 +271,7 @@ def enter(
 def _shown_in(
     place: Conversation, current: Turn, parts: Sequence[OutboxPart]
 ) -> Sequence[OutboxPart]:
-    """Rows as they can be shown in a turn's conversation as it is now."""
+    """Return rows as they can be shown in a turn's conversation as it is now."""
     if place.chat == current.lease.address.chat:
         return parts
     # The chat has moved since the turn began: message ids begin anew there.
@@ -402,7 +402,7 @@ def commit(
     first = place.outbox_head - len(parts) + 1
     of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
     outbox.insert(conn, place.id, _shown_in(place, current, parts), first_seq=first, **of_turn)
-    if messages or is_step(end.call):
+    if messages or _is_step(end.call):
         last_steps = 1
         _journal_model(conn, current, end.call, place.message_head, taken.progress + 1)
     else:
@@ -420,17 +420,6 @@ def commit(
         ]
         enter(conn, current, place, files)
     return replace(totals, released=taken.released)
-
-
-def commit_and_release(
-    conn: Connection,
-    current: Turn,
-    messages: Sequence[ChatMessage],
-    parts: Sequence[OutboxPart],
-    end: TurnEnd,
-) -> Totals:
-    """Do as `commit` does; where nothing else waits in the conversation, give it back."""
-    return commit(conn, current, messages, parts, end, releases=True)
 
 
 def cancel(

@@ -144,7 +144,7 @@ def has_running(conn: Connection, conversation_id: int) -> bool:
 def find_running(
     conn: Connection, held: Held, base: PromptBase, *, counts: bool = True
 ) -> Turn | None:
-    """The conversation's unfinished turn, counting one more attempt at it.
+    """Return the conversation's unfinished turn, counting one more attempt at it.
 
     What its requests begin with is settled again: see `sessions.settle_base`.
     """
@@ -177,7 +177,7 @@ def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool
 
 
 def progress_of(conn: Connection, row: Row[Any]) -> int:
-    """How many steps a turn and its delegated children have made."""
+    """Return how many steps a turn and its delegated children have made."""
     query = select(func.sum(turn.c.progress)).where(
         turn.c.conversation.in_(conversations.children_of_turn(row.id))
     )
@@ -206,7 +206,7 @@ def begin(
             its prefill, and the question comes with its context.
     """
     lease, asked = held.lease, question.asked
-    whose = (*senders_of(lease, entries), *question.others, *earlier_senders(conn, entries))
+    whose = (*senders_of(lease, entries), *question.others, *_earlier_senders(conn, entries))
     whose = tuple(dict.fromkeys(whose))
     active = held.active or sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
@@ -243,7 +243,7 @@ def begin(
         reply_to=entries[-1].message_ref,
         refs=_refs(entries),
         command=entries[0] if asked is None else None,
-        sender=newest_sender(lease, entries),
+        sender=_newest_sender(lease, entries),
         senders=whose,
         model=held.model,
         retries=question.retries,
@@ -266,29 +266,24 @@ MOST_SAID = 500
 
 
 def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[tuple[str, bool]]:
-    """People's own words in a segment's lineage, the newest first.
+    """Return people's own words in a segment's lineage, the newest first.
 
     With each: whether its message also has a pasted part. Messages that quote or forward are left
     out: their text does not show who wrote which part.
     """
-    said = inbox.entries_of(
-        conn, _SAID, {"conversation_id": conversation_id, "session_id": session_id}
+    query = (
+        select(*inbox.OF_ENTRY)
+        .join(turn, turn.c.id == inbox_table.c.turn_id)
+        .where(
+            inbox_table.c.conversation == conversation_id,
+            *sessions.in_lineage(conversation_id, session_id),
+        )
+        .order_by(inbox_table.c.seq.desc())
     )
+    said = inbox.entries_of(conn, query.limit(MOST_SAID))
     asked = Counter(entry.turn_id for entry in said)
     texts = [(each.words, asked[each.turn_id] == 1) for each in said if each.authors is None]
     return [(own_words(text, alone=alone), has_pasted(text, alone=alone)) for text, alone in texts]
-
-
-_SAID = (
-    select(*inbox.OF_ENTRY)
-    .join(turn, turn.c.id == inbox_table.c.turn_id)
-    .where(
-        inbox_table.c.conversation == bindparam("conversation_id"),
-        *sessions.in_lineage(bindparam("conversation_id"), bindparam("session_id")),
-    )
-    .order_by(inbox_table.c.seq.desc())
-    .limit(MOST_SAID)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +315,13 @@ _STEP = tuple(step.c[each.name] for each in fields(Step))
 
 
 def steps_of(conn: Connection, turn_ids: Iterable[int]) -> list[Step]:
-    """The steps of turns, in order."""
+    """Return the steps of turns, in order."""
     query = select(*_STEP).where(step.c.turn_id.in_(turn_ids)).order_by(step.c.turn_id, step.c.n)
     return [Step(*row) for row in conn.execute(query)]
 
 
 def tool_steps(conn: Connection, current: Turn) -> list[Step]:
-    """The calls of a turn and its delegated children that will not run again."""
+    """Return the calls of a turn and its delegated children that will not run again."""
     if all(each["role"] == "user" for each in current.messages):
         return []
     return [Step(*row) for row in conn.execute(_TOOL_STEPS, {"turn_id": current.id})]
@@ -347,7 +342,7 @@ _TOOL_STEPS = (
 
 
 def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
-    """The results of tools that the delegated children of a turn have read."""
+    """Return the results of tools that the delegated children of a turn have read."""
     if all(each["role"] == "user" for each in current.messages):
         return []
     query = select(message.c.seq, message.c.body).where(
@@ -359,7 +354,7 @@ def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:
-    """The running turn, else a new one of the entry that has waited longest, to be given up.
+    """Return the running turn, else a new one of the entry that has waited longest, to be given up.
 
     Nothing is settled or recorded for it, since that is what fails.
     """
@@ -474,7 +469,7 @@ def forgive_attempt(conn: Connection, current: Turn) -> None:
 
 
 def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Turn:
-    """A turn as its rows have it."""
+    """Return a turn as its rows have it."""
     started = conn.scalars(_STARTED, {"turn_id": row.id})
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
@@ -493,8 +488,8 @@ def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tur
         reply_to=entries[-1].message_ref if entries else None,
         refs=_refs(entries),
         command=None if recorded or not entries else entries[0],
-        sender=newest_sender(lease, entries),
-        senders=senders_of_row(lease, row, entries),
+        sender=_newest_sender(lease, entries),
+        senders=_senders_of_row(lease, row, entries),
         deaths=row.deaths,
         blamed=row.blamed,
         retries=row.retries,
@@ -531,14 +526,14 @@ def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
 
 
 def asked_newest(conn: Connection, lease: Lease) -> tuple[tuple[str, ...], int | None]:
-    """The senders of the question that `hide_newest` returns, and its dead turn, if any.
+    """Return the senders of the question that `hide_newest` returns, and its dead turn, if any.
 
     A second repetition of what failed refers to the first turn, too.
     """
     newest = _newest_ended(conn, lease.conversation)
     if newest is None:
         return (), None
-    senders = senders_of_row(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
+    senders = _senders_of_row(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
     return senders, newest.id if newest.state == "dead" else newest.retries
 
 
@@ -576,24 +571,23 @@ def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
     return True
 
 
-def newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
-    """The sender of the newest entry."""
+def _newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
     return f"{lease.address.platform}:{entries[-1].sender}" if entries else ""
 
 
 def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """All whose words these entries hold, quoted ones included."""
+    """Return all whose words these entries hold, quoted ones included."""
     platform = lease.address.platform
     return tuple(dict.fromkeys(f"{platform}:{who}" for each in entries for who in each.speakers))
 
 
-def senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """A turn's senders as it began with them; one of an older version has its entries'."""
+def _senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+    """Return a turn's senders as it began with them; one of an older version has its entries'."""
     return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
 
 
-def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
-    """The senders of the earlier turns of entries that an operator has queued again."""
+def _earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
+    """Return the senders of the earlier turns of entries that an operator has queued again."""
     turns = {entry.turn_id for entry in entries} - {None}
     if not turns:
         return []

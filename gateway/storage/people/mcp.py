@@ -58,12 +58,12 @@ class ToolText:
 
 
 def confined(conn: Connection) -> frozenset[str]:
-    """The servers that stay confined unless their settings decide; see `EVERY`."""
+    """Return the servers that stay confined unless their settings decide; see `EVERY`."""
     return frozenset(conn.scalars(select(mcp_confined.c.name)))
 
 
 def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
-    """The records; the first start after the upgrade enters these servers."""
+    """Return the records; the first start after the upgrade enters these servers."""
     # If two replicas start at once, the second finds the rows of the first.
     leases.one_at_a_time(conn)
     if EVERY in (known := confined(conn)):
@@ -74,7 +74,7 @@ def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
 
 
 def agreed(conn: Connection) -> frozenset[str]:
-    """The digests of the texts that an owner approved."""
+    """Return the digests of the texts that an owner approved."""
     state = mcp_text.c.state == "agreed"
     return frozenset(conn.scalars(select(mcp_text.c.digest).where(state)))
 
@@ -94,7 +94,7 @@ def note(conn: Connection, held: Iterable[HeldTool]) -> None:
 
 
 def texts(conn: Connection) -> list[ToolText]:
-    """All texts, by server and tool; of one tool the newest last."""
+    """Return all texts, by server and tool; of one tool the newest last."""
     order = (mcp_text.c.server, mcp_text.c.tool, mcp_text.c.at)
     return [
         ToolText(
@@ -106,7 +106,7 @@ def texts(conn: Connection) -> list[ToolText]:
 
 
 def text_of(conn: Connection, name: str) -> ToolText:
-    """The text with this ID; raises `NotFound` if no text has it."""
+    """Return the text with this ID; raises `NotFound` if no text has it."""
     found = [each for each in texts(conn) if each.id == name.strip().lower()]
     if not found:
         raise NotFound("There is no tool with this id; `/mcp` lists those that wait.")

@@ -96,7 +96,7 @@ class PairingRequest:
 
 
 def role(conn: Connection, platform: str, sender: str) -> Role | None:
-    """The role of a member, or None."""
+    """Return the role of a member, or None."""
     found: Role | None = conn.scalar(_ROLE, {"platform": platform, "sender": sender})
     return found
 
@@ -107,7 +107,7 @@ _ROLE = select(member.c.role).where(
 
 
 def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
-    """The role of each member among (platform, sender) pairs."""
+    """Return the role of each member among (platform, sender) pairs."""
     batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
     rows = (
         row
@@ -120,7 +120,7 @@ def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, 
 
 
 def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
-    """The known names of "platform:sender id".
+    """Return the known names of "platform:sender id".
 
     From their newest message, else from their request. In the web chat the id is the name.
     """
@@ -149,7 +149,7 @@ def _names(whom: Sequence[tuple[str, str]]) -> Any:
 
 
 def everybody(conn: Connection) -> list[Member]:
-    """All members, owners first, then by time."""
+    """Return all members, owners first, then by time."""
     # By the alphabet "owner" is behind "member".
     return _members(conn, member.c.role.desc(), member.c.at)
 
@@ -161,7 +161,7 @@ def _members(conn: Connection, *order: Any) -> list[Member]:
 
 
 def listed(conn: Connection, limit: int, after: str | None = None) -> list[PairingRequest | Member]:
-    """Pending requests, then members; each newest first.
+    """Return pending requests, then members; each newest first.
 
     `after`: only those after this name; raises `NotFound` if it does not exist (any more).
     """
@@ -229,7 +229,7 @@ def take_owner_code(conn: Connection, code: str) -> bool:
 
 
 def owner_code(conn: Connection) -> str | None:
-    """The code that makes the first owner, or None."""
+    """Return the code that makes the first owner, or None."""
     code: str | None = conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))
     return code
 
@@ -287,7 +287,7 @@ def expire_all_but_newest(conn: Connection, platform: str, account: str, kept: i
 
 
 def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> int:
-    """How many requests came within the last `CODE_S`, in all or through one account."""
+    """Return how many requests came within the last `CODE_S`, in all or through one account."""
     query = select(func.count()).where(
         pairing.c.sender.is_not(None), pairing.c.at > now_s() - CODE_S
     )
@@ -297,12 +297,12 @@ def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> in
 
 
 def pending(conn: Connection) -> list[PairingRequest]:
-    """The pending requests, oldest first."""
+    """Return the pending requests, oldest first."""
     return _requests(conn, pairing.c.state == "pending", pairing.c.expires_at > now_s())
 
 
 def decidable(conn: Connection) -> list[PairingRequest]:
-    """The requests with a valid code: the pending ones, and for a while the decided ones.
+    """Return the requests with a valid code: the pending ones, and for a while the decided ones.
 
     A denied one can still be approved while its code is valid.
     """
@@ -312,7 +312,7 @@ def decidable(conn: Connection) -> list[PairingRequest]:
 
 
 def approved(conn: Connection) -> list[PairingRequest]:
-    """The requests that were approved lately."""
+    """Return the requests that were approved lately."""
     return _requests(conn, pairing.c.state == "approved")
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from agent.errors import ToolError
 from agent.ports import MemoryTarget, TodoItem
@@ -61,7 +61,7 @@ _CONVERSATION = "conversation:"
 
 
 def scope_of(conn: Connection, conversation_id: int) -> str:
-    """The scope of the notes that a conversation reads and writes.
+    """Return the scope of the notes that a conversation reads and writes.
 
     "platform:sender id" in a direct chat: its sender has one memory in all of them. Everywhere else
     "conversation:id", which no other conversation sees.
@@ -73,8 +73,8 @@ def scope_of(conn: Connection, conversation_id: int) -> str:
 
 
 def sharing(conn: Connection, conversation_id: int) -> list[int]:
-    """The conversations with the scope of this one, itself first."""
-    theirs = conversations_of(conn, scope_of(conn, conversation_id))
+    """Return the conversations with the scope of this one, itself first."""
+    theirs = _conversations_of(conn, scope_of(conn, conversation_id))
     return list(dict.fromkeys([conversation_id, *theirs]))
 
 
@@ -84,7 +84,7 @@ def is_shared(scope: str) -> bool:
 
 
 def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[TodoItem]:
-    """A conversation's list; empty if it was written before its root began.
+    """Return a conversation's list; empty if it was written before its root began.
 
     `first_seq`: where the root's view begins (`ViewPlan.first_seq`).
     """
@@ -110,12 +110,12 @@ def set_todo(conn: Connection, current: Turn, items: Sequence[TodoItem]) -> None
 
 
 def notes_of(conn: Connection, scope: str, target: MemoryTarget) -> list[str]:
-    """The texts of a scope's notes in the order in which they were made."""
+    """Return the texts of a scope's notes in the order in which they were made."""
     return [note.text for note in of_scope(conn, scope) if note.target == target]
 
 
 def of_scope(conn: Connection, scope: str) -> list[Note]:
-    """The rows of a scope, also those that wait, in the order in which they were made."""
+    """Return the rows of a scope, also those that wait, in the order in which they were made."""
     query = select(memory).where(memory.c.scope == scope).order_by(memory.c.id)
     return [_note(row) for row in conn.execute(query)]
 
@@ -125,13 +125,13 @@ def _note(row: Any) -> Note:
 
 
 def kept(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
-    """The notes of a scope that prompts may have, with their days."""
+    """Return the notes of a scope that prompts may have, with their days."""
     rows = (note for note in of_scope(conn, scope) if not note.waits)
     return tuple(PinnedNote(note.text, note.at[:10]) for note in rows)
 
 
 def pinned(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
-    """The notes for a prompt, without those that the current scan finds suspicious."""
+    """Return the notes for a prompt, without those that the current scan finds suspicious."""
     return tuple(PinnedNote(scan(text).text, day) for text, day in kept(conn, scope))
 
 
@@ -191,11 +191,19 @@ def _put_on_record(
 
 def _repin(conn: Connection, scope: str) -> None:
     """Remove deleted notes from all prompts of a scope."""
-    sessions.repin(conn, conversations_of(conn, scope), pinned(conn, scope))
+    sessions.repin(conn, _conversations_of(conn, scope), pinned(conn, scope))
 
 
-def conversations_of(conn: Connection, scope: str) -> list[int]:
-    """The conversations whose prompts contain the notes of a scope."""
+def _removed(conn: Connection, *its: ColumnElement[bool]) -> Sequence[str]:
+    """Erase notes, in prompts as well; returns the scope of each."""
+    scopes = conn.scalars(delete(memory).where(*its).returning(memory.c.scope)).all()
+    for scope in set(scopes):
+        _repin(conn, scope)
+    return scopes
+
+
+def _conversations_of(conn: Connection, scope: str) -> list[int]:
+    """Return the conversations whose prompts contain the notes of a scope."""
     if is_shared(scope):
         return [int(scope.removeprefix(_CONVERSATION))]
     platform, _, user = scope.partition(":")
@@ -204,7 +212,7 @@ def conversations_of(conn: Connection, scope: str) -> list[int]:
 
 
 def written_in(conn: Connection, turn_id: int) -> list[Note]:
-    """The notes that a turn made and that still exist."""
+    """Return the notes that a turn made and that still exist."""
     query = select(memory).where(memory.c.turn_id == turn_id).order_by(memory.c.id)
     return [_note(row) for row in conn.execute(query)]
 
@@ -247,7 +255,7 @@ def keep_found(
 
 
 def unnoted(conn: Connection, conversation_id: int, turn_ids: Collection[int]) -> set[int]:
-    """The turns in which the agent did not use its tool `memory`.
+    """Return the turns in which the agent did not use its tool `memory`.
 
     In the others it noted what matters, or a person undid that. None of a conversation that is
     being erased.
@@ -280,13 +288,11 @@ class Corrector:
 def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
     """Erase rows for a person; raises `NotFound` if one is gone already."""
     ids = [note.id for note in notes]
-    here = (memory.c.id.in_(ids), memory.c.scope == who.scope)
-    if conn.execute(delete(memory).where(*here)).rowcount != len(ids):
+    if len(_removed(conn, memory.c.id.in_(ids), memory.c.scope == who.scope)) != len(ids):
         raise NotFound("it is gone already")
     _put_on_record(
         conn, "memory_removed", who.by, who.scope, who.conversation, notes=len(ids), ids=ids
     )
-    _repin(conn, who.scope)
 
 
 def undo(conn: Connection, note: Note, who: Corrector) -> None:
@@ -331,7 +337,7 @@ def reword(conn: Connection, note: Note, text: str, who: Corrector) -> None:
 
 
 def changed(notes: Sequence[str], change: Change) -> list[str]:
-    """Notes after a change; unchanged if it was made before, as after a crash.
+    """Return notes after a change; unchanged if it was made before, as after a crash.
 
     No text is there twice. Raises `ToolError` if no note or several contain `remove`, or there is
     no room for `add`.
@@ -377,14 +383,14 @@ def _chars(notes: Sequence[str]) -> int:
 
 
 def listed(notes: Sequence[str]) -> str:
-    """Notes as a list, one line each."""
+    """Return notes as a list, one line each."""
     return "\n".join(f"- {note}" for note in notes) or "(no notes)"
 
 
 def all_notes(
     conn: Connection, scope: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[Note]:
-    """The notes of a scope, or of all, newest first; those before the id `before`."""
+    """Return the notes of a scope, or of all, newest first; those before the id `before`."""
     query = select(memory).order_by(memory.c.id.desc()).limit(limit)
     if scope is not None:
         query = query.where(memory.c.scope == scope)
@@ -401,21 +407,16 @@ def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
     # A number of 18 digits fits into the database's integers.
     is_id = re.fullmatch("[0-9]{1,18}", which)
     this = memory.c.id == int(which) if is_id else memory.c.scope == which
-    gone = conn.execute(delete(memory).where(this).returning(memory.c.scope)).all()
-    if not gone:
+    if not (gone := _removed(conn, this)):
         raise NotFound(f"there is no note {which!r}")
     entry = AuditEntry("memory_removed", by, subject=which, detail={"notes": len(gone)})
     audit_log.append(conn, entry)
-    for scope in {row.scope for row in gone}:
-        _repin(conn, scope)
     return len(gone)
 
 
 def forget_found(conn: Connection, conversation_id: int) -> None:
     """Erase notes quoted from a conversation's messages, also those in its person's notebook."""
-    here = memory.c.conversation == conversation_id
-    for scope in set(conn.scalars(delete(memory).where(here).returning(memory.c.scope)).all()):
-        _repin(conn, scope)
+    _removed(conn, memory.c.conversation == conversation_id)
 
 
 def take_note(

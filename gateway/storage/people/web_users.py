@@ -89,12 +89,12 @@ _OF_SESSION = [
 
 
 def user(conn: Connection, name: str) -> WebUser | None:
-    """A user, even a removed one."""
+    """Return a user, even a removed one."""
     return named(conn, [name]).get(name)
 
 
 def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
-    """The existing users of these names."""
+    """Return the existing users of these names."""
     batches = (names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE))
     rows = (
         row
@@ -105,7 +105,7 @@ def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
 
 
 def everybody(conn: Connection) -> list[WebUser]:
-    """All users by name, except removed ones."""
+    """Return all users by name, except removed ones."""
     query = select(web_user).where(web_user.c.role != "removed").order_by(web_user.c.name)
     return [WebUser(*row) for row in conn.execute(query)]
 
@@ -119,7 +119,7 @@ def enter(conn: Connection, name: str, role: WebRole, same_as: str | None, by: s
 
 
 def identified(conn: Connection, identity: str) -> WebUser | None:
-    """The user with this identity at a provider, even a removed one."""
+    """Return the user with this identity at a provider, even a removed one."""
     row = conn.execute(select(web_user).where(web_user.c.identity == identity)).one_or_none()
     return None if row is None else WebUser(*row)
 
@@ -147,7 +147,7 @@ def enter_link(conn: Connection, hash_: str, sender: str, life_s: float) -> None
 
 
 def link_for(conn: Connection, hash_: str) -> str | None:
-    """The user that a link signs in, None if it is used or has expired; keeps the link."""
+    """Return the user that a link signs in, None if it is used or has expired; keeps the link."""
     sender: str | None = conn.scalar(select(web_link.c.sender).where(*_works(hash_)))
     return sender
 
@@ -183,7 +183,7 @@ def begin(conn: Connection, sender: str, new: NewSession) -> int:
 
 
 def find(conn: Connection, hash_: str, oidc_s: float) -> WebSession | None:
-    """The valid session with a secret of this hash; see `sessions`."""
+    """Return the valid session with a secret of this hash; see `sessions`."""
     row = conn.execute(_SESSION, {"hash_": hash_, "oidc_s": oidc_s}).one_or_none()
     return None if row is None else WebSession(*row)
 
@@ -205,7 +205,7 @@ def note_use(conn: Connection, session_id: int) -> None:
 
 
 def sessions(conn: Connection, oidc_s: float) -> list[WebSession]:
-    """All valid sessions, the one that was used last first.
+    """Return all valid sessions, the one that was used last first.
 
     `oidc_s`: how long one of an identity provider is valid, however much it is used.
     """
@@ -244,12 +244,12 @@ class ChatLinks:
     token: SecretStr | None
 
     def new(self, page: str, conversation: int) -> tuple[str, str]:
-        """A link to this page as it is stored in a conversation, and its secret."""
+        """Return a link to this page as it is stored in a conversation, and its secret."""
         number = secrets.token_hex(_LINK_CHARS)[:_LINK_CHARS]
         return f"{page}{STORED_LINK}{number}", self._secret(number, conversation)
 
     def shown(self, text: str, conversation: int) -> str:
-        """A stored text of a conversation with working links."""
+        """Return a stored text of a conversation with working links."""
         # What stands in another conversation leads to nothing: a model can be told to repeat it.
         return _NUMBER.sub(lambda found: SHOWN_LINK + self._secret(found[1], conversation), text)
 

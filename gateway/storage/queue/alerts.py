@@ -90,13 +90,13 @@ def told_lately(conn: Connection, within_s: float, *, kinds: Collection[str] = (
 
 
 def ended_lately(conn: Connection, kind: str, subject: str, within_s: float) -> int:
-    """How often the same trouble was over within so many seconds."""
+    """Return how often the same trouble was over within so many seconds."""
     same = (alert.c.kind == kind, alert.c.subject == subject, alert.c.over_at > now_s() - within_s)
     return conn.execute(select(func.count()).where(*same)).scalar_one()
 
 
 def found(conn: Connection, *, with_past: bool = False, limit: int | None = 100) -> list[Alert]:
-    """The open alerts, or those that are over as well; newest first. `limit` None: all."""
+    """Return the open alerts, or those that are over as well; newest first. `limit` None: all."""
     query = select(*_COLUMNS).order_by(alert.c.at.desc(), alert.c.id.desc()).limit(limit)
     rows = conn.execute(query if with_past else query.where(is_open))
     return [Alert(*row) for row in rows]
@@ -126,12 +126,12 @@ def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
 
 
 def get(conn: Connection, alert_id: int) -> Alert:
-    """An alert."""
+    """Return an alert."""
     return Alert(*conn.execute(select(*_COLUMNS).where(alert.c.id == alert_id)).one())
 
 
 def to_post(conn: Connection) -> list[Alert]:
-    """The alerts whose latest state has not been posted to the webhook and is now due."""
+    """Return the alerts whose latest state has not been posted to the webhook and is now due."""
     rest = or_(
         and_(is_open, alert.c.posted == 0), and_(alert.c.over_at.is_not(None), alert.c.posted < 2)
     )
@@ -141,7 +141,7 @@ def to_post(conn: Connection) -> list[Alert]:
 
 
 def noticed_s(conn: Connection, alert_id: int) -> float:
-    """How long ago an alert was noticed, in seconds."""
+    """Return how long ago an alert was noticed, in seconds."""
     return float(
         conn.execute(select(now_s() - alert.c.at).where(alert.c.id == alert_id)).scalar_one()
     )

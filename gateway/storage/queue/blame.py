@@ -176,7 +176,7 @@ def _charge(conn: Connection, its: ColumnElement[bool], death: Death) -> list[in
 
 
 def judged(ran: Sequence[TurnDeaths], death: Death, now: float) -> list[TurnDeaths]:
-    """The state of each running turn after a death of the process at a known time."""
+    """Return the state of each running turn after a death of the process at a known time."""
     if death.how in FREE:
         return [_forgiven(each) for each in ran]
     culprit = _culprit(ran, death)
@@ -214,7 +214,7 @@ def _forgiven(standing: TurnDeaths) -> TurnDeaths:
 
 
 def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
-    """The turn that a death is held against, if any; all others are cleared of it."""
+    """Return the turn that a death is held against, if any; all others are cleared of it."""
     if death.turn is not None:
         return next((each for each in ran if each.turn == death.turn), None)
     suspects = [each for each in ran if each.is_suspect]
@@ -230,7 +230,7 @@ def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
 
 
 def _held_against(standing: TurnDeaths, death: Death) -> TurnDeaths:
-    """A turn that is blamed; its next trial has twice the quiet time before it."""
+    """Return a turn that is blamed; its next trial has twice the quiet time before it."""
     quiet_s = max(2 * standing.quiet_s, _quiet_s(standing, death))
     return replace(
         standing,
@@ -241,7 +241,7 @@ def _held_against(standing: TurnDeaths, death: Death) -> TurnDeaths:
 
 
 def _quiet_s(standing: TurnDeaths, death: Death) -> float:
-    """A quiet time so long that a death this late would fall into the trial after it."""
+    """Return a quiet time so long that a death this late would fall into the trial after it."""
     wanted = max(QUIET_S, _ran_s(standing, death) / TRIAL_SHARE)
     return min(wanted, LONGEST_QUIET_S)
 
@@ -251,7 +251,7 @@ def _ran_s(standing: TurnDeaths, death: Death) -> float:
 
 
 def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """The turns that ran in a process that is gone: taken up, not suspended, not stopped."""
+    """Return the turns that ran in a process that is gone: taken up, not suspended, not stopped."""
     return conn.execute(
         select(turn, now_s().label("looked_at"))
         .join(

@@ -39,7 +39,7 @@ class DeadLetter:
 
 
 def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
-    """Dead letters, newest first.
+    """Return dead letters, newest first.
 
     `before`: only those after the letter with this id in that order, even if that was dropped.
     Raises `NotFound` if it does not exist, or was put back since.
@@ -66,7 +66,7 @@ def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> li
 
 
 def _place(conn: Connection, letter_id: str) -> tuple[float, int, int]:
-    """The sort key of a letter: its time and its two numbers; the second of a turn is 0."""
+    """Return the sort key of a letter: its time and its two numbers; the second of a turn is 0."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         query = select(turn.c.finished_at).where(turn.c.id == number, turn.c.state.in_(_GIVEN_UP))
@@ -80,7 +80,7 @@ _GIVEN_UP = ("dead", "dropped")
 
 
 def find(conn: Connection, letter_id: str) -> DeadLetter:
-    """One dead letter; raises `NotFound` if there is none by that id."""
+    """Return one dead letter; raises `NotFound` if there is none by that id."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         rows = conn.execute(_dead_turns().where(turn.c.id == number)).all()

@@ -123,7 +123,7 @@ _INSERT = inbox.insert().values(at=now_s())
 
 
 def dumped_authors(authors: Iterable[str]) -> str | None:
-    """Ids as the column `authors` has them; None for none."""
+    """Return ids as the column `authors` has them; None for none."""
     return orjson.dumps(list(authors)).decode() if authors else None
 
 
@@ -140,7 +140,7 @@ def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry],
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[InboxEntry]:
-    """The entries that a turn answers, in order."""
+    """Return the entries that a turn answers, in order."""
     return entries_of(conn, _OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id})
 
 
@@ -220,7 +220,7 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
 def entries_of(
     conn: Connection, query: Any, values: dict[str, Any] | None = None
 ) -> list[InboxEntry]:
-    """The entries that a statement selects by `OF_ENTRY`."""
+    """Return the entries that a statement selects by `OF_ENTRY`."""
     return [InboxEntry(*row) for row in conn.execute(query, values)]
 
 
@@ -263,21 +263,21 @@ _QUEUED = (
 
 
 def name_of(conn: Connection, conversation_id: int, sender: str) -> str:
-    """A sender's newest name in a conversation; empty for one who never wrote."""
+    """Return a sender's newest name in a conversation; empty for one who never wrote."""
     theirs = inbox.c.conversation == conversation_id, inbox.c.sender == sender
     newest = select(inbox.c.sender_name).where(*theirs).order_by(inbox.c.seq.desc()).limit(1)
     return conn.scalar(newest) or ""
 
 
 def merged_text(entries: Sequence[InboxEntry], *, named: bool) -> str:
-    """The texts of a burst as one; with their senders in a shared chat."""
+    """Return the texts of a burst as one; with their senders in a shared chat."""
     if not named:
         return "\n".join(entry.text for entry in entries)
     return "\n".join(f"{entry.sender_name}: {entry.text}" for entry in entries)
 
 
 def source_of(message: InboundMessage) -> str:
-    """The name within which a message's dedupe key is unique."""
+    """Return the name within which a message's dedupe key is unique."""
     return f"{message.address.platform}:{message.address.account}"
 
 
@@ -301,7 +301,7 @@ def key_of(message: InboundMessage) -> tuple[str, str]:
 
 
 def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
-    """How long ago the sender's messages for the model came, newest first.
+    """Return how long ago the sender's messages for the model came, newest first.
 
     Without those that were refused, or answered at once without a turn. Messages to any account of
     the platform count, back to `within_s`.
@@ -349,7 +349,7 @@ _ARRIVAL = conversations.of_key(
 def find_or_create(
     conn: Connection, session_key: str, message: InboundMessage, user: str | None
 ) -> Conversation:
-    """The conversation of a session key, locked; created if there is none."""
+    """Return the conversation of a session key, locked; created if there is none."""
     known = conversations.locked_by_key(conn, session_key)
     return known or create(conn, session_key, message, user)
 
@@ -438,14 +438,14 @@ _ADVANCE = (
 
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:
-    """How far each source was read, for all sources with a name prefix."""
+    """Return how far each source was read, for all sources with a name prefix."""
     # Names of accounts may hold "_", which would be any character to LIKE.
     query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
     return {row.source: row.position for row in conn.execute(query)}
 
 
 def position(conn: Connection, source: str) -> int | None:
-    """How far a source was read."""
+    """Return how far a source was read."""
     return conn.scalar(select(cursor.c.position).where(cursor.c.source == source))
 
 

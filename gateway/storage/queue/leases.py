@@ -116,7 +116,7 @@ class Lease:
     parent: int | None = None
 
     def of_child(self, conversation_id: int) -> "Lease":
-        """The right to work on a delegated child, which comes with this lease."""
+        """Return the right to work on a delegated child, which comes with this lease."""
         return replace(self, conversation=conversation_id, parent=self.conversation)
 
 

@@ -61,7 +61,7 @@ def parts_of(
     reply_to: str | None = None,
     choices: tuple[Choice, ...] = (),
 ) -> list[OutboxPart]:
-    """A text as rows: one for each chunk that its platform needs.
+    """Return a text as rows: one for each chunk that its platform needs.
 
     The first chunk keeps the whole text and replaces the live preview; the last one has the
     buttons. Each keeps what is replied to. Of more than `MAX_MESSAGES` the beginning is in the
@@ -98,7 +98,7 @@ def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPar
 def file_part(
     source_key: str, attachment: int, name: str, reply_to: str | None = None
 ) -> OutboxPart:
-    """The row that shows a stored file."""
+    """Return the row that shows a stored file."""
     told = f"(file: {name})"
     return OutboxPart(source_key, "", told, reply_to=reply_to, attachment=attachment)
 
@@ -190,7 +190,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
 
 
 def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
-    """The conversations with a question whose name begins so; each with that name."""
+    """Return the conversations with a question whose name begins so; each with that name."""
     keys = select(outbox.c.conversation, outbox.c.source_key).where(*begins_with(prefix))
     ends = ":buttons:1"
     found = conn.execute(keys.where(outbox.c.source_key.endswith(ends)))
@@ -246,7 +246,7 @@ def _is_any(conn: Connection, *its: ColumnElement[bool]) -> bool:
 
 
 def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
-    """The platform's ids of what was shown last in a conversation."""
+    """Return the platform's ids of what was shown last in a conversation."""
     shown = (outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
     refs = select(outbox.c.platform_ref).where(*shown).order_by(outbox.c.seq.desc())
     return frozenset(conn.scalars(refs.limit(_RECENT)))
@@ -257,5 +257,5 @@ def _encoded(choices: Sequence[Choice]) -> str | None:
 
 
 def choices_of(choices: str | None) -> tuple[Choice, ...]:
-    """The buttons in a row's column."""
+    """Return the buttons in a row's column."""
     return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()

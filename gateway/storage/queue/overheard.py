@@ -108,7 +108,7 @@ def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate |
 
 
 def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | None:
-    """The newest edit of a message, which is then not told any more, or None."""
+    """Return the newest edit of a message, which is then not told any more, or None."""
     ref = conn.scalar(
         select(inbox.c.message_ref).where(
             inbox.c.conversation == conversation_id, inbox.c.seq == seq
@@ -151,10 +151,15 @@ def hear(conn: Connection, message: InboundMessage) -> int | None:
 
     Returns the conversation that was active last; None if there is none, and nothing is noted.
     """
-    key = address_key(message.address)
+    key, keyed = address_key(message.address), alias.c.session_key
     # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
-    keys = {"shared": key, "first": f"{key}::", "end": f"{key}:;"}
-    listening = list(dict.fromkeys(conn.scalars(_LISTENING, keys)))
+    its = or_(keyed == key, and_(keyed >= f"{key}::", keyed < f"{key}:;"))
+    newest = select(func.max(turn.c.id)).where(turn.c.conversation == alias.c.conversation)
+    # Conversations in which nobody asks any more need not know what is said now.
+    order = (newest.scalar_subquery().desc().nulls_last(), conversation.c.id.desc())
+    here = select(conversation.c.id).join(alias, alias.c.conversation == conversation.c.id)
+    found = conn.scalars(here.where(its).order_by(*order).limit(LISTENING))
+    listening = list(dict.fromkeys(found))
     for nth, conversation_id in enumerate(listening):
         # A key is one row's.
         copy = replace(message, dedupe_key=f"{message.dedupe_key}#{conversation_id}", raw="{}")
@@ -174,30 +179,6 @@ def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: 
 
 
 def newest_turn(conn: Connection, conversation_id: int) -> int:
-    """The id of a conversation's newest turn, 0 for none."""
+    """Return the id of a conversation's newest turn, 0 for none."""
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
     return conn.scalar(newest) or 0
-
-
-_LISTENING = (
-    select(conversation.c.id)
-    .join(alias, alias.c.conversation == conversation.c.id)
-    .where(
-        or_(
-            alias.c.session_key == bindparam("shared"),
-            and_(alias.c.session_key >= bindparam("first"), alias.c.session_key < bindparam("end")),
-        )
-    )
-    # Conversations in which nobody asks any more need not know what is said now.
-    .order_by(
-        (
-            select(func.max(turn.c.id))
-            .where(turn.c.conversation == alias.c.conversation)
-            .scalar_subquery()
-        )
-        .desc()
-        .nulls_last(),
-        conversation.c.id.desc(),
-    )
-    .limit(LISTENING)
-)

@@ -198,7 +198,7 @@ _OFFER = text(
 
 
 def everyone(conn: Connection) -> list[AdapterLease]:
-    """All leases, even those of accounts that are not configured any more."""
+    """Return all leases, even those of accounts that are not configured any more."""
     rows = conn.execute(select(adapter_lease))
     return [
         AdapterLease(Receiving(row.platform, row.account, row.shard), row.owner, row.epoch)
@@ -243,7 +243,7 @@ def announce(conn: Connection, kind: NewsKind) -> int:
 
 
 def news_told(conn: Connection) -> dict[str, int]:
-    """How often each kind of news was told."""
+    """Return how often each kind of news was told."""
     return {row.kind: row.n for row in conn.execute(select(news.c.kind, news.c.n))}
 
 
@@ -329,7 +329,7 @@ class SharedChat(NamedTuple):
 
 
 def chats(conn: Connection, session_keys: Sequence[str]) -> list[SharedChat]:
-    """How far these chats have come; those without a message are left out."""
+    """Return how far these chats have come; those without a message are left out."""
     heads = (conversation.c.inbox_head, conversation.c.outbox_head)
     is_shown = (chat_preview.c.session_key == alias.c.session_key) & (
         chat_preview.c.at > now_s() - STALE_S

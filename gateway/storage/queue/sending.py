@@ -34,33 +34,7 @@ FRESH_S = 1.0
 """So long a row is left to the replica where it was entered, which is told of it."""
 
 
-class RowCause(NamedTuple):
-    """Why a row is shown.
-
-    Attributes:
-        seq: Entry of the inbox that it answers; of a turn the first one.
-        at: When that came in, in seconds since the epoch; None if it is not on record any more.
-        kind: What the row is for its message: answer, failed, reply, …
-    """
-
-    seq: int = 0
-    at: float | None = None
-    kind: str = ""
-
-    @property
-    def is_last_word(self) -> bool:
-        """Whether nothing more is said about the message once this row is shown."""
-        return self.kind in _LAST_WORDS
-
-
-NO_CAUSE = RowCause()
 _LAST_WORDS = frozenset({"answer", "failed", "stopped", "buried", "file", "reply"})
-
-
-def _kind_of(source_key: str) -> str:
-    """The third word of the keys of turns, the first one of others."""
-    first, *more = source_key.split(":", 3)
-    return more[1] if first == "turn" and len(more) > 1 else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +46,9 @@ class Due:
         withdraws: Of a row that shows nothing: the buttons that it takes off another one.
         is_notice: It reports a trouble.
         sender: The replica that sends it; None if no other one could.
-        cause: What it answers.
+        asked_seq: Entry of the inbox that it answers; of a turn the first one.
+        asked_at: When that came in, in seconds since the epoch; None if it is no longer on record.
+        kind: What the row is for its message: answer, failed, reply, …
     """
 
     message: Outgoing
@@ -82,7 +58,14 @@ class Due:
     withdraws: Withdrawal | None = None
     is_notice: bool = False
     sender: int | None = None
-    cause: RowCause = NO_CAUSE
+    asked_seq: int = 0
+    asked_at: float | None = None
+    kind: str = ""
+
+    @property
+    def is_last_word(self) -> bool:
+        """Whether nothing more is said about the message once this row is shown."""
+        return self.kind in _LAST_WORDS
 
     @property
     def account(self) -> tuple[str, str]:
@@ -91,22 +74,19 @@ class Due:
 
 
 def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
-    """The conversation's first unsent row; None if all is sent, or it is not for `by`.
+    """Return the conversation's first unsent row; None if all is sent, or it is not for `by`.
 
     Removals of buttons come after all that is to be shown.
     """
     if by is not None:
         conn.execute(_TAKE_OVER, {"p_conversation_id": conversation_id, "p_replica_id": by})
-    shows = conn.execute(
-        _NEXT_DUE, {"conversation_id": conversation_id, "over": False}
-    ).one_or_none()
-    row = (
-        shows
-        or conn.execute(_NEXT_DUE, {"conversation_id": conversation_id, "over": True}).one_or_none()
-    )
+    here = {"conversation_id": conversation_id}
+    row = conn.execute(_NEXT_DUE, here | {"over": False}).one_or_none()
+    row = row or conn.execute(_NEXT_DUE, here | {"over": True}).one_or_none()
     if row is None or (by is not None and row.sender != by):
         return None
     message = _outgoing(row)
+    first, *more = row.source_key.split(":", 3)
     withdraws = _withdrawal(conn, message, row.source_key) if is_over(row.source_key) else None
     return Due(
         message,
@@ -116,7 +96,10 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
         withdraws,
         row.source_key.startswith(NOTICES),
         by,
-        RowCause(row.asked_seq, row.asked_at, _kind_of(row.source_key)),
+        row.asked_seq,
+        row.asked_at,
+        # The third word of the keys of turns, the first one of others.
+        more[1] if first == "turn" and len(more) > 1 else first,
     )
 
 
@@ -303,7 +286,7 @@ def drop(conn: Connection, due: Due, reason: str) -> None:
 
 
 def _this(due: Due) -> Any:
-    """A change of a row that is still to be shown.
+    """Return a change of a row that is still to be shown.
 
     `/stop` or `parley forget` may have been faster, or another replica.
     """
@@ -333,7 +316,7 @@ _MARK_SENDING = (
 def unsent_conversations(
     conn: Connection, accounts: Sequence[tuple[str, str]], by: int | None = None
 ) -> list[int]:
-    """The conversations of these (platform, account) pairs that have unsent rows.
+    """Return the conversations of these (platform, account) pairs that have unsent rows.
 
     For `by` those with rows of its own, or with rows without a sender for a while.
     """
@@ -361,7 +344,7 @@ _LINES = (
 
 
 def nonce_of(source_key: str) -> str:
-    """The row's nonce: 24 hex characters, the same for every attempt."""
+    """Return the row's nonce: 24 hex characters, the same for every attempt."""
     return hashlib.sha256(source_key.encode()).hexdigest()[:24]
 
 

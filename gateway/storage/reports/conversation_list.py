@@ -85,7 +85,7 @@ class Said(NamedTuple):
 def listed(
     conn: Connection, wanted: Wanted, limit: int = 50, after: tuple[int, int] | None = None
 ) -> list[Listed]:
-    """Conversations, those with the newest turns first.
+    """Return conversations, those with the newest turns first.
 
     Those without a turn come last, and only of a person or in a state. `after`: only those after
     the one with this newest turn (0 for none) and this id.
@@ -136,7 +136,7 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
 
 
 def first_turn_since(conn: Connection, at: float) -> int:
-    """The id of the first turn that began then or later, or one more than the newest.
+    """Return the id of the first turn that began then or later, or one more than the newest.
 
     Ids grow with time, so that twenty reads find the place.
     """
@@ -181,7 +181,7 @@ class DayTurns:
 
 
 def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
-    """How many turns began in each stretch of time; they follow one another."""
+    """Return how many turns began in each stretch of time; they follow one another."""
     places = [first_turn_since(conn, span.start) for span in spans]
     places.append(first_turn_since(conn, spans[-1].end))
     found = []
@@ -200,7 +200,7 @@ def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
 
 
 def one(conn: Connection, conversation_id: int) -> Listed:
-    """A conversation that exists, with its newest turn."""
+    """Return a conversation that exists, with its newest turn."""
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
     [found] = _with_overviews(conn, [(conversation_id, conn.scalar(newest) or 0)])
     return found
@@ -231,7 +231,7 @@ def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list
 
 
 def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
-    """The messages with words of a question, best first.
+    """Return the messages with words of a question, best first.
 
     Of a person, or in a state, only the newest conversations are searched.
     """

@@ -60,7 +60,7 @@ def waiting(conn: Connection, what: str) -> Waiting:
 
 
 def size_bytes(conn: Connection) -> int | None:
-    """The size of a server's database; None for a file's."""
+    """Return the size of a server's database; None for a file's."""
     if conn.dialect.name != "postgresql":
         return None
     query = select(func.pg_database_size(func.current_database()))
@@ -68,7 +68,7 @@ def size_bytes(conn: Connection) -> int | None:
 
 
 def counts(conn: Connection) -> dict[str, int]:
-    """Numbers of rows by name, from indexes of what is unfinished."""
+    """Return numbers of rows by name, from indexes of what is unfinished."""
     lag = func.coalesce(func.sum(conversation.c.message_head - conversation.c.searched_seq), 0)
     unsearched = conversation.c.message_head > conversation.c.searched_seq
     searched = conn.execute(
@@ -91,7 +91,7 @@ def _count(conn: Connection, condition: ColumnElement[bool]) -> int:
 
 
 def dead_sends(conn: Connection, within_s: float) -> int:
-    """How many answers were given up within so many seconds."""
+    """Return how many answers were given up within so many seconds."""
     dead = (outbox.c.state == "dead", outbox.c.at > now_s() - within_s)
     return int(conn.execute(select(func.count()).where(*dead)).scalar_one())
 
@@ -111,7 +111,7 @@ class GivenUp(NamedTuple):
 
 
 def given_up(conn: Connection, within_s: float) -> list[GivenUp]:
-    """The dead letters of the last so many seconds that are still on the list."""
+    """Return the dead letters of the last so many seconds that are still on the list."""
     since = now_s() - within_s
     sends = _by_account(outbox.c.conversation, outbox.c.state == "dead", outbox.c.at > since)
     turns = _by_account(turn.c.conversation, turn.c.state == "dead", turn.c.finished_at > since)
@@ -155,22 +155,22 @@ def unsent_by_account(
 
 
 def silent_replicas(conn: Connection) -> list[str]:
-    """The names of replicas that have not renewed in time."""
+    """Return the names of replicas that have not renewed in time."""
     return [each.name for each in replicas(conn) if each.late_s]
 
 
 def living_replicas(conn: Connection) -> int:
-    """How many replicas live, according to their rows."""
+    """Return how many replicas live, according to their rows."""
     return sum(not each.late_s for each in replicas(conn))
 
 
 def oldest_replica(conn: Connection) -> int | None:
-    """The id of the replica that lives for longest, or None."""
+    """Return the id of the replica that lives for longest, or None."""
     return min((each.id for each in replicas(conn) if not each.late_s), default=None)
 
 
 def unowned_accounts(conn: Connection) -> list[str]:
-    """The accounts for which no replica receives."""
+    """Return the accounts for which no replica receives."""
     found = conn.execute(
         select(adapter_lease.c.platform, adapter_lease.c.account).where(
             adapter_lease.c.owner.is_(None)
@@ -192,7 +192,7 @@ class ReplicaRow:
 
 
 def replicas(conn: Connection) -> list[ReplicaRow]:
-    """All replicas by id."""
+    """Return all replicas by id."""
     late = now_s() - replica.c.heartbeat_until
     rows = conn.execute(select(replica.c.id, replica.c.name, late.label("late")).order_by("id"))
     return [ReplicaRow(row.id, row.name, max(row.late, 0.0)) for row in rows]

@@ -53,7 +53,7 @@ SHOWN = ("sent", "pending", "sending", "unknown", "dead")
 
 
 def chats(conn: Connection, platform: str, account: str, user: str) -> list[ChatSummary]:
-    """The conversations of a single user, newest activity first."""
+    """Return the conversations of a single user, newest activity first."""
     newest = and_(
         inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
     )
@@ -72,7 +72,7 @@ def chats(conn: Connection, platform: str, account: str, user: str) -> list[Chat
 
 
 def accounts(conn: Connection) -> list[tuple[str, str, int]]:
-    """All (platform, account, number of conversations) in the database."""
+    """Return all (platform, account, number of conversations) in the database."""
     account = (conversation.c.platform, conversation.c.account)
     # Nobody writes in a delegated child, so it is no chat of its account.
     written_in = select(*account, func.count()).where(conversation.c.parent_turn_id.is_(None))
@@ -213,7 +213,7 @@ class Status:
 
 
 def status(conn: Connection, conversation_id: int) -> Status:
-    """The status of a conversation."""
+    """Return the status of a conversation."""
     row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
     waiting = conn.scalar(
         select(func.count()).where(
@@ -271,7 +271,7 @@ class Overview:
 
 
 def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> list[Overview]:
-    """Conversations, newest first, with delegated children.
+    """Return conversations, newest first, with delegated children.
 
     `before`: only those that began before the one with this id.
     """
@@ -282,13 +282,13 @@ def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> l
 
 
 def overviews_of(conn: Connection, conversation_ids: Collection[int]) -> list[Overview]:
-    """Those of these conversations that exist, in no order."""
+    """Return those of these conversations that exist, in no order."""
     rows = conn.execute(_overviews().where(conversation.c.id.in_(conversation_ids)))
     return [Overview(*row) for row in rows]
 
 
 def overview(conn: Connection, conversation_id: int) -> Overview:
-    """One conversation; raises `NotFound` if it does not exist."""
+    """Return one conversation; raises `NotFound` if it does not exist."""
     row = conn.execute(_overviews().where(conversation.c.id == conversation_id)).one_or_none()
     if row is None:
         known = "`parley sessions list` shows them"
@@ -352,7 +352,7 @@ class Segment:
 
 
 def segments(conn: Connection, conversation_id: int) -> list[Segment]:
-    """A conversation's segments, oldest first: parents before their children."""
+    """Return a conversation's segments, oldest first: parents before their children."""
     by_child = {
         row.child_session_id: row for row in compactions.of_conversation(conn, conversation_id)
     }
@@ -403,13 +403,13 @@ _FIRST_SEQ = (
 
 
 def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
-    """The conversations of a chat, by its platform's id: a group has one for each member."""
+    """Return the conversations of a chat, by its platform's id: a group has one for each member."""
     here = select(conversation.c.id).where(conversation.c.chat == chat)
     return list(conn.scalars(here.order_by(conversation.c.id)))
 
 
 def turn_in_chat(conn: Connection, chat: str, seq: int) -> dict[str, Any]:
-    """The turn of an entry in the web chat, and what it took.
+    """Return the turn of an entry in the web chat, and what it took.
 
     All is None if no turn answers it, as for a command; `usd` also if that of a call is unknown.
     """
@@ -440,7 +440,7 @@ def recorded(
     before: int = END,
     limit: int,
 ) -> list[Recorded]:
-    """Rows of the transcript in order, in view or not.
+    """Return rows of the transcript in order, in view or not.
 
     Args:
         from_seq: First position to return; None for the newest ones.
@@ -457,7 +457,7 @@ def recorded(
 
 
 def of_segments(conn: Connection, conversation_id: int) -> dict[int, str]:
-    """The title of each segment's lineage, by the segment's id; empty for none.
+    """Return the title of each segment's lineage, by the segment's id; empty for none.
 
     The newest lineage has its conversation's title, an older one that of its first question.
     """
@@ -526,7 +526,7 @@ def standing(plan: ViewPlan, seq: int) -> str:
 
 
 def text_with_labels(message: ChatMessage) -> str:
-    """The text of a message, with labels for other parts."""
+    """Return the text of a message, with labels for other parts."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""

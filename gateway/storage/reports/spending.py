@@ -99,7 +99,7 @@ class CachePrices(NamedTuple):
 
     @classmethod
     def of(cls, facts: ModelFacts) -> "CachePrices | None":
-        """The prices of a model; None if prompts are free or the price is unknown."""
+        """Return the prices of a model; None if prompts are free or the price is unknown."""
         if facts.prices is None or not facts.prices.input:
             return None
         return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))
@@ -120,7 +120,7 @@ def spent(
     limit: int | None = None,
     after: str | None = None,
 ) -> dict[str, Spent]:
-    """The sums of calls by name, the dearest first; "?" is an unknown sender.
+    """Return the sums of calls by name, the dearest first; "?" is an unknown sender.
 
     Args:
         rates: Prompts of these models are compared with the least possible; see `rates_of`.
@@ -152,7 +152,7 @@ def spent(
 def _dearest(
     conn: Connection, by: By, its: Iterable[ColumnElement[bool]], limit: int, after: str | None
 ) -> list[Any]:
-    """A page of names as stored, the dearest first; without other sums: they may be many."""
+    """Return a page of names as stored, the dearest first; without other sums: they may be many."""
     name = _NAMES[by].label("name")
     usd = func.round(func.coalesce(func.sum(ledger.c.usd), 0.0) * 1e12)
     order = (usd.desc(), func.sum(_prompt).desc(), name)
@@ -183,12 +183,12 @@ _NAMES: Mapping[By, ColumnElement[Any]] = {
 
 
 def total(conn: Connection, where: Where, rates: Rates | None = None) -> Spent:
-    """The sum of calls; see `spent`."""
+    """Return the sum of calls; see `spent`."""
     return sum(spent(conn, "model", where, rates).values(), Spent())
 
 
 def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
-    """The dollars of `spent`, from an index alone: asked before every call of a model."""
+    """Return the dollars of `spent`, from an index alone: asked before every call of a model."""
     if sender is None:
         return conn.scalar(_SPENT_SINCE, {"since": since}) or 0.0
     return conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "since": since}) or 0.0
@@ -252,7 +252,7 @@ _known = case((_before > ledger.c.cache_read_tokens, _before), else_=ledger.c.ca
 
 
 def rates_of(conn: Connection, where: Where, known: KnownRates) -> Rates:
-    """The rates of the `known` models whose prompts can be compared.
+    """Return the rates of the `known` models whose prompts can be compared.
 
     A model that takes no breakpoints and has reported no cached tokens may have no cache: left out.
     """
@@ -319,13 +319,13 @@ class Call:
 
 
 def calls_of_turns(conn: Connection, conversation_id: int, turn_ids: Iterable[int]) -> list[Call]:
-    """The calls of turns, in order."""
+    """Return the calls of turns, in order."""
     here = (ledger.c.conversation == conversation_id, ledger.c.turn_id.in_(turn_ids))
     return _calls(conn, here)
 
 
 def recent_answers(conn: Connection, conversation_id: int) -> list[Call]:
-    """The newest `RECENT_CALLS` reported answers of a conversation, in order."""
+    """Return the newest `RECENT_CALLS` reported answers of a conversation, in order."""
     return _calls(conn, _conditions(Where(conversation=conversation_id, newest=RECENT_CALLS)))
 
 
@@ -339,7 +339,7 @@ def _calls(conn: Connection, where: Iterable[ColumnElement[bool]]) -> list[Call]
 
 
 def first_call_at(conn: Connection) -> float | None:
-    """When the first call was made, in seconds since the epoch, or None."""
+    """Return when the first call was made, in seconds since the epoch, or None."""
     first: float | None = conn.scalar(select(func.min(ledger.c.at)))
     return first
 
@@ -437,7 +437,7 @@ def _entry(call: ModelCall) -> dict[str, Any]:
 
 
 def chosen_or_answered(conn: Connection, conversation_id: int, provider: str, model: str) -> int:
-    """The newest turn in which `/model` chose a model or this one answered; 0 for none."""
+    """Return the newest turn in which `/model` chose a model or this one answered; 0 for none."""
     calls = and_(ledger.c.conversation == turn.c.conversation, ledger.c.turn_id == turn.c.id)
     answers = and_(
         ledger.c.provider == provider, ledger.c.model == model, ledger.c.purpose == "answer"

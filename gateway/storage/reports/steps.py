@@ -76,7 +76,7 @@ class Sent:
 
 
 def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
-    """These turns in order."""
+    """Return these turns in order."""
     rows = conn.execute(select(*_of(turn, TurnRow)).where(turn.c.id.in_(ids)).order_by(turn.c.id))
     return [TurnRow(*row) for row in rows]
 
@@ -84,7 +84,7 @@ def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
 def commands(
     conn: Connection, conversation_id: int, rows: Sequence[Recorded], before: int | None
 ) -> list[TurnRow]:
-    """The turns of commands among those of a page, the newest `COMMANDS`, in order.
+    """Return the turns of commands among those of a page, the newest `COMMANDS`, in order.
 
     They have no message in the transcript. Those before its first turn are on the page before.
     """
@@ -105,7 +105,7 @@ def commands(
 
 
 def _of(table: Any, row: Any) -> list[Any]:
-    """The columns of a table that a row type names, in its order."""
+    """Return the columns of a table that a row type names, in its order."""
     return [table.c[each.name] for each in fields(row) if each.name in table.c]
 
 
@@ -151,7 +151,7 @@ def sent(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
 
 
 def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
-    """The ranges of seqs that one plan shows and the next one does not."""
+    """Return the ranges of seqs that one plan shows and the next one does not."""
     gone = shown_ranges(before)
     for kept in shown_ranges(after):
         gone = [part for span in gone for part in without(kept, span)]
@@ -161,7 +161,7 @@ def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
 def within(
     conn: Connection, conversation_id: int, ranges: Iterable[tuple[int, int]], limit: int
 ) -> list[Recorded]:
-    """The first `limit` messages of ranges of seqs, in order."""
+    """Return the first `limit` messages of ranges of seqs, in order."""
     found: list[Recorded] = []
     for low, high in ranges:
         if left := limit - len(found):
@@ -206,7 +206,6 @@ class AuditRow:
     effect: str
     decision: str
     by: str
-    decided_at: float | None
     outcome: str
     arguments: str
     senders: tuple[str, ...]
@@ -223,7 +222,7 @@ def calls(
     tool: str | None = None,
     before: tuple[int, int] | None = None,
 ) -> list[AuditRow]:
-    """The newest tool calls: the newest turn first, and within a turn the newest call first.
+    """Return the newest tool calls: the newest turn first, and within a turn the newest call first.
 
     Args:
         conversation: Only of this one and its delegated children.
@@ -275,7 +274,7 @@ def _by_turn(conn: Connection, query: Any) -> Mapping[int, Sequence[Any]]:
 def _turns(
     conn: Connection, limit: int, conversation_id: int | None, tool: str | None, before: int
 ) -> list[int]:
-    """The newest turns before one that can hold such calls, newest first."""
+    """Return the newest turns before one that can hold such calls, newest first."""
     ids: set[int] = set()
     most = min(limit, MOST_TURNS)
     for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
@@ -325,7 +324,7 @@ def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
 
 
 def _key(call_id: str, seen: Counter[str]) -> str:
-    """The name of the next call with an id, as `turn_journal.call_key` does."""
+    """Return the name of the next call with an id, as `turn_journal.call_key` does."""
     seen[call_id] += 1
     return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
 
@@ -348,7 +347,6 @@ def _row(
         effect=effect,
         decision=_decision(outcome, asked),
         by=(asked.answered_by or "") if asked else "",
-        decided_at=asked.answered_at if asked else None,
         outcome=outcome,
         arguments=given[0],
         senders=tuple(orjson.loads(current.senders or "[]")),

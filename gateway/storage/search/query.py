@@ -78,7 +78,7 @@ class SearchLimits:
     before: tuple[int, int] | None = None
 
     def ends(self, conversation_id: int) -> int:
-        """The last seq of a conversation that is searched."""
+        """Return the last seq of a conversation that is searched."""
         if self.before is None or self.before[0] != conversation_id:
             return END
         return self.before[1] - 1
@@ -122,7 +122,7 @@ def find(
     limit: int = 10,
     only: SearchLimits = EVERYTHING,
 ) -> list[Match]:
-    """The messages that answer a question best, best first.
+    """Return the messages that answer a question best, best first.
 
     Args:
         conversations: Where to look, at most `MAX_CONVERSATIONS`; None for everywhere.
@@ -178,24 +178,18 @@ def _spans(conn: Connection, conversations: Sequence[int] | None, only: SearchLi
 
 
 def _span(conn: Connection, conversation_id: int, only: SearchLimits) -> Span:
-    """The first and the last seq that a search is limited to, its times looked up."""
+    """Return the first and the last seq that a search is limited to, its times looked up."""
     last = only.ends(conversation_id)
     if only.since_s is None and only.until_s is None:
         return 1, last
-    between = {
-        "conversation_id": conversation_id,
-        "since_s": -math.inf if only.since_s is None else only.since_s,
-        "until_s": math.inf if only.until_s is None else only.until_s,
-    }
-    earliest, latest = conn.execute(_BETWEEN, between).one()
+    here = [search_row.c.conversation == conversation_id]
+    if only.since_s is not None:
+        here.append(search_row.c.at >= only.since_s)
+    if only.until_s is not None:
+        here.append(search_row.c.at < only.until_s)
+    ends = select(func.min(search_row.c.seq), func.max(search_row.c.seq)).where(*here)
+    earliest, latest = conn.execute(ends).one()
     return earliest or END, min(last, latest or 0)
-
-
-_BETWEEN = select(func.min(search_row.c.seq), func.max(search_row.c.seq)).where(
-    search_row.c.conversation == bindparam("conversation_id"),
-    search_row.c.at >= bindparam("since_s"),
-    search_row.c.at < bindparam("until_s"),
-)
 
 
 def _size(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
@@ -233,7 +227,7 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
 
 
 def _quoted(dialect: str, term: str) -> str:
-    """A term as the index reads it; terms have no quotes in them."""
+    """Return a term as the index reads it; terms have no quotes in them."""
     beginning = term.removesuffix("*")
     sign = "'" if dialect == "postgresql" else '"'
     if beginning == term:
@@ -249,7 +243,7 @@ def _worths(word: AskedWord, held: Mapping[str, list[int]], size: int) -> dict[i
 
 
 def _worth(size: int, messages: int) -> float:
-    """The inverse document frequency of a term."""
+    """Return the inverse document frequency of a term."""
     if messages >= NEWEST:
         # No more were read: the geometric mean of that and of all messages stands for it.
         messages = max(messages, math.isqrt(messages * size))
@@ -293,7 +287,7 @@ _ROWS = select(search_row).where(
 def best(
     gathered: Gathered, limit: int, nearness: Mapping[tuple[int, int], float] | None = None
 ) -> list[Match]:
-    """The best of what was read: plain arithmetic, milliseconds for the longest question.
+    """Return the best of what was read: plain arithmetic, milliseconds for the longest question.
 
     `nearness`: by conversation and seq of messages that may be found; what their meaning says, as a
     share of what the words of the best one say (`nearness`).
@@ -321,7 +315,7 @@ def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> di
 def _mixed(
     scores: Mapping[int, float], nearness: Mapping[tuple[int, int], float]
 ) -> dict[int, float]:
-    """Words and meanings together: the words' part of the best, and a share more.
+    """Return words and meanings together: the words' part of the best, and a share more.
 
     Ranks alone (reciprocal rank fusion) were measured to be worse.
     """
@@ -368,7 +362,7 @@ def of(conn: Connection, conversation_id: int) -> Scope:
 def around(
     conn: Connection, matches: Sequence[Match], neighbours: int
 ) -> dict[int, list[PastMessage]]:
-    """Matches and their neighbours, by the number of the match.
+    """Return matches and their neighbours, by the number of the match.
 
     Without what nobody said: prompts, and what Parley wrote itself.
     """
@@ -402,7 +396,7 @@ _of_space = vector.c.space == bindparam("space")
 def lacking(
     conn: Connection, space: str, before: tuple[int, int], most: int
 ) -> tuple[int, dict[int, str]] | None:
-    """A conversation and the texts of its next messages without a vector, by seq, or None.
+    """Return a conversation and the texts of its next messages without a vector, by seq, or None.
 
     Args:
         space: What their vectors can be compared with.
@@ -448,18 +442,23 @@ def nearness(
     only: SearchLimits,
     space: str,
 ) -> dict[tuple[int, int], float]:
-    """How near messages that may be found are to a question; {} for too few.
+    """Return how near messages that may be found are to a question; {} for too few.
 
     By conversation and seq, as a share of the words' best score: how much nearer a message is, with
     the two on either side, than those of the searched conversations on average.
     """
     np: Any = import_module("numpy")
     asked = np.frombuffer(question, dtype=np.int8).astype(np.float32)
+    columns = (*_key, vector.c.body, search_row.c.role, search_row.c.at)
+    its_vector = (vector.c.conversation == _key[0]) & (vector.c.seq == _key[1])
+    directions = select(*columns).join(vector, its_vector)
+    newest = directions.order_by(vector.c.seq.desc()).limit(MOST_COMPARED)
     smooth: list[Any] = []
     compared: list[Any] = []
     for each in conversation_ids:
-        known = {"conversation_id": each, "last_seq": only.ends(each), "space": space}
-        rows = conn.execute(_DIRECTIONS, known | {"size": len(question)}).all()
+        here = (vector.c.conversation == each, vector.c.seq <= only.ends(each))
+        known = (*here, func.length(vector.c.body) == len(question), vector.c.space == space)
+        rows = conn.execute(newest.where(*known)).all()
         if not rows:
             continue
         bodies = np.frombuffer(b"".join(row.body for row in rows), dtype=np.int8)
@@ -477,17 +476,3 @@ def nearness(
         for row, share in zip(compared, near, strict=True)
         if only.admits(row.role, row.at)
     }
-
-
-_DIRECTIONS = (
-    select(*_key, vector.c.body, search_row.c.role, search_row.c.at)
-    .join(vector, (vector.c.conversation == _key[0]) & (vector.c.seq == _key[1]))
-    .where(
-        vector.c.conversation == bindparam("conversation_id"),
-        vector.c.seq <= bindparam("last_seq"),
-        func.length(vector.c.body) == bindparam("size"),
-        _of_space,
-    )
-    .order_by(vector.c.seq.desc())
-    .limit(MOST_COMPARED)
-)

@@ -39,12 +39,12 @@ Whole = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def id_column() -> Column[int]:
-    """The primary key, counted by the database."""
+    """Return the primary key, counted by the database."""
     return Column("id", Whole, primary_key=True, autoincrement=True)
 
 
 def conversation_column(*, primary_key: bool = False, cascades: bool = False) -> Column[int]:
-    """The column for the conversation of a row.
+    """Return the column for the conversation of a row.
 
     `cascades`: the row goes with its conversation even if an older program, without the table,
     erases it.
@@ -54,7 +54,7 @@ def conversation_column(*, primary_key: bool = False, cascades: bool = False) ->
 
 
 def session_column(name: str, *, primary_key: bool = False, unique: bool = False) -> Column[int]:
-    """A column for a segment of a conversation."""
+    """Return a column for a segment of a conversation."""
     return Column(
         name,
         Whole,
@@ -66,7 +66,7 @@ def session_column(name: str, *, primary_key: bool = False, unique: bool = False
 
 
 def of_key(column: ColumnElement[T], nothing: str) -> ColumnElement[T]:
-    """A column of a row that is found by its key, hidden from the column's own index.
+    """Return a column of a row that is found by its key, hidden from the column's own index.
 
     Without statistics PostgreSQL takes a partial index for a small one and reads all of it.
     `nothing`: a value that the column never has, as SQL.

@@ -32,7 +32,7 @@ def test_a_plain_message_is_claimed_and_frozen_in_few_statements(store: Store) -
     """Its conversation is looked at once, and nobody asks for files or notes where none came."""
     answered = store.run(turn_of, "hello")
     done = (answered, [assistant_message("hi")], [], ANSWERED)
-    assert store.run(turn_journal.commit_and_release, *done).released
+    assert store.run(turn_journal.commit, *done, releases=True).released
     place, _ = store.run(admit, inbound("how are you?"))
     held = {"replica_id": answered.lease.replica, "accounts": ACCOUNTS}
     take = partial(leases.take, conversation_id=place, **held)

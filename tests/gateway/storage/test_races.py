@@ -143,7 +143,7 @@ def test_what_comes_during_an_answer_keeps_its_lease(race: Race) -> None:
     with race.first() as conn:
         admit(conn, inbound("one more"))
         answered = race.begin(
-            turn_journal.commit_and_release, current, [], [], TurnEnd("completed")
+            turn_journal.commit, current, [], [], TurnEnd("completed"), releases=True
         )
     assert answered.result().released is False
     assert race.run(row_of, current.lease.conversation).owner == current.lease.replica

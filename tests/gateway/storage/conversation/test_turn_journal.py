@@ -220,7 +220,7 @@ def test_a_turn_without_calls_is_not_asked_for_files(store: Store, current: Turn
 def test_an_answer_is_committed_in_few_statements(store: Store, current: Turn) -> None:
     """One of the conversation fences it, takes all seqs, and gives the conversation back."""
     answer = (current, [assistant_message("hi")], parts(current), ANSWERED)
-    assert store.statements(turn_journal.commit_and_release, *answer) == [
+    assert store.statements(turn_journal.commit, *answer, releases=True) == [
         *store.locks,
         "UPDATE conversation",
         "INSERT message",
@@ -237,10 +237,10 @@ def test_a_conversation_with_more_to_do_is_not_given_back(store: Store, current:
     """Without anything behind it, it is."""
     store.run(admit, inbound("and?"))
     done = (current, [assistant_message("hi")], [], ANSWERED)
-    assert not store.run(turn_journal.commit_and_release, *done).released
+    assert not store.run(turn_journal.commit, *done, releases=True).released
     second = store.run(begin_turn, current.lease)
     done = (second, [assistant_message("hi")], [], ANSWERED)
-    assert store.run(turn_journal.commit_and_release, *done).released
+    assert store.run(turn_journal.commit, *done, releases=True).released
     row = store.conversation(current.lease.conversation)
     assert (row.owner, row.ready_no, row.epoch) == (None, None, current.lease.epoch)
 

@@ -33,9 +33,8 @@ def answered(store: Store, chat: str, text: str = "hello", *, at: float = 0.0) -
 def end(conn: Connection, current: Turn) -> None:
     """Commit a turn's answer, and give its conversation back."""
     ended = TurnEnd("final_text", model_call())
-    turn_journal.commit_and_release(
-        conn, current, [assistant_message("Yes.")], parts(current), ended
-    )
+    said = [assistant_message("Yes.")]
+    turn_journal.commit(conn, current, said, parts(current), ended, releases=True)
 
 
 def set_rows(conn: Connection, table: Any, where: Any, **values: Any) -> None:
