@@ -300,7 +300,7 @@ def with_pictures_of(database: Database, agent: Agent) -> Agent:
 
 async def load_image(database: Database, conversation: str, attachment_id: int) -> str | None:
     """Return the data URL of a picture of this conversation: `agent.turn.pictures.ImageLoader`."""
-    found = await database.read(attachments.of_conversation, int(conversation), attachment_id)
+    found = await database.read(attachments.in_conversation, int(conversation), attachment_id)
     picture = found and look_at(found.content)
     if found is None or picture is None:
         return None

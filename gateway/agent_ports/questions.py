@@ -96,7 +96,7 @@ class Inquiries:
 
     def _due(self, conn: Connection) -> list[tuple[Question, Conversation]]:
         """Return due questions with their places; those of accounts that are switched off stay."""
-        due = questions.due(conn)
+        due = questions.overdue(conn)
         places = [(found, conversations.get(conn, found.conversation)) for found in due]
         return [(found, place) for found, place in places if place.account_key in self._adapters]
 

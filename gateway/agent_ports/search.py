@@ -136,14 +136,14 @@ class ConversationSearcher(Searcher):
         """Return what was found; raises `ToolError` if a time cannot be read."""
         before = (self.conversation, self.before_seq)
         only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
-        scope = await self.database.read(search.of, self.conversation)
+        scope = await self.database.read(search.searched_by, self.conversation)
         missing = await self._catch_up(scope)
         gathered, nearness = await asyncio.gather(
             self.database.search(search.gather, scope.conversations, query.query, only),
             self._nearness(scope, query.query, only),
         )
         matches = await asyncio.to_thread(search.best, gathered, query.limit, nearness)
-        texts = await self.database.read(search.around, matches, query.neighbours)
+        texts = await self.database.read(search.with_neighbours, matches, query.neighbours)
         hits = (
             Hit(
                 conversation=match.conversation,

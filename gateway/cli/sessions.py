@@ -112,7 +112,7 @@ def sessions_lineage(
     """Print the segments: why each began and ended, and what its compaction did."""
     with opened(settings_of(context)) as conn:
         here = history.overview(conn, conversation)
-        segments = history.segments(conn, here.id)
+        segments = history.segments_of(conn, here.id)
         nodes = compactions.nodes_of(conn, here.id)
     writer = Markdown(here, None if summaries else FIRST_LINES)
     out.file.writelines([writer.conversation(), *map(writer.segment, segments)])
@@ -240,7 +240,7 @@ def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
     read are left out. The connection must stay open until the last piece was taken.
     """
     writer = Markdown(here) if form == Format.MD else JsonLines(here)
-    waiting = deque(history.segments(conn, here.id))
+    waiting = deque(history.segments_of(conn, here.id))
     plan = next(each.plan for each in waiting if each.id == here.active_session_id)
     yield writer.conversation()
     for first in range(1, here.messages + 1, EXPORT_PAGE):

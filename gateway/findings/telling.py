@@ -179,7 +179,7 @@ class Telling:
         known = conversations.locked_by_key(conn, key)
         known = known or conversations.locked_by_key(conn, f"alerts:{key}")
         if known is None:
-            here = conversations.create(conn, f"alerts:{key}", address, None, "Alerts")
+            here = conversations.add(conn, f"alerts:{key}", address, None, "Alerts")
             sessions.start_root(conn, here, "first_message")
             known = conversations.locked(conn, here)
         return known

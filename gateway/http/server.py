@@ -317,7 +317,7 @@ class ChatHistory:
         conversation_id = await self.database.read(conversations.find, address_key(address))
         if conversation_id is None:
             return None
-        return await self.database.read(attachments.of_conversation, conversation_id, file_id)
+        return await self.database.read(attachments.in_conversation, conversation_id, file_id)
 
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""

@@ -225,7 +225,7 @@ class OtherReplicas:
 
     async def _look(self) -> None:
         keys = self._chats.watched
-        look, me = replicas.look, self._replica.id
+        look, me = replicas.look_around, self._replica.id
         found = await self._database.read(look, keys, set(self._stops.running()), me)
         for conversation_id, upto_seq in found.stops:
             self._stops.stop(conversation_id, upto_seq)

@@ -168,7 +168,7 @@ def _searched(messages: Sequence[ChatMessage], questions: Sequence[str]) -> list
 
 def _told(store: Store, matches: Sequence[Match], question: str) -> str:
     """Return what the tool answers, but for the line that says where it looked."""
-    texts = store.run(query.around, matches, NEIGHBOURS)
+    texts = store.run(query.with_neighbours, matches, NEIGHBOURS)
     hits = tuple(
         Hit(match.conversation, "", True, match.seq, tuple(texts[n]), match.holds)
         for n, match in enumerate(matches)

@@ -181,12 +181,14 @@ def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts)
     plan = sessions.active(conn, number).plan
     fill = usage.standing(conn, number, facts.fixed_tokens)
     report = usage.report(conn, number, fill.session_id)
-    lineage = history.segments(conn, number)[-SEGMENTS:]
+    lineage = history.segments_of(conn, number)[-SEGMENTS:]
     here = f"{HOME}/conversations/{number}"
     has_older = bool(rows) and rows[0].seq > 1
     return {
         "it": it,
-        "turns": turns_of(conn, number, rows, plan, steps.commands(conn, number, rows, before)),
+        "turns": turns_of(
+            conn, number, rows, plan, steps.turns_of_commands(conn, number, rows, before)
+        ),
         "fill": fill,
         "facts": facts,
         "took": report.whole,
@@ -245,7 +247,7 @@ def turns_of(
     journal = _by_turn(turns.steps_of(conn, ids))
     billed = _by_turn(spending.calls_of_turns(conn, number, ids))
     asked = _by_turn(questions.of_turns(conn, ids))
-    sent = _by_turn(steps.sent(conn, ids))
+    sent = _by_turn(steps.sends_of(conn, ids))
     received, files = steps.received(conn, number, ids)
     for turn_id, each in by_turn.items():
         done = journal.get(turn_id, [])
@@ -387,7 +389,7 @@ async def segment(ask: Ask) -> Result:
 
 
 def _segment(conn: Connection, number: int, session_id: int) -> dict[str, Any]:
-    row = next((each for each in history.segments(conn, number) if each.id == session_id), None)
+    row = next((each for each in history.segments_of(conn, number) if each.id == session_id), None)
     if row is None:
         raise Missing(f"Conversation {number} has no session {session_id}.")
     here = sessions.get(conn, session_id)
@@ -397,7 +399,7 @@ def _segment(conn: Connection, number: int, session_id: int) -> dict[str, Any]:
     if row.parent_session_id is not None:
         before = sessions.get(conn, row.parent_session_id).plan
         gone, known = steps.left_view(before, here.plan), frozenset(before.summaries)
-        found = steps.within(conn, number, gone, LEFT_SHOWN)
+        found = steps.messages_within(conn, number, gone, LEFT_SHOWN)
         left = [_message(each, here.plan) for each in found]
     return {
         "conversation": number,

@@ -322,7 +322,7 @@ def of_messages(
     return [_stored(row) for row in rows]
 
 
-def of_conversation(
+def in_conversation(
     conn: Connection, conversation_id: int, attachment_id: int
 ) -> OutgoingFile | None:
     """Return a stored file of this conversation, and of no other, with its bytes."""
@@ -338,10 +338,10 @@ def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
     """Return a stored file with its bytes."""
     columns = (attachment.c.name, attachment.c.mime)
     row = conn.execute(select(*columns).where(attachment.c.id == attachment_id)).one()
-    return OutgoingFile(row.name, row.mime, beginning(conn, attachment_id))
+    return OutgoingFile(row.name, row.mime, first_bytes(conn, attachment_id))
 
 
-def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
+def first_bytes(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
     """Return the first `size_bytes` of a file; None for all."""
     query = select(attachment_part.c.body).where(attachment_part.c.attachment == attachment_id)
     if size_bytes is not None:

@@ -165,7 +165,7 @@ def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
     return None if row is None else Conversation(*row)
 
 
-def of_key(session_key: Any, *beside: Any) -> Select[Any]:
+def of_session_key(session_key: Any, *beside: Any) -> Select[Any]:
     """Select the conversation of a session key, locked, and further columns."""
     found = (
         select(*COLUMNS, WAITS, _pending, *beside)
@@ -176,7 +176,7 @@ def of_key(session_key: Any, *beside: Any) -> Select[Any]:
     return locking(found, alias)
 
 
-_OF_KEY = of_key(bindparam("session_key"))
+_OF_KEY = of_session_key(bindparam("session_key"))
 
 
 def find(conn: Connection, session_key: str) -> int | None:
@@ -219,9 +219,7 @@ def _with_key(row: Any) -> Conversation:
     return Conversation(*row[:-1])._replace(session_key=row.session_key)
 
 
-def create(
-    conn: Connection, session_key: str, address: Address, user: str | None, text: str
-) -> int:
+def add(conn: Connection, session_key: str, address: Address, user: str | None, text: str) -> int:
     """Enter a conversation under its first key, named after a text; returns its id."""
     place = {name: getattr(address, name) for name in ("platform", "account", "chat", "thread")}
     fresh = conversation.insert().values(**place, user=user, title=title_of(text))
@@ -397,7 +395,7 @@ def message_head(conn: Connection, conversation_id: int) -> int:
     return int(conn.scalar(select(conversation.c.message_head).where(here)) or 0)
 
 
-def move_on(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
+def activate(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
     """Activate a child of the active segment; returns False if another segment is active by now."""
     here = (conversation.c.id == conversation_id, conversation.c.active_session_id == parent_id)
     moved = update(conversation).where(*here).values(active_session_id=child_id)

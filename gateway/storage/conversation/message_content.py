@@ -23,7 +23,7 @@ from agent.safety.pasted import has_pasted
 from gateway.storage.conversation.attachments import (
     PART_BYTES,
     StoredFile,
-    beginning,
+    first_bytes,
     of_messages,
     size_text,
 )
@@ -232,8 +232,8 @@ class _File:
 def _seen(conn: Connection, row: StoredFile) -> _File:
     if row.state != "stored":
         return _File(row)
-    # One byte less than a part has: `beginning` reads the first part alone then.
-    head = beginning(conn, row.id, PART_BYTES - 1)
+    # One byte less than a part has: `first_bytes` reads the first part alone then.
+    head = first_bytes(conn, row.id, PART_BYTES - 1)
     picture = look_at(head)
     if picture is not None or row.kind in _UNUSABLE:
         return _File(row, picture)
@@ -270,7 +270,7 @@ def _told(conn: Connection, file: _File, label: str, chars: int) -> tuple[str, b
         return (f"[{label}: {trouble}]", False) if trouble else (f"[{label}]", True)
     if row.kind in _UNUSABLE:
         return f"[{label}: {_UNUSABLE[row.kind]}]", False
-    head = beginning(conn, row.id, chars * MAX_BYTES_PER_CHAR + LONGEST_MARK_BYTES)
+    head = first_bytes(conn, row.id, chars * MAX_BYTES_PER_CHAR + LONGEST_MARK_BYTES)
     text = _decoded(head, row.mime, row.stored_bytes) if file.is_text else None
     if text is None:
         return f"[{label}: what is in it cannot be read here]", False

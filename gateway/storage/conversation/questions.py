@@ -307,7 +307,7 @@ def read_before(conn: Connection, found: Question) -> set[Origin]:
     }
 
 
-def due(conn: Connection) -> list[Question]:
+def overdue(conn: Connection) -> list[Question]:
     """What waits though its time is over, oldest first."""
     rows = conn.execute(select(*_COLUMNS).where(is_unanswered, inquiry.c.expires_at <= now_s()))
     # Sorted here: for an order by id SQLite would look at all that was ever asked.

@@ -58,7 +58,7 @@ def _find_base(
         inputs: What prompt and tools were made from.
     """
     layers, stored_inputs = dumped(prompt.layers), dumped(inputs)
-    digest = digest_of(prompt.text, tools, layers, stored_inputs)
+    digest = _digest_of(prompt.text, tools, layers, stored_inputs)
     known = conn.scalar(select(prompt_base.c.id).where(prompt_base.c.digest == digest))
     if known is not None:
         return int(known)
@@ -74,7 +74,7 @@ def _find_base(
 
 
 def _find_text(conn: Connection, body: str) -> int:
-    digest = digest_of(body)
+    digest = _digest_of(body)
     known = conn.scalar(select(prompt_text.c.id).where(prompt_text.c.digest == digest))
     if known is None:
         entered = prompt_text.insert().returning(prompt_text.c.id)
@@ -82,7 +82,7 @@ def _find_text(conn: Connection, body: str) -> int:
     return int(known)
 
 
-def digest_of(*parts: str | None) -> bytes:
+def _digest_of(*parts: str | None) -> bytes:
     """Return the key of a content; None differs from an empty text."""
     known = hashlib.sha256()
     for part in parts:
@@ -279,7 +279,7 @@ def split(
         conn.execute(prepared.values(session_id=child.id))
     else:
         conn.execute(_DROP_CANDIDATE, {"p_session_id": parent.id})
-    if not conversations.move_on(conn, parent.conversation, parent.id, child.id):
+    if not conversations.activate(conn, parent.conversation, parent.id, child.id):
         raise LeaseLost(f"conversation {parent.conversation} is not in session {parent.id}")
     return child
 

@@ -338,7 +338,7 @@ def enter_imported(conn: Connection, place: ImportPlace, found: Sequence[Importe
     here = conversations.locked_by_key(conn, place.session_key)
     if here is not None and (here.pending or here.waits):
         return False
-    number = conversations.create(conn, *place, found[-1].title) if here is None else here.id
+    number = conversations.add(conn, *place, found[-1].title) if here is None else here.id
     told = [each for one in found for each in one.messages]
     newest = conversations.take_message_seqs(conn, number, len(told))
     first = newest - len(told) + 1

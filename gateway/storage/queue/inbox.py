@@ -341,7 +341,7 @@ def arrival(
     return bool(known), Conversation(*found)
 
 
-_ARRIVAL = conversations.of_key(
+_ARRIVAL = conversations.of_session_key(
     bindparam("session_key"), or_(*(each.exists() for each in _of_key)).label("is_known")
 )
 
@@ -361,7 +361,7 @@ def create(
 
     `user`: its only user; None for a shared one.
     """
-    here = conversations.create(conn, session_key, message.address, user, message.text)
+    here = conversations.add(conn, session_key, message.address, user, message.text)
     sessions.start_root(conn, here, "first_message")
     return conversations.locked(conn, here)
 

@@ -358,7 +358,7 @@ class Look:
     is_watched: bool
 
 
-def look(
+def look_around(
     conn: Connection,
     session_keys: Sequence[str],
     conversation_ids: Collection[int],

@@ -242,7 +242,7 @@ def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
     found = query.find(conn, chosen, question, limit=MATCHES, only=only)
     # Who only stands beside a match has none of the words.
     matches = [match for match in found if match.holds]
-    texts = query.around(conn, matches, 0)
+    texts = query.with_neighbours(conn, matches, 0)
     places = conversation.c.id.in_({match.conversation for match in matches})
     known = {
         row.id: row

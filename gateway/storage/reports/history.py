@@ -351,7 +351,7 @@ class Segment:
     compaction: CompactionRow | None
 
 
-def segments(conn: Connection, conversation_id: int) -> list[Segment]:
+def segments_of(conn: Connection, conversation_id: int) -> list[Segment]:
     """Return a conversation's segments, oldest first: parents before their children."""
     by_child = {
         row.child_session_id: row for row in compactions.of_conversation(conn, conversation_id)

@@ -81,7 +81,7 @@ def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
     return [TurnRow(*row) for row in rows]
 
 
-def commands(
+def turns_of_commands(
     conn: Connection, conversation_id: int, rows: Sequence[Recorded], before: int | None
 ) -> list[TurnRow]:
     """Return the turns of commands among those of a page, the newest `COMMANDS`, in order.
@@ -132,7 +132,7 @@ def received(
     return [InboxEntry(*row) for row in rows][::-1], files
 
 
-def sent(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
+def sends_of(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
     """What turns had to show, in order."""
     query = select(
         outbox.c.source_key,
@@ -158,7 +158,7 @@ def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
     return gone
 
 
-def within(
+def messages_within(
     conn: Connection, conversation_id: int, ranges: Iterable[tuple[int, int]], limit: int
 ) -> list[Recorded]:
     """Return the first `limit` messages of ranges of seqs, in order."""

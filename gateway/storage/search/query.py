@@ -345,7 +345,7 @@ class Scope:
         return tuple(self.titles)
 
 
-def of(conn: Connection, conversation_id: int) -> Scope:
+def searched_by(conn: Connection, conversation_id: int) -> Scope:
     """What the search of a conversation looks through."""
     # Everybody in a group reads its answers: they must hold nothing from direct chats.
     shared = notebook.sharing(conn, conversation_id)
@@ -359,7 +359,7 @@ def of(conn: Connection, conversation_id: int) -> Scope:
     )
 
 
-def around(
+def with_neighbours(
     conn: Connection, matches: Sequence[Match], neighbours: int
 ) -> dict[int, list[PastMessage]]:
     """Return matches and their neighbours, by the number of the match.

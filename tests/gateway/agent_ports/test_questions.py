@@ -457,8 +457,8 @@ async def test_the_sweep_outlives_a_failing_database(
             raise failures.popleft()
         return due(conn)
 
-    due = questions.due
-    monkeypatch.setattr(questions, "due", failing)
+    due = questions.overdue
+    monkeypatch.setattr(questions, "overdue", failing)
     async with asked(tmp_path, asking()) as chat, sweeping(chat):
         assert (await chat.logged("work_failed"))["work"] == "inquiries"
         assert NOBODY_ANSWERED in await chat.answers(3)

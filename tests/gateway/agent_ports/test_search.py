@@ -176,16 +176,16 @@ def test_a_delegated_child_sees_itself_alone(store: Store) -> None:
     parent, child = chat(store, account="a"), chat(store, account="b")
     delegated = update(conversation).where(conversation.c.id == child).values(parent_turn_id=1)
     store.run(lambda conn: conn.execute(delegated))
-    assert store.run(query.of, parent).conversations == (parent,)
-    assert store.run(query.of, child).conversations == (child,)
+    assert store.run(query.searched_by, parent).conversations == (parent,)
+    assert store.run(query.searched_by, child).conversations == (child,)
 
 
 def test_a_forgotten_conversation_sees_nothing(store: Store) -> None:
     """A turn that is running meanwhile finds nothing more."""
     here = talk(store, "a zebra")
     store.run(forget, here)
-    assert store.run(query.of, here) == query.Scope({here: ""}, is_direct=False)
-    assert store.run(query.around, [], 1) == {}
+    assert store.run(query.searched_by, here) == query.Scope({here: ""}, is_direct=False)
+    assert store.run(query.with_neighbours, [], 1) == {}
 
 
 KINDS = st.sampled_from(["dm", "group", "thread"])
@@ -219,11 +219,11 @@ def test_no_search_reaches_anybody_else(
         )
         kinds[here] = (kind, sender)
     for here, (kind, sender) in kinds.items():
-        for there in scratch.run(query.of, here).conversations:
+        for there in scratch.run(query.searched_by, here).conversations:
             assert there == here or (kind, sender) == kinds[there] == ("dm", sender)
         direct = {each for each, owner in kinds.items() if owner == ("dm", sender)}
         expected = direct if kind == "dm" else {here}
-        assert set(scratch.run(query.of, here).conversations) == expected
+        assert set(scratch.run(query.searched_by, here).conversations) == expected
 
 
 @asynccontextmanager

@@ -170,7 +170,7 @@ def test_the_beginning_of_a_file_is_as_long_as_is_asked_for(store: Store, size: 
     """Across parts."""
     content = content_of(PART_BYTES + 9)
     enter(store, Attachment(name="a", kind="file", content=content))
-    assert store.run(attachments.beginning, 1, size) == content[:size]
+    assert store.run(attachments.first_bytes, 1, size) == content[:size]
 
 
 def test_a_tool_offers_a_file_once(store: Store) -> None:
@@ -204,9 +204,9 @@ def test_an_offer_needs_the_lease(store: Store) -> None:
 def test_a_file_is_found_in_its_own_conversation_only(store: Store) -> None:
     """And only once its bytes are there."""
     conversation, _ = enter(store, Attachment(name="a", kind="file", content=b"x"), PHOTO)
-    assert store.run(attachments.of_conversation, conversation, 1) is not None
-    assert store.run(attachments.of_conversation, conversation + 1, 1) is None
-    assert store.run(attachments.of_conversation, conversation, 2) is None
+    assert store.run(attachments.in_conversation, conversation, 1) is not None
+    assert store.run(attachments.in_conversation, conversation + 1, 1) is None
+    assert store.run(attachments.in_conversation, conversation, 2) is None
 
 
 def test_no_files_are_lost_by_taking_a_message(store: Store) -> None:

@@ -93,7 +93,7 @@ def _is_write(call: ast.Call) -> bool:
 def test_a_conversation_is_found_as_it_was_entered(store: Store) -> None:
     """By its id, by its key, and among those of its user."""
     place = Address("telegram", "default", "c1", None)
-    made = store.run(conversations.create, "key", place, "u1", "  Plan a\ntrip ")
+    made = store.run(conversations.add, "key", place, "u1", "  Plan a\ntrip ")
     here = store.run(conversations.get, made)
     assert (here.address, here.user, here.title) == (place, "u1", "Plan a trip")
     assert store.run(conversations.locked_by_key, "key") == here
@@ -108,7 +108,7 @@ def test_all_conversations_of_somebody_are_found(store: Store) -> None:
     """Each once; those of others are not."""
     for n in range(5):
         user = "u1" if n else "u2"
-        store.run(conversations.create, f"key{n}", Address("telegram", "x", f"c{n}"), user, "")
+        store.run(conversations.add, f"key{n}", Address("telegram", "x", f"c{n}"), user, "")
     found = store.run(conversations.all_of_user, "telegram", "u1")
     assert sorted(each.session_key for each in found) == ["key1", "key2", "key3", "key4"]
 

@@ -97,7 +97,7 @@ def test_an_answer_is_taken_once_and_in_time(store: Store, current: Turn) -> Non
     assert not store.run(questions.expire, other)
     lapse(store)
     assert not store.run(questions.answer, other.id, "once", "telegram:42")
-    [due] = store.run(questions.due)
+    [due] = store.run(questions.overdue)
     assert store.run(questions.expire, due)
     assert not store.run(questions.expire, due)
     assert [row.state for row in store.rows(inquiry)] == ["answered", "expired"]
@@ -249,7 +249,7 @@ def test_the_hot_path_looks_only_at_what_waits(store: Store, current: Turn, fn: 
 @pytest.mark.usefixtures("sqlite_alone")
 def test_the_sweep_looks_only_at_what_waits(store: Store, current: Turn) -> None:
     """It runs every few seconds."""
-    found = store.plans(questions.due)
+    found = store.plans(questions.overdue)
     assert found
     assert all("ix_inquiry_pending" in line for line in found if "SCAN" in line)
 
@@ -320,7 +320,7 @@ class World:
                 .values(expires_at=1.0)
             )
         )
-        for due in self.store.run(questions.due):
+        for due in self.store.run(questions.overdue):
             self.store.run(questions.expire, due)
 
     def _resume(self) -> bool:

@@ -451,9 +451,9 @@ def test_one_look_finds_all_that_is_asked_for(store: Store, here: int) -> None:
     store.run(conversations.stop_upto, conversation.id, 1)
     store.run(replicas.announce, "secrets")
     store.run(replicas.watch, here + 1, [KEY])
-    found = store.run(replicas.look, [KEY], {conversation.id}, here)
+    found = store.run(replicas.look_around, [KEY], {conversation.id}, here)
     assert [chat.session_key for chat in found.chats] == [KEY]
     assert (list(found.stops), found.news) == ([(conversation.id, 1)], {"secrets": 1})
     assert found.is_watched
-    nothing = store.run(replicas.look, [], set(), here)
+    nothing = store.run(replicas.look_around, [], set(), here)
     assert (nothing.chats, list(nothing.stops)) == ((), [])

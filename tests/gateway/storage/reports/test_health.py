@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metrics import state
+from gateway.metrics import instruments
 from gateway.settings.tree import Settings
 from gateway.storage.queue import leases
 from gateway.storage.reports import health, spending
@@ -54,7 +54,7 @@ async def test_what_is_still_to_be_shown_is_told_by_account(tmp_path: Path) -> N
 @pytest.mark.usefixtures("sqlite_alone")
 def test_a_scrape_reads_no_table_from_end_to_end(store: Store) -> None:
     """With a million messages it takes no longer: all that is unfinished has an index."""
-    found = store.plans(lambda conn: state._standing(conn, Settings(home=Path()), 0.0))
+    found = store.plans(lambda conn: [*instruments._samples(conn, Settings(home=Path()), 0.0)])
     large = {"inbox", "outbox", "turn", "conversation", "message", "ledger", "step"}
     scanned = [
         line

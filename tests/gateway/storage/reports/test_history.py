@@ -290,13 +290,13 @@ def test_segments_are_listed_with_their_compactions(store: Store) -> None:
     current = compacted(store, level="extract")
     other = store.run(turn_of, "other", chat="7")
     store.run(begin_anew, current.lease.conversation)
-    first, second, third = store.run(history.segments, current.lease.conversation)
+    first, second, third = store.run(history.segments_of, current.lease.conversation)
     assert (first.end_reason, first.compaction, first.plan) == ("compression", None, ViewPlan())
     assert second.compaction is not None
     assert (second.compaction.level, second.parent_session_id) == ("extract", first.id)
     assert second.plan == current.session.plan
     assert (third.parent_session_id, third.number, third.ended_at) == (None, 1, None)
-    assert len(store.run(history.segments, other.lease.conversation)) == 1
+    assert len(store.run(history.segments_of, other.lease.conversation)) == 1
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
         ("What is there?", "Ada", current.id)
     ]
     assert files == []
-    [sent] = store.run(steps.sent, [current.id])
+    [sent] = store.run(steps.sends_of, [current.id])
     assert (sent.source_key, sent.state) == (f"turn:{current.id}:answer:1", "pending")
     assert store.run(questions.of_turns, [current.id]) == []
 
@@ -116,9 +116,9 @@ def test_messages_that_left_the_view_are_known() -> None:
 def test_messages_of_ranges_end_at_a_limit(store: Store) -> None:
     """In order."""
     worked(store)
-    found = store.run(steps.within, 1, [(1, 2), (4, 9)], 10)
+    found = store.run(steps.messages_within, 1, [(1, 2), (4, 9)], 10)
     assert [row.seq for row in found] == [1, 2, 4]
-    assert [row.seq for row in store.run(steps.within, 1, [(1, 2), (4, 9)], 2)] == [1, 2]
+    assert [row.seq for row in store.run(steps.messages_within, 1, [(1, 2), (4, 9)], 2)] == [1, 2]
 
 
 def commanded(store: Store) -> int:
@@ -143,7 +143,7 @@ def test_a_command_stands_on_one_page_also_among_what_no_turn_has_said(store: St
 
     def on_page(before: int | None) -> list[int]:
         rows = store.run(history.recorded, 1, before=before or transcript.END, limit=2)
-        return [each.id for each in store.run(steps.commands, 1, rows, before)]
+        return [each.id for each in store.run(steps.turns_of_commands, 1, rows, before)]
 
     found = [on_page(before) for before in (None, 11, 9, 7, 5, 3)]
     assert found == [[fourth], [], [second, third], [], [], []]
