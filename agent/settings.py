@@ -295,7 +295,7 @@ _SECRET_KEY = re.compile(
 )
 
 
-def _changed(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
+def _changed(value: Any, change: Callable[..., Any], key: str = "") -> Any:
     """Change each leaf of nested maps and lists, by its key."""
     match value:
         case dict():
