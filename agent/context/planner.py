@@ -61,11 +61,6 @@ LONGEST_COOLDOWN_S = 600.0
 PAUSED = "not asked: the summary model failed a short time ago"
 NO_BUDGET = "not asked: a budget is used up"
 NO_TIME = "not asked: the time went by with waiting for a summary under way"
-REPORTED = (
-    *("trigger", "engine", "messages_before", "messages_after", "tokens_before", "tokens_after"),
-    *("summary_model", "retained_share", "cache_tokens_lost", "duration_ms", "failure"),
-)
-"""Of a compaction, in its log event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +296,21 @@ class Planner:
         self.meter.forget_report()
         # Before the next request: an unannounced move of the prefix is reported as a fault.
         self.watch.expect_move(f"compaction:{compaction.trigger}")
-        told = {name: getattr(compaction, name) for name in REPORTED}
-        log.info("context_compressed", rung=compaction.level, **told)
+        log.info(
+            "context_compressed",
+            trigger=compaction.trigger,
+            engine=compaction.engine,
+            rung=compaction.level,
+            messages_before=compaction.messages_before,
+            messages_after=compaction.messages_after,
+            tokens_before=compaction.tokens_before,
+            tokens_after=compaction.tokens_after,
+            summary_model=compaction.summary_model,
+            retained_share=compaction.retained_share,
+            cache_tokens_lost=compaction.cache_tokens_lost,
+            duration_ms=compaction.duration_ms,
+            failure=compaction.failure,
+        )
 
     def close(self) -> None:
         """Notify the engine of the end of its turn."""

@@ -28,7 +28,7 @@ from gateway.agent_ports.tools import Workspaces
 from gateway.backup.copying import (
     SPARE_BYTES,
     Copying,
-    Guard,
+    RoomGuard,
     Stopped,
     check_dump,
     digest_of,
@@ -253,7 +253,7 @@ def require(path: Path) -> Backup:
 def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None:
     """Write all of a backup, its list last, read it again, and have the disk write it."""
     location, root = location_of(settings), Workspaces(settings.tools.workspace, settings.home).root
-    guard = Guard(to, stopped)
+    guard = RoomGuard(to, stopped)
     copied = Copying(_apart(settings, root), _folders_of_backups(settings, to), _OURS, guard)
     sources = {HOME: settings.home.resolve(), WORKSPACES: root.resolve()}
     sources = {name: source for name, source in sources.items() if source.is_dir()}
@@ -296,7 +296,7 @@ def _require_room(to: Path, location: Location, others: int) -> None:
         )
 
 
-def _copy_database(location: Location, folder: Path, guard: Guard) -> Path:
+def _copy_database(location: Location, folder: Path, guard: RoomGuard) -> Path:
     try:
         if isinstance(location, Path):
             copy = folder / DATABASE

@@ -53,7 +53,7 @@ class BackupStopped(StorageUnavailable):
     """The process ends; what was written is removed."""
 
 
-class Guard:
+class RoomGuard:
     """Ends a copy when the process ends, or when others would have no room on the disk."""
 
     def __init__(self, to: Path, stopped: Stopped) -> None:
@@ -103,7 +103,7 @@ class Copying:
         apart: frozenset[Path],
         backups: frozenset[tuple[int, int]],
         ours: re.Pattern[str],
-        guard: Guard,
+        guard: RoomGuard,
     ) -> None:
         self.files: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
@@ -192,7 +192,7 @@ def encodable(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _file(source: Path, copy: Path, guard: Guard) -> dict[str, Any]:
+def _file(source: Path, copy: Path, guard: RoomGuard) -> dict[str, Any]:
     """Copy a file with its times, for its owner alone; return what is known of the copy.
 
     What is appended meanwhile is not in it: it may come faster than it is copied.

@@ -16,7 +16,7 @@ from gateway.console.presentation import short
 from gateway.console.register import HOME, Ask, Result, Shown, listed, older, page
 from gateway.storage.people import members
 from gateway.storage.reports import spending
-from gateway.storage.reports.conversation_list import Span
+from gateway.storage.reports.conversation_list import Period
 from gateway.storage.reports.spending import KnownRates, Spent, Where
 
 BUDGETS = f"{HOME}/budgets"
@@ -28,7 +28,7 @@ MOST_COMPARED = 30
 
 
 def _by_day(
-    conn: Connection, spans: Sequence[Span], known: KnownRates, *, compares: bool
+    conn: Connection, spans: Sequence[Period], known: KnownRates, *, compares: bool
 ) -> tuple[dict[str, dict[str, Spent]], dict[str, Spent]]:
     """Return the costs by day and model, and the total by model."""
     whole = Where(spans[0].start)

@@ -25,7 +25,7 @@ from gateway.storage.conversation import questions
 from gateway.storage.people import members
 from gateway.storage.queue import alerts, dead_letters
 from gateway.storage.reports import conversation_list, health, spending
-from gateway.storage.reports.conversation_list import DayTurns, Span, Wanted
+from gateway.storage.reports.conversation_list import DayTurns, Period, Wanted
 from gateway.storage.reports.spending import Spent, Where
 
 DAYS = 14
@@ -44,18 +44,18 @@ RETRIED = {
 }
 
 
-def days_until_now(zone: tzinfo, count: int) -> list[Span]:
+def days_until_now(zone: tzinfo, count: int) -> list[Period]:
     """Return the last days of a time zone in order, today included."""
     today = datetime.now(zone).date()
     spans = []
     for n in range(count - 1, -1, -1):
         day = today - timedelta(days=n)
         start, end = day_of(day, zone)
-        spans.append(Span(str(day), start.timestamp(), end.timestamp()))
+        spans.append(Period(str(day), start.timestamp(), end.timestamp()))
     return spans
 
 
-def _read(conn: Connection, spans: Sequence[Span]) -> dict[str, Any]:
+def _read(conn: Connection, spans: Sequence[Period]) -> dict[str, Any]:
     return {
         "waiting": {what: health.waiting(conn, what) for what in health.WAITS},
         "alerts": alerts.found(conn, with_past=True, limit=50),
@@ -106,7 +106,7 @@ def _traffic(days: Sequence[DayTurns]) -> presentation.BarChart:
     return presentation.bars("Turns by day", ["answered", "given up", "no answer"], rows, number)
 
 
-def _costs(spans: Sequence[Span], spent: Sequence[Spent]) -> presentation.BarChart:
+def _costs(spans: Sequence[Period], spent: Sequence[Spent]) -> presentation.BarChart:
     rows = [(span.name, [each.usd]) for span, each in zip(spans, spent, strict=True)]
     return presentation.bars("Cost by day", ["cost"], rows, format_usd)
 

@@ -159,7 +159,7 @@ _TURN_FROM = (
 )
 
 
-class Span(NamedTuple):
+class Period(NamedTuple):
     """A stretch of time with a name; in seconds since the epoch, the end not included."""
 
     name: str
@@ -180,7 +180,7 @@ class DayTurns:
     failed: int
 
 
-def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
+def turns_by_day(conn: Connection, spans: Sequence[Period]) -> list[DayTurns]:
     """Return how many turns began in each stretch of time; they follow one another."""
     places = [first_turn_since(conn, span.start) for span in spans]
     places.append(first_turn_since(conn, spans[-1].end))

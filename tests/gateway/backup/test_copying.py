@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from gateway.backup import copying, restoring
 from gateway.backup.backups import DUMP, make
-from gateway.backup.copying import BackupStopped, Copying, Guard, digest_of, flush
+from gateway.backup.copying import BackupStopped, Copying, RoomGuard, digest_of, flush
 from gateway.backup.restoring import plan_of, restore
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings.tree import Settings
@@ -164,7 +164,7 @@ def test_without_the_programs_the_way_is_told(
 
 def copying_to(folder: Path) -> Copying:
     """Return what copies all there is."""
-    guard = Guard(folder, lambda: False)
+    guard = RoomGuard(folder, lambda: False)
     return Copying(frozenset(), frozenset(), re.compile("none"), guard)
 
 
@@ -176,16 +176,16 @@ def test_a_file_that_grows_is_copied_as_it_was(
     source.mkdir()
     (source / "log").write_bytes(b"1234")
     monkeypatch.setattr(copying, "_CHUNK", 2)
-    check = Guard.check
+    check = RoomGuard.check
 
-    def growing(guard: Guard) -> None:
+    def growing(guard: RoomGuard) -> None:
         with (source / "log").open("ab") as log:
             log.write(b"56")
         check(guard)
 
     copies = copying_to(tmp_path)
     copies.take(source, tmp_path / "first", "home")
-    monkeypatch.setattr(Guard, "check", growing)
+    monkeypatch.setattr(RoomGuard, "check", growing)
     copies.take(source, tmp_path / "copy", "home")
     # What came before it was begun is in it.
     assert (tmp_path / "copy/log").read_bytes() == b"123456"
@@ -229,7 +229,7 @@ def test_the_size_is_that_of_what_would_be_copied(tmp_path: Path) -> None:
         frozenset({tmp_path / "a/apart"}),
         frozenset(),
         re.compile("none"),
-        Guard(tmp_path, lambda: False),
+        RoomGuard(tmp_path, lambda: False),
     )
     assert copies.size_of(tmp_path / "a") == 3
 
@@ -241,7 +241,7 @@ def test_a_stop_ends_each_step(tmp_path: Path) -> None:
         digest_of(tmp_path / "file", lambda: True)
     with pytest.raises(BackupStopped):
         flush(tmp_path, lambda: True)
-    guard = Guard(tmp_path, lambda: True)
+    guard = RoomGuard(tmp_path, lambda: True)
     assert guard.ends()
     with pytest.raises(BackupStopped):
         guard.check()

@@ -12,7 +12,7 @@ from gateway.storage.reports import conversation_list
 from gateway.storage.reports.conversation_list import (
     DayTurns,
     Listed,
-    Span,
+    Period,
     Wanted,
     first_turn_since,
 )
@@ -146,7 +146,11 @@ def test_turns_are_counted_where_they_began(store: Store) -> None:
         answered(store, "a", at=at)
     store.run(set_rows, turn, turn.c.started_at == 150.0, state="dead")
     store.run(set_rows, turn, turn.c.started_at == 320.0, outcome="provider_failed")
-    spans = [Span("one", 100.0, 200.0), Span("two", 200.0, 300.0), Span("three", 300.0, 400.0)]
+    spans = [
+        Period("one", 100.0, 200.0),
+        Period("two", 200.0, 300.0),
+        Period("three", 300.0, 400.0),
+    ]
     assert store.run(conversation_list.turns_by_day, spans) == [
         DayTurns("one", 2, 1, 0),
         DayTurns("two", 0, 0, 0),
