@@ -283,7 +283,8 @@ class Worker:
             except Exception as exc:
                 if service.lease is None:
                     # The claim was rolled back with the beginning; it is made alone.
-                    service.hold(await self._database.write(self._taking(service)))
+                    take = self._taking(service)
+                    service.hold(await self._database.write(take))
                 lease = service.lease
                 failed = self._false_starts.get(here, 0) + 1
                 self._false_starts[here] = failed
