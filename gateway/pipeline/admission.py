@@ -66,11 +66,7 @@ TRIES: tuple[Window, ...] = ("tries", "all tries")
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """What decides about an update.
-
-    Attributes:
-        model: Returns the figures of the chosen model, None for the default, as they are now.
-    """
+    """What decides about an update; `model` returns a chosen model's figures as they are now."""
 
     access: Access
     queue: QueueSettings
@@ -82,7 +78,7 @@ class IntakeRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MessageFacts:
     """What is known of a message; what cannot matter for it is not read, and has its default.
 
     Attributes:
@@ -142,13 +138,13 @@ class Decision:
 
     what: Outside | Entered
     message: InboundMessage
-    facts: Facts
+    facts: MessageFacts
     text: str | None = None
     counts: tuple[Window, ...] = ()
     happened: Kind | None = None
 
 
-def decide(message: InboundMessage, facts: Facts) -> Decision:
+def decide(message: InboundMessage, facts: MessageFacts) -> Decision:
     """Decide what becomes of a message."""
     if facts.known:
         decision = Decision("duplicate", message, facts)
@@ -167,7 +163,7 @@ def decide(message: InboundMessage, facts: Facts) -> Decision:
     return decision if counts == decision.counts else replace(decision, counts=counts)
 
 
-def _edited(message: InboundMessage, facts: Facts) -> Decision:
+def _edited(message: InboundMessage, facts: MessageFacts) -> Decision:
     if facts.role == "stranger":
         return Decision("denied", message, facts)
     if facts.fate is None or (facts.rule is not None and facts.rule.respond == "never"):
@@ -181,7 +177,7 @@ def _edited(message: InboundMessage, facts: Facts) -> Decision:
     return _within_rate(Decision("reworded", told, facts))
 
 
-def _turned_away(message: InboundMessage, facts: Facts) -> Decision:
+def _turned_away(message: InboundMessage, facts: MessageFacts) -> Decision:
     """A stranger's message: in a direct chat they get the code with which an owner lets them in."""
     if message.addressed != "direct":
         return _overheard(message, facts, "denied")
@@ -194,7 +190,7 @@ def _turned_away(message: InboundMessage, facts: Facts) -> Decision:
     return replace(away, text=pairing.WRONG_CODE) if facts.code == "wrong" else away
 
 
-def _taken(message: InboundMessage, facts: Facts) -> Decision:
+def _taken(message: InboundMessage, facts: MessageFacts) -> Decision:
     """A message of somebody who may write: a command? an answer? else it is queued."""
     said = facts.said.said_by(owner=facts.role == "owner")
     if said is not facts.said:
@@ -237,7 +233,7 @@ def _within_rate(taken: Decision) -> Decision:
     return replace(refused, text=TOO_MANY, counts=("notices",), happened="limited")
 
 
-def _limit(facts: Facts) -> Window | None:
+def _limit(facts: MessageFacts) -> Window | None:
     """Return what limits how much a sender may write; owners have no limit."""
     command = facts.said.command
     if facts.role == "owner":
@@ -246,7 +242,7 @@ def _limit(facts: Facts) -> Window | None:
 
 
 def _overheard(
-    message: InboundMessage, facts: Facts, otherwise: Literal["ignored", "denied"]
+    message: InboundMessage, facts: MessageFacts, otherwise: Literal["ignored", "denied"]
 ) -> Decision:
     """What was said to others is noted if the operator wants that."""
     told, rule = _with_unread(message), facts.rule
@@ -258,7 +254,7 @@ def _overheard(
     return Decision("noted", told, facts, counts=("overheard",))
 
 
-def _is_for_bot(message: InboundMessage, facts: Facts) -> bool:
+def _is_for_bot(message: InboundMessage, facts: MessageFacts) -> bool:
     said = facts.said
     is_owners = said.command is not None and said.command.owner_only
     # In a group a command reaches every bot: one that names another, or is like none, is another's.
@@ -297,7 +293,7 @@ class Admissions:
         """Decide about one message, and enter what is to be kept of it."""
         return self.apply(conn, decide(message, self.facts(conn, message)))
 
-    def facts(self, conn: Connection, message: InboundMessage) -> Facts:
+    def facts(self, conn: Connection, message: InboundMessage) -> MessageFacts:
         """Read what may matter for a message; two statements for a plain one."""
         access, most = self.rules.access, self.rules.queue.max_pending
         # What somebody else wrote is no command of who forwards it.
@@ -305,11 +301,11 @@ class Admissions:
         key = session_key(message, self.rules.groups)
         known, place = inbox.arrival(conn, key, message)
         if known:
-            return Facts(said, known=True)
+            return MessageFacts(said, known=True)
         rule, full, in_thread = access.rule(message), self.pairing.limits.full(message), False
         if message.addressed == "thread" and message.kind != "edit":
             in_thread = conversations.find(conn, address_key(message.address)) is not None
-        facts = Facts(said, most, place, known, rule, in_thread, full)
+        facts = MessageFacts(said, most, place, known, rule, in_thread, full)
         if message.kind == "edit":
             return self._of_edit(conn, message, facts)
         if not _is_for_bot(message, facts):
@@ -322,7 +318,9 @@ class Admissions:
         may_ask = message.addressed == "direct" and self.pairing.takes_request(conn, message)
         return replace(facts, may_ask=may_ask)
 
-    def _of_edit(self, conn: Connection, message: InboundMessage, facts: Facts) -> Facts:
+    def _of_edit(
+        self, conn: Connection, message: InboundMessage, facts: MessageFacts
+    ) -> MessageFacts:
         facts = replace(facts, role=self.rules.access.role_of(conn, message))
         place = facts.place
         if facts.role == "stranger" or place is None or message.message_ref is None:
@@ -330,7 +328,9 @@ class Admissions:
         facts = replace(facts, fate=overheard.fate(conn, place.id, message))
         return self._of_allowed(conn, message, facts) if _is_asked_again(message, facts) else facts
 
-    def _of_allowed(self, conn: Connection, message: InboundMessage, facts: Facts) -> Facts:
+    def _of_allowed(
+        self, conn: Connection, message: InboundMessage, facts: MessageFacts
+    ) -> MessageFacts:
         said, place = facts.said, facts.place
         if said.command is not None and said.command.route is REPLY:
             # It counts where its question was asked; its sender may have no conversation there.
@@ -604,7 +604,7 @@ def _title(decision: Decision) -> str:
     return text if text.strip() or not files else files[0]
 
 
-def _is_asked_again(message: InboundMessage, facts: Facts) -> bool:
+def _is_asked_again(message: InboundMessage, facts: MessageFacts) -> bool:
     """Whether an edit gives new words to what was stopped or failed, and nobody will answer."""
     fate, place = facts.fate, facts.place
     if fate is None or fate.kind == "command" or (place is not None and place.waits):

@@ -21,7 +21,7 @@ from gateway.pipeline.admission import (
     TOO_MANY,
     TRIES,
     UNREADABLE,
-    Facts,
+    MessageFacts,
     decide,
 )
 from gateway.settings.tree import GroupRule
@@ -254,7 +254,7 @@ def test_what_becomes_of_a_message(
     counts: str,
 ) -> None:
     """(message, facts) → (what, the text for its sender, the limits that it uses up)."""
-    known = Facts(**{"said": registry.parse(text), "most": 2, **facts})
+    known = MessageFacts(**{"said": registry.parse(text), "most": 2, **facts})
     decision = decide(message(text, **fields), known)
     assert (decision.what, decision.text, ", ".join(decision.counts)) == (what, told, counts)
 
@@ -282,7 +282,7 @@ def test_no_stranger_is_heard_and_no_full_limit_counted(
     text: str, fields: dict[str, Any], facts: dict[str, Any]
 ) -> None:
     """Whatever is known; a full limit of messages lets nothing of a member or guest through."""
-    known = Facts(registry.parse(text), **facts)
+    known = MessageFacts(registry.parse(text), **facts)
     decision = decide(message(text, **fields), known)
     assert known.full.isdisjoint(decision.counts)
     heard = {"command", "unknown command", "reworded", "answer", "queued"}
