@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -138,32 +138,30 @@ class AdmissionLimits:
 
     def full(self, message: InboundMessage) -> frozenset[Window]:
         """Return the windows without room for a message; one that was counted has its room."""
-        return self._without_room(message, self._windows, SlidingWindow.has_room)
+        its = self._of(message, self._windows)
+        return frozenset(name for name, window, item in its if not window.has_room(*item))
 
     def count(self, message: InboundMessage, windows: Iterable[Window]) -> frozenset[Window]:
         """Count a message in some windows; returns those that had no room for it."""
-        return self._without_room(message, windows, SlidingWindow.count)
+        its = self._of(message, windows)
+        return frozenset(name for name, window, item in its if not window.count(*item))
 
     def wait_s(self, platform: str, sender: str) -> float:
         """Return the seconds until a sender may send another message, 0 for now."""
         window = self._windows.get("messages")
         return 0.0 if window is None else window.wait_s((platform, sender))
 
-    def _without_room(
-        self,
-        message: InboundMessage,
-        names: Iterable[Window],
-        fits: Callable[[SlidingWindow, Hashable, Hashable], bool],
-    ) -> frozenset[Window]:
+    def _of(
+        self, message: InboundMessage, names: Iterable[Window]
+    ) -> Iterator[tuple[Window, SlidingWindow, tuple[Hashable, Hashable]]]:
+        """Yield the windows that limit something, each with whose item the message is in it."""
         windows, here = self._windows, message.address
         account, sender = (here.platform, here.account), (here.platform, message.sender)
         item = (account, message.dedupe_key)
         whose = {"strangers": account, "doors": account, "all tries": None, "summaries": None}
-        return frozenset(
-            name
-            for name in names
-            if name in windows and not fits(windows[name], whose.get(name, sender), item)
-        )
+        for name in names:
+            if name in windows:
+                yield name, windows[name], (whose.get(name, sender), item)
 
 
 @dataclass(eq=False, slots=True)
