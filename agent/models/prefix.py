@@ -84,7 +84,7 @@ class PrefixWatch:
             model: The receiver.
         """
         schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
-        self._taken = sent = _Sent(_digest(schemas), [*map(_digest_of, messages)])
+        self._taken = sent = _Sent(schemas, [*map(_sent_of, messages)])
         if self.last is not None and self._has_moved(self.last, model.label, sent):
             self._report(self.last, sent, messages)
             self.last = None
@@ -160,10 +160,10 @@ class PrefixWatch:
 
 
 class _Sent(NamedTuple):
-    """A request: the digests of its tools and of each of its messages, in order."""
+    """A request: its tools, and the fields of its messages that are sent, in order."""
 
-    tools: bytes
-    messages: list[bytes]
+    tools: Sequence[tuple[object, ...]]
+    messages: list[list[object]]
 
     def common_with(self, other: "_Sent") -> int:
         """Return the number of first messages that both share; 0 with different tools."""
@@ -174,8 +174,9 @@ class _Sent(NamedTuple):
 
     def digest_at(self, messages: int) -> str:
         """Return the digest of the tools and of the first messages."""
-        digest = sha256(self.tools + b"".join(self.messages[:messages])).digest()
-        return digest[:DIGEST_BYTES].hex()
+        # In one piece: a conversation of thousands of messages is digested before each call.
+        sent = orjson.dumps([self.tools, self.messages[:messages]], option=orjson.OPT_SORT_KEYS)
+        return sha256(sent).digest()[:DIGEST_BYTES].hex()
 
 
 def report_unexpected_move(messages: int | None, tokens: int) -> None:
@@ -193,11 +194,6 @@ def report_stale_thinking() -> None:
     log.warning("stale_thinking_sent")
 
 
-def _digest_of(message: ChatMessage) -> bytes:
-    """Return the digest of the fields of a message that are sent."""
-    sent = ("role", "content", "tool_calls", "tool_call_id", "opaque")
-    return _digest([message.get(name) for name in sent])
-
-
-def _digest(value: object) -> bytes:
-    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest()
+def _sent_of(message: ChatMessage) -> list[object]:
+    get = message.get
+    return [get("role"), get("content"), get("tool_calls"), get("tool_call_id"), get("opaque")]
