@@ -1,6 +1,7 @@
 """What docs and docstrings name is there: files by their path, pages by their links."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,28 @@ def test_the_files_that_docstrings_name_are_there() -> None:
     ]
     wrong = {str(p.relative_to(ROOT)): found for p in sources if (found := lacking(p.read_text()))}
     assert wrong == {}
+
+
+SHORT = re.compile(r"`((?:\w+/)*(?:\w+\.py|\w+/))[` ]")
+
+
+def unknown(text: str) -> list[str]:
+    """Return the files and folders a text names by the end of their path that do not exist."""
+    found = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True)
+    paths = "".join(f"/{path}\n" for path in found.stdout.decode().split())
+    folders = {name for name in SHORT.findall(text) if name.endswith("/") and f"/{name}" in paths}
+    return sorted({
+        name for name in SHORT.findall(text) if name not in folders and f"/{name}\n" not in paths
+    })
+
+
+def test_the_map_names_files_and_folders_that_are_there() -> None:
+    """docs/architecture.md names most of them without their room."""
+    assert unknown((ROOT / "docs" / "architecture.md").read_text()) == []
+    assert unknown("see `pipeline/nowhere.py`, `tokens/` and `app.py`") == [
+        "pipeline/nowhere.py",
+        "tokens/",
+    ]
 
 
 def test_a_file_that_is_not_there_is_found() -> None:

@@ -1,1 +1,1 @@
-"""The steps of a compaction: prune, boundaries, summary, convergence; sanitise before requests."""
+"""The steps of a compaction: prune with its ladder of levels, boundaries, summary."""
