@@ -7,6 +7,7 @@ each fault; `python -m tests.bench faults` prints it.
 import asyncio
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -85,15 +86,15 @@ def test_the_matrix_sees_what_is_lost(
     tmp_path: Path, database_template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule of version 0.5, that a second doubt buries, loses an answer within 3 s of resets."""
-    doubt = Delivery._doubt
+    try_later = Delivery._try_later
 
-    async def give_up_soon(self: Delivery, due: Due, reason: str) -> None:
-        if due.message.outcome_unknown:
+    async def give_up_soon(self: Delivery, due: Due, reason: str, *args: Any, **how: Any) -> None:
+        if how.get("is_unknown") and due.message.outcome_unknown:
             await self._bury(due, reason, "failed")
         else:
-            await doubt(self, due, reason)
+            await try_later(self, due, reason, *args, **how)
 
-    monkeypatch.setattr(Delivery, "_doubt", give_up_soon)
+    monkeypatch.setattr(Delivery, "_try_later", give_up_soon)
     cell = Cell("telegram", "reset after", 3.0, "short")
     outcome = try_cell(cell, copy_database(database_template, tmp_path / "parley.db"))
     assert outcome.lost == ("An answer that falls into the fault.",)
