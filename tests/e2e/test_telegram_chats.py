@@ -265,8 +265,8 @@ async def test_who_blocks_the_bot_makes_a_dead_letter(bot: Bot) -> None:
     bot.write("hello")
     buried = await bot.parley.event("message_buried")
     letter = f"s{buried['conversation']}.{buried['seq']}"
-    listed = json.loads((await bot.parley.run("dead-letters", "list", "--json")).stdout)
-    assert listed["id"] == letter
+    lines = (await bot.parley.run("dead-letters", "list", "--json")).stdout.splitlines()
+    [listed] = [each for line in lines if (each := json.loads(line))["id"] == letter]
     assert "bot was blocked by the user" in listed["reason"]
     assert listed["text"] == "Fine."
     assert bot.shown == []
