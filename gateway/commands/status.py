@@ -15,7 +15,7 @@ from agent.safety.redaction import printable
 from agent.turn.state import Agent
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult, StatusFacts
 from gateway.context.prompts import Prompts
-from gateway.context.window import ContextParts, standing, summaries_text
+from gateway.context.window import ContextParts, summaries_text
 from gateway.storage.conversation import conversations, questions
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
@@ -107,11 +107,10 @@ def status_facts(
         if chosen is not None and chosen not in known:
             return replace(facts(None), gone=chosen)
         limits = context.limits_for(agent.preferring(chosen))
-        summaries = summaries_text(standing(context.summariser))
         return replace(
             within(chosen, limits),
             chosen=chosen is not None,
-            summaries=printable(summaries),
+            summaries=printable(summaries_text(context.summariser)),
             tools_off=tools_off,
         )
 

@@ -1,13 +1,12 @@
-"""Memory providers and the hook `turn_finished`, beside the path of a turn.
+"""Memory providers and the hook `turn_finished`.
 
-Before a turn begins the providers are asked what bears on the question; after its commit they are
-told how it went, in the background. Where there is no plugin for it, neither costs anything.
+Before a turn the providers are asked for notes about the question. After its commit they are
+informed in the background. Without such plugins neither costs anything.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection
@@ -36,11 +35,14 @@ MAX_QUERY_CHARS = 4_000
 MAX_RECALLED_CHARS = 4_000
 """Of one provider's answer: it is read with the question, and stays in view."""
 MAX_WAITING = 1_000
-"""Turns whose end plugins are still to be told; what comes on top of them is dropped."""
+"""Finished turns that wait to be reported to plugins; more are dropped."""
+
+_Recollection = tuple[str, str, Sequence[str] | None]
+"""The memory, its text, and the turns from which it recalls it; None if it does not say."""
 
 
 class Recall:
-    """Asks and tells plugins for all turns."""
+    """Asks and informs plugins about all turns; `reader` reads messages for the notebook."""
 
     def __init__(
         self,
@@ -49,7 +51,6 @@ class Recall:
         access: Access,
         reader: MemoryReader | None = None,
     ) -> None:
-        """Tell nobody yet; `reader` reads for the notebook what people said."""
         self.reader = reader
         self._database = database
         self._plugins = plugins
@@ -57,10 +58,10 @@ class Recall:
         self._waiting: asyncio.Queue[tuple[Turn, str, str]] = asyncio.Queue(MAX_WAITING)
 
     async def notes(self, conversation_id: int) -> tuple[Sequence[SourcedText], Collection[Origin]]:
-        """Return what memory providers know about the waiting question, and what taints of it.
+        """Return the notes of memory providers about the waiting question, and their taints.
 
-        All are asked side by side, each within `HOOK_S`; one that fails is left out. A
-        turn that only goes on has its notes in the transcript.
+        All are asked side by side, each within `HOOK_S`; one that fails is left out. A turn that is
+        resumed has its notes in the transcript.
         """
         if not self._plugins.providers:
             return (), ()
@@ -76,27 +77,27 @@ class Recall:
         if not found:
             return (), ()
         origins = await self._database.read(self._tainting, conversation_id, found)
-        notes = [SourcedText(f"Recalled from the memory {it.memory}", it.text) for it in found]
+        notes = [SourcedText(f"Recalled from the memory {name}", text) for name, text, _ in found]
         return notes, origins
 
     def _tainting(
-        self, conn: Connection, conversation_id: int, found: Sequence["_Recollection"]
+        self, conn: Connection, conversation_id: int, found: Sequence[_Recollection]
     ) -> set[Origin]:
-        """Return the origins that taint a turn which reads what was recalled."""
+        """Return the origins that taint a turn which reads these notes."""
         read: set[Origin] = set()
-        for each in found:
-            if each.turns is None:
-                # It may come from all that was ever read or said where it may be recalled.
+        for memory, _, of in found:
+            if of is None:
+                # It may come from anything read or said in a conversation of this scope.
                 read |= sessions.held_in(conn, notebook.sharing(conn, conversation_id))
                 continue
-            known = turns.segments(conn, each.turns)
-            if not known or len(known) < len({*each.turns}):
-                read.add(Origin("tool", each.memory))
+            known = turns.segments(conn, of)
+            if not known or len(known) < len({*of}):
+                read.add(Origin("tool", memory))
             read.update(*sessions.held_by(conn, known.values()).values())
         return tainting(conn, self._access, read)
 
     def finished(self, turn: Turn, outcome: str, answer: str) -> None:
-        """Tell plugins and the reader later that a turn was committed; returns at once."""
+        """Have plugins and the reader informed of a committed turn; returns at once."""
         if self.reader is not None:
             self.reader.hear(turn)
         if not (self._plugins.providers or self._plugins.having("turn_finished")):
@@ -107,7 +108,7 @@ class Recall:
             log.warning("plugins_not_told", turn=turn.id, reason="too many turns wait")
 
     async def run(self) -> None:
-        """Tell plugins, one turn after another, until cancelled; what waits then is lost."""
+        """Inform plugins, one turn after another, until cancelled; what waits then is lost."""
         while True:
             turn, outcome, answer = await self._waiting.get()
             try:
@@ -118,7 +119,7 @@ class Recall:
                 self._waiting.task_done()
 
     async def wait_idle(self) -> None:
-        """Return when all plugins have been told everything."""
+        """Wait until plugins were informed of all turns."""
         await self._waiting.join()
 
     async def _tell(self, turn: Turn, outcome: str, answer: str) -> None:
@@ -153,9 +154,9 @@ class Recall:
 
 
 def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
-    """Return what the next turn of a conversation is likely to ask.
+    """Return the likely question of a conversation's next turn.
 
-    None if it goes on with an unfinished turn, only carries out commands, or waits for files.
+    None if it resumes an unfinished turn, only carries out commands, or waits for files.
     """
     if turns.has_running(conn, conversation_id):
         return None
@@ -166,15 +167,6 @@ def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
     text = merged_text(asked, named=False).strip()[:MAX_QUERY_CHARS]
     scope = notebook.scope_of(conn, conversation_id)
     return Query(text, scope, str(conversation_id)) if text else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Recollection:
-    """What a memory has recalled; `turns` is None if it does not say from which."""
-
-    memory: str
-    text: str
-    turns: Sequence[str] | None
 
 
 async def _recalled(
@@ -189,10 +181,10 @@ async def _recalled(
     except PluginFailed:
         return None
     text = (text or "").strip()[:MAX_RECALLED_CHARS]
-    return _Recollection(provider.name, text, of) if text else None
+    return (provider.name, text, of) if text else None
 
 
 async def _told(tell: Callable[..., Awaitable[object]], *arguments: object) -> None:
-    """Tell a plugin something; if it fails, the call has logged it."""
+    """Inform a plugin; a failure is already logged by the call."""
     with suppress(PluginFailed):
         await tell(*arguments)

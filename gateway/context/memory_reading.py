@@ -1,13 +1,13 @@
 """Reads people's messages for the notebook, with a model of its own (`auxiliary.memory`).
 
-In the background, several turns at once and after they have ended: never on the path of an answer.
-Only a person's own words are read: no pasted part, quote, forwarded message or file. The model
-quotes; a quote counts only if it is a sentence that the person wrote, and that sentence becomes the
-note. Each note is shown with *Undo*; one with an address is only offered.
+It runs in the background, after turns have ended. Only a person's own words are read: no pasted
+part, quote, forwarded message or file. The model quotes; a quote counts only if the person wrote
+that sentence, which becomes the note. Each note is shown with *Undo*; one with an address is only
+offered.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection
 
 from agent.context.extract import sentences
-from agent.context.summary_model import Summariser, SummaryCalls
+from agent.context.summary_model import Summariser
 from agent.errors import SummaryFailed
 from agent.ports import ModelCall
 from agent.processes.threads import in_daemon
@@ -39,22 +39,20 @@ from gateway.storage.reports import spending
 log = structlog.get_logger()
 
 REST_S = 300.0
-"""So long messages gather before they are read; and how long nobody is asked after a failure."""
+"""How long messages gather before they are read, and the pause after a failure."""
 AT_ONCE = 12
 """Messages of a conversation that one request reads."""
 MOST_WAITING = 2_000
-"""Messages of all conversations; what comes on top of them is not read."""
+"""Messages of all conversations; more are not read."""
 LEAST_CHARS = 12
-"""What is shorter says nothing that lasts ("ok, thanks")."""
+"""A shorter message says nothing that lasts ("ok, thanks")."""
 MOST_CHARS = 2_000
-"""Of one message; what is longer is mostly pasted: its beginning and its end are read."""
+"""Of one message; a longer one is mostly pasted: its beginning and its end are read."""
 MOST_TOTAL_CHARS = 24_000
 ANSWER_TOKENS = 1_200
 MOST_FOUND = 40
 SENTENCE_CHARS = 400
 """Longest sentence that is kept: people do not state a lasting preference in a longer one."""
-BEGINS_ANEW = "new"
-"""The command that may be followed by a question."""
 
 ORDERS = """\
 Below are messages that a person wrote to an assistant, each after its number. Find in them the \
@@ -77,7 +75,7 @@ _redactor = Redactor()
 
 @dataclass(frozen=True, slots=True)
 class OwnWords:
-    """What one person has written in one message, without pasted, quoted or forwarded text.
+    """One person's text in one message, without pasted, quoted or forwarded parts.
 
     Attributes:
         turn: Id of the turn that answered it.
@@ -107,13 +105,13 @@ def _own_words(entry: InboxEntry, *, alone: bool) -> str:
     if entry.authors is not None:
         return ""
     text = entry.text if entry.kind == "message" else ""
-    if entry.command == BEGINS_ANEW:
+    if entry.command == "new":
         text = entry.argument
     return _edges(own_words(text, alone=alone).strip(), MOST_CHARS)
 
 
 def prompt_of(said: Sequence[OwnWords], room_chars: int = MOST_TOTAL_CHARS) -> str:
-    """Return what the model is asked; secrets are masked."""
+    """Return the request to the model; secrets are masked."""
     share = min(MOST_CHARS, room_chars // max(1, len(said)))
     texts = [_redactor.text(_edges(each.text, share)) for each in said]
     told = "\n\n".join(f"[{n}] {text}" for n, text in enumerate(texts, 1))
@@ -125,14 +123,14 @@ def _edges(text: str, most: int) -> str:
 
 
 Found = tuple[OwnWords, str]
-"""Words, and a sentence of them."""
+"""A message, and a sentence of it."""
 
 
 def found_in(answer: str, said: Sequence[OwnWords]) -> list[Found]:
-    """Return the sentences found by an answer; a quote that is in no message does not count.
+    """Return the sentences that an answer quotes; a quote that is in no message does not count.
 
     Raises:
-        ValueError: It is not a JSON array.
+        ValueError: The answer is not a JSON array.
     """
     start, end = answer.find("["), answer.rfind("]")
     if not 0 <= start < end:
@@ -156,28 +154,22 @@ def _sentence(quote: str, text: str) -> str | None:
     wanted = " ".join(quote.split()).strip(" .!\"'").casefold()
     if len(wanted) < LEAST_CHARS // 2:
         return None
-    for sentence in _sentences_in(text):
+    for sentence in (" ".join(found.split()) for found in sentences(text)):
         plain = sentence.casefold()
-        if (wanted in plain and 2 * len(wanted) >= len(plain)) or plain.strip(" .!") in wanted:
+        is_covered = wanted in plain and 2 * len(wanted) >= len(plain)
+        if len(sentence) < SENTENCE_CHARS and (is_covered or plain.strip(" .!") in wanted):
             return sentence
     return None
 
 
-def _sentences_in(text: str) -> Iterator[str]:
-    for found in sentences(text):
-        sentence = " ".join(found.split())
-        if len(sentence) < SENTENCE_CHARS:
-            yield sentence
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryReader:
-    """Reads what people said in turns that have ended, a conversation's messages together.
+    """Reads people's messages of turns that have ended, a conversation's messages together.
 
     Attributes:
         owners: Renders the notes for a chat.
-        waiting: What was said and is not read yet, by conversation; a restart forgets it.
-        unbooked: What was paid and is not on record yet: where, for whom, the calls.
+        waiting: Messages that are not read yet, by conversation; a restart forgets them.
+        unbooked: Paid calls that are not on record yet: conversation, sender, calls.
     """
 
     database: Database
@@ -189,7 +181,7 @@ class MemoryReader:
     unbooked: list[tuple[int, str, list[ModelCall]]] = field(default_factory=list)
 
     def hear(self, turn: Turn) -> None:
-        """Read later what a turn was asked; returns at once."""
+        """Have the messages of a turn read later; returns at once."""
         said = own_words_in(turn)
         if sum(map(len, self.waiting.values())) + len(said) > MOST_WAITING:
             log.warning("memory_not_read", error="too many messages wait")
@@ -197,7 +189,7 @@ class MemoryReader:
             self.waiting.setdefault(turn.lease.conversation, []).extend(said)
 
     async def run(self) -> None:
-        """Read what has gathered until cancelled; what is not read then is told."""
+        """Read the gathered messages until cancelled; unread ones are logged then."""
         try:
             while True:
                 await asyncio.sleep(REST_S)
@@ -212,10 +204,10 @@ class MemoryReader:
                 log.warning("memory_not_read", error=f"{left} messages waited at the stop")
 
     async def read_all(self) -> int:
-        """Read what has gathered; returns how many requests' worth of messages there were.
+        """Read the gathered messages; returns the number of batches.
 
         Raises:
-            SummaryFailed: No model can be asked now, or a budget is used up: what is left waits.
+            SummaryFailed: No model can be asked now, or a budget is used up: the rest waits.
         """
         await self._book()
         count = 0
@@ -252,13 +244,26 @@ class MemoryReader:
             del self.waiting[conversation]
 
     async def _read(self, conversation: int, said: Sequence[OwnWords]) -> None:
-        calls = self.models.calls()
+        sender = said[-1].by
+        if await self.budgets.exhausted(sender):
+            raise SummaryFailed("a budget is used up", REST_S)
+        prompt = prompt_of(said, min(MOST_TOTAL_CHARS, max(MOST_CHARS, self.models.window_tokens)))
+        calls, found = self.models.calls(), list[Found]()
         try:
-            found = _usable(await self._answer(calls, said), said)
+            answer = await asyncio.wrap_future(in_daemon(lambda: calls(prompt, ANSWER_TOKENS)))
         finally:
             calls.close()
-            self.unbooked.append((conversation, said[-1].by, _spent(calls)))
+            spent = [
+                call if call.purpose == "lost" else replace(call, purpose="memory")
+                for call in calls.spent
+            ]
+            self.unbooked.append((conversation, sender, spent))
             await self._book()
+        try:
+            found = found_in(answer, said)
+        except ValueError as exc:
+            # A retry would be malformed, too.
+            log.warning("memory_answer_unusable", error=str(exc))
         access = self.owners.access
         words = await self.database.read(allowed, access, conversation, found)
         kept = await self.database.write(self._enter, conversation, words)
@@ -292,7 +297,7 @@ class MemoryReader:
         return kept
 
     async def _book(self) -> None:
-        """Put what was paid on record."""
+        """Book the paid calls."""
         while self.unbooked:
             conversation, sender, calls = self.unbooked[0]
             try:
@@ -302,28 +307,6 @@ class MemoryReader:
                 del self.unbooked[0]
                 raise
             del self.unbooked[0]
-
-    async def _answer(self, calls: SummaryCalls, said: Sequence[OwnWords]) -> str:
-        if await self.budgets.exhausted(said[-1].by):
-            raise SummaryFailed("a budget is used up", REST_S)
-        room = min(MOST_TOTAL_CHARS, max(MOST_CHARS, self.models.window_tokens))
-        prompt = prompt_of(said, room)
-        return await asyncio.wrap_future(in_daemon(lambda: calls(prompt, ANSWER_TOKENS)))
-
-
-def _usable(answer: str, said: Sequence[OwnWords]) -> list[Found]:
-    """Return the sentences of an answer; [] if it is malformed, since a retry would be, too."""
-    try:
-        return found_in(answer, said)
-    except ValueError as exc:
-        log.warning("memory_answer_unusable", error=str(exc))
-        return []
-
-
-def _spent(calls: SummaryCalls) -> list[ModelCall]:
-    return [
-        call if call.purpose == "lost" else replace(call, purpose="memory") for call in calls.spent
-    ]
 
 
 def allowed(
@@ -340,14 +323,10 @@ def allowed(
         for own, sentence in found
         if (may_all or access.may_act(conn, [own.by]))
         and not scan(sentence).findings
-        and not _holds_secret(sentence)
+        # A secret must not enter prompts and lists.
+        and _redactor.text(sentence) == sentence == masked_assignments(sentence)
         and not notebook.was_said_by_agent(conn, conversation, own.seq, sentence)
     ]
     if len(kept) < len(found):
         log.info("words_not_remembered", words=len(found) - len(kept))
     return kept
-
-
-def _holds_secret(text: str) -> bool:
-    """Whether a text seems to contain a secret, which must not enter prompts and lists."""
-    return _redactor.text(text) != text or masked_assignments(text) != text

@@ -1,7 +1,6 @@
-"""What a turn is made of: the settings, the mind that follows from them, and what is there once.
+"""The parts of a turn: the settings, the mind made from them, and what all turns share.
 
-A reload makes another `TurnParts`, and turns that begin from then on use it. A turn is handed these
-three and nothing else: what a step needs it takes from them.
+A reload makes another `TurnParts` for the turns that begin after it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +28,11 @@ from gateway.storage.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Mind:
-    """What follows from the settings about answering: who answers, in which window, from what.
+    """What the settings say about answering: the agent, its window, its prompts.
 
     Attributes:
         models: All of them, those that only write summaries or read behind the others.
-        readers: Those that read for the memory: the same from the start to the end.
+        readers: Those that read for the memory; a reload does not change them.
     """
 
     agent: Agent
@@ -50,7 +49,7 @@ class Mind:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is done beside the path of a message: nothing on it waits for these parts."""
+    """The parts that work in the background: no message waits for them."""
 
     preparations: Preparations
     files: Attachments
@@ -61,7 +60,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What is there once, whatever the settings say.
+    """The parts that outlive a reload.
 
     Attributes:
         owners: Finds the owners' chats, and speaks in any chat.
@@ -78,20 +77,20 @@ class Shared:
 
     @property
     def access(self) -> Access:
-        """Who may talk."""
+        """The roles of senders."""
         return self.owners.access
 
 
 @dataclass(frozen=True, slots=True)
 class TurnParts:
-    """All that a turn is begun and run with."""
+    """Everything that a turn uses."""
 
     settings: Settings
     mind: Mind
     shared: Shared
 
     def toolkit(self) -> Toolkit:
-        """Return what makes the tool context of one turn."""
+        """Return the maker of a turn's tool context."""
         settings, shared, plugins = self.settings, self.shared, self.shared.plugins
         has_hooks = plugins.loaded or plugins.missing_guards
         return Toolkit(

@@ -1,10 +1,8 @@
 """Writes the system prompt of a conversation, from its facts and the operator's files.
 
-It is written in the transaction that begins a turn, which reads no file and asks nobody. What is
-cheap (tools, instructions, model) is compared for every turn; the rest is only read where
-`sessions.settle_base` asks for a prompt. The operator's files are SOUL.md, USER.md, a context file
-and the skills. They are read beside the path of a message: `refresh` looks in a thread, at most
-every 2 s, and reads what has changed since; a turn then takes `current`, which costs nothing.
+It is written in the transaction that begins a turn, if `sessions.settle_base` finds that tools,
+instructions or model have changed. The operator's files are SOUL.md, USER.md, a context file and
+the skills. `refresh` reads changed ones in a thread, at most every 2 s; a turn takes `current`.
 """
 
 import asyncio
@@ -51,24 +49,24 @@ log = structlog.get_logger()
 
 Stamp = tuple[int, int]
 NO_STAMP = (0, -1)
-"""Of what stands there and cannot be looked at."""
+"""Of a file that cannot be examined."""
 
 IDENTITY = "SOUL.md"
 PROFILE = "USER.md"
 CONTEXT_FILES = (".parley.md", ".hermes.md", "AGENTS.md", "CLAUDE.md", ".cursorrules")
-"""The first that the workspace has is used."""
+"""The first one in the workspace is used."""
 SKILLS = "skills"
 IDENTITY_CHARS = 8_000
 PROFILE_CHARS = 4_000
 CONTEXT_CHARS = 20_000
 TAIL_SHARE = 0.2
-"""Of what is shown of a file that is too long; the rest is its beginning."""
+"""The end's part of a file that is too long and is shown by its beginning and end."""
 MAX_SKILLS = 500
 REFRESH_S = 2.0
 MAX_NOTE_CHARS = 2000
-"""Longest text of one message that is told as context."""
+"""Longest text of one message that is given as context."""
 MAX_NOTES_CHARS = 20_000
-"""Longest context of one turn; what is oldest is left out."""
+"""Longest context of one turn; the oldest is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +79,14 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the files say.
+    """The contents of the files; the threat scan cleans all but SOUL.md.
 
     Attributes:
-        identity: SOUL.md, the operator's own words; None where there is none.
-        profile: USER.md; this and what follows without what the threat scan took out.
+        identity: SOUL.md, the operator's own words.
+        profile: USER.md.
         skills: Those that can be used, by name.
         bad_skills: The others.
         findings: What the scan took out, by file.
-        unreadable: What stands there and cannot be read, with why.
     """
 
     identity: str | None = None
@@ -98,7 +95,7 @@ class Snapshot:
     skills: tuple[Skill, ...] = ()
     bad_skills: tuple[BadSkill, ...] = ()
     findings: Mapping[str, tuple[Threat, ...]] = field(default_factory=dict)
-    unreadable: tuple["Unreadable", ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
 
     @property
     def skill_index(self) -> tuple[tuple[str, str], ...]:
@@ -111,8 +108,8 @@ class OperatorFiles:
     """Reads the files.
 
     Attributes:
-        workspace: Where the context file is looked for; None for `home`.
-        current: What was read last.
+        workspace: The folder of the context file; None for `home`.
+        current: As of the last reading.
     """
 
     home: Path
@@ -129,20 +126,24 @@ class OperatorFiles:
         return SkillShelf(self.home / SKILLS)
 
     async def refresh(self) -> Snapshot:
-        """Return the files as they were within the last 2 s."""
+        """Return the files, at most 2 s old."""
         now = time.monotonic()
         if now - self._looked_at >= REFRESH_S:
-            # Before the wait: turns that begin meanwhile do not look as well.
+            # Before the wait: turns that begin meanwhile do not read as well.
             self._looked_at = now
             await asyncio.to_thread(self.read)
         return self.current
 
     def read(self) -> Snapshot:
-        """Look at the files now; blocks. What cannot be read is logged and counts as not there."""
+        """Read the files now; blocks. An unreadable one is logged and counts as missing."""
         # Not scanned: SOUL.md is the operator's own order to the agent.
         identity = self._text(self.home / IDENTITY, IDENTITY_CHARS, scanned=False)
         profile = self._text(self.home / PROFILE, PROFILE_CHARS)
-        name, context = self._context_file()
+        folder, name, context = self.workspace or self.home, "", None
+        for each in CONTEXT_FILES:
+            if context := self._text(folder / each, CONTEXT_CHARS):
+                name = each
+                break
         found = list(self._found_skills())
         skills = tuple(each for each in found if isinstance(each, Skill))
         texts = {PROFILE: profile, name: context}
@@ -162,15 +163,8 @@ class OperatorFiles:
         )
         return self.current
 
-    def _context_file(self) -> tuple[str, Scan | None]:
-        for name in CONTEXT_FILES:
-            text = self._text((self.workspace or self.home) / name, CONTEXT_CHARS)
-            if text is not None:
-                return name, text
-        return "", None
-
     def _text(self, path: Path, most_chars: int, *, scanned: bool = True) -> Scan | None:
-        """Return a file's text, cut and scanned; None where there is none, or nothing in it."""
+        """Return a file's text, cut and scanned; None if it is missing or empty."""
         stamp = _stamp(path)
         if stamp is None:
             self._texts.pop(path, None)
@@ -202,14 +196,14 @@ class OperatorFiles:
 
 
 def flagged(source: str, found: Scan) -> Scan:
-    """Log what a scan took out of a text that enters a prompt; returns the scan."""
+    """Log what a scan took out of a text; returns the scan."""
     for kind, count in found.counts.items():
         log.warning("prompt_text_flagged", source=source, kind=kind, count=count)
     return found
 
 
 def cut(text: str, name: str, most_chars: int) -> str:
-    """Return a text, or its beginning and end with a mark for what is left out."""
+    """Return a text, or its beginning and end with a mark between them."""
     if len(text) <= most_chars:
         return text
     tail = int(most_chars * TAIL_SHARE)
@@ -219,20 +213,19 @@ def cut(text: str, name: str, most_chars: int) -> str:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return what changes with a file's content and rights; None where there is nothing."""
+    """Return a mark that changes with a file's content and rights; None if it is missing."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
         return NO_STAMP
-    # The time of the last change of rights as well, which mtime does not have: a file may become
-    # readable.
+    # Unlike mtime, ctime changes with the rights: a file may become readable.
     return found.st_ctime_ns, found.st_size
 
 
 def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | None:
-    """Return a file's text; of one that is huge only a beginning is looked at."""
+    """Return a file's text; of a huge one only a beginning is read."""
     try:
         with os.fdopen(_open_now(path), "rb") as file:
             # More than is shown: a character has up to 4 bytes, and what is cut keeps an end, too.
@@ -250,14 +243,13 @@ def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | 
 
 
 def _unreadable(path: Path, error: OSError) -> Unreadable:
-    """Log what stands there and cannot be read; returns it."""
+    """Log that a file or folder cannot be read, and return that."""
     reason = error.strerror or "is no file"
     log.warning("prompt_file_unreadable", file=path.name, error=reason)
     return Unreadable(path.name, reason)
 
 
 def _open_now(path: Path) -> int:
-    """Open a file, without waiting for whoever would write into a pipe."""
     # Opening a pipe for reading waits for a writer, which may never come. Source: fifo(7).
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -279,15 +271,13 @@ def _load(shelf: SkillShelf, name: str) -> Skill | BadSkill:
 TOUCHES_THE_MACHINE = frozenset({"terminal", "read_file", "write_file", "list_files"})
 KNOWN_TEXTS = 256
 
-ExternalTexts = Callable[[], Sequence[SourcedText]]
-
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What prompts are written from, beside the database.
+    """Writes prompts from the database and these parts.
 
     Attributes:
-        files: The operator's; what was read last is used.
+        files: The operator's; the last reading is used.
         timezone: Of the date on which a conversation began.
         external: Returns the standing texts of memory providers, at once.
     """
@@ -295,17 +285,19 @@ class Prompts:
     files: OperatorFiles
     access: Access
     timezone: str = "UTC"
-    external: ExternalTexts = tuple
+    external: Callable[[], Sequence[SourcedText]] = tuple
 
     def base(self, agent: Agent) -> PromptBase:
-        """Return what a conversation's requests begin with where this agent answers in it."""
-        return replace(
-            _base(agent, partial(self._with_people, facts_of(agent))),
-            prefill=prefill_rows(agent.settings),
+        """Return the beginning of this agent's requests in a conversation with people."""
+        prefill = tuple(
+            ChatMessage(role=each.role, content=each.content, synthetic=True, ephemeral=True)
+            for each in agent.settings.prefill
         )
+        base = _base(agent, partial(self._with_people, facts_of(agent)))
+        return replace(base, prefill=prefill)
 
     def bases(self, agent: Agent) -> Callable[[str | None], PromptBase]:
-        """Return what tells `base` by the model that was chosen for a conversation, each made once.
+        """Return a function from a conversation's chosen model to `base`, each made once.
 
         None is the model of the settings; so is one that is not configured any more.
         """
@@ -321,7 +313,7 @@ class Prompts:
         return of_chosen
 
     def typical(self, agent: Agent) -> SystemPrompt:
-        """Return what a new direct chat of an owner begins with, without notes and dates."""
+        """Return the prompt of a new direct chat of an owner, without notes and dates."""
         facts = self._of_files(facts_of(agent))
         return write_prompt(replace(facts, profile=self.files.current.profile))
 
@@ -340,6 +332,7 @@ class Prompts:
         scope = notebook.scope_of(conn, session.conversation)
         # USER.md is about the operator's own people: only direct chats of owners see it.
         owned = here.user is not None and self.access.weakest(conn, [scope]) == "owner"
+        registered = by_name().get(here.platform)
         facts = replace(
             of_root(conn, session, self._of_files(fixed), self.timezone),
             profile=self.files.current.profile if owned else None,
@@ -348,22 +341,19 @@ class Prompts:
                 PinnedNote(_scanned(text, "memory").text, day)
                 for text, day in notebook.kept(conn, scope)
             ),
-            platform_hint=_hint_of(here.platform),
+            platform_hint=registered.prompt_hint if registered else "",
             shared=here.user is None,
         )
         return write_prompt(facts)
 
 
 def child_base(agent: Agent) -> PromptBase:
-    """Return what a delegated child's requests begin with.
+    """Return the beginning of a delegated child's requests.
 
     It gets the operator's instructions, and nothing about people: no memory, no profile, no skills.
     """
-    return _base(agent, partial(_for_child, facts_of(agent)))
-
-
-def _for_child(fixed: PromptFacts, conn: Connection, session: Session) -> SystemPrompt:
-    return write_child_prompt(of_root(conn, session, fixed))
+    fixed = facts_of(agent)
+    return _base(agent, lambda conn, session: write_child_prompt(of_root(conn, session, fixed)))
 
 
 def _base(agent: Agent, write: Callable[[Connection, Session], SystemPrompt]) -> PromptBase:
@@ -373,7 +363,7 @@ def _base(agent: Agent, write: Callable[[Connection, Session], SystemPrompt]) ->
         tools=orjson.dumps(agent.tools.schemas, option=orjson.OPT_SORT_KEYS).decode(),
         inputs={
             "instructions": hashlib.sha256(instructions.encode()).hexdigest()[:16],
-            # A change of any of these has the prompt written anew; see `sessions.settle_base`.
+            # A change of any of these has the prompt written again; see `sessions.settle_base`.
             "model": agent.models[0].name,
         },
         write=write,
@@ -381,32 +371,28 @@ def _base(agent: Agent, write: Callable[[Connection, Session], SystemPrompt]) ->
 
 
 def facts_of(agent: Agent) -> PromptFacts:
-    """Return what is the same in all prompts of an agent."""
+    """Return the facts that all prompts of an agent share."""
     names = tuple(tool.name for tool in agent.tools.schemas)
+    environment = (
+        f"Tools that touch files work in a directory of this conversation, on {platform.system()};"
+        " nothing outside of it is yours."
+    )
     return PromptFacts(
         model=agent.models[0].name,
         provider=agent.models[0].provider,
         tools=names,
         instructions=agent.settings.instructions,
-        environment=_environment(names),
+        environment=environment if TOUCHES_THE_MACHINE.intersection(names) else "",
     )
 
 
 def of_root(
     conn: Connection, session: Session, fixed: PromptFacts, timezone: str = "UTC"
 ) -> PromptFacts:
-    """Add the facts of a root to an agent's facts: its id and the day on which it began."""
+    """Add a root's id and the day on which it began to an agent's facts."""
     started_at = sessions.started_at(conn, session.id)
     started = datetime.fromtimestamp(started_at, UTC).astimezone(ZoneInfo(timezone))
     return replace(fixed, session=str(session.id), started=started.date().isoformat())
-
-
-def prefill_rows(settings: AgentSettings) -> tuple[ChatMessage, ...]:
-    """Return the examples that every root begins with."""
-    return tuple(
-        ChatMessage(role=each.role, content=each.content, synthetic=True, ephemeral=True)
-        for each in settings.prefill
-    )
 
 
 def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] = ()) -> str:
@@ -414,7 +400,7 @@ def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] 
 
     Args:
         settings: With the operator's own words.
-        recalled: What memory providers and plugins have to say; scanned here.
+        recalled: The texts of memory providers and plugins; scanned here.
     """
     operator = (settings.ephemeral or "").strip()
     own = [SourcedText("From the operator, who may instruct you", operator)] if operator else []
@@ -422,22 +408,19 @@ def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] 
 
 
 def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
-    """Return a question behind what its people said meanwhile.
+    """Return a question behind the notes that came since the last answer.
 
     Args:
-        notes: What was said to others in the group, messages that were changed after they had
-            been answered, and corrections of what is remembered; in order.
+        notes: Messages to others in the group, messages that were edited after their answer, and
+            corrections of the memory; in order.
     """
-    overheard = _listed([note for note in notes if note.kind == "overheard"])
-    changed = _listed([note for note in notes if note.kind == "edit"])
-    corrected = _listed([note for note in notes if note.kind == "correction"])
-    blocks = []
-    if corrected:
-        blocks.append(f"[Corrected with /memory; what you were told before:]\n{corrected}")
-    if overheard:
-        blocks.append(f"[Said here since your last answer, not to you:]\n{overheard}")
-    if changed:
-        blocks.append(f"[Changed since; the message now reads:]\n{changed}")
+    headings = {
+        "correction": "Corrected with /memory; what you were told before:",
+        "overheard": "Said here since your last answer, not to you:",
+        "edit": "Changed since; the message now reads:",
+    }
+    listed = {kind: _listed([note for note in notes if note.kind == kind]) for kind in headings}
+    blocks = [f"[{headings[kind]}]\n{lines}" for kind, lines in listed.items() if lines]
     return "\n\n".join([*blocks, f"[To you:]\n{text}"]) if blocks else text
 
 
@@ -449,7 +432,9 @@ def _listed(notes: Sequence[InboxEntry]) -> str:
     lines: list[str] = []
     left = MAX_NOTES_CHARS
     for note in reversed(notes):
-        line = _quoted(f"{note.sender_name}: {_shortened(note.text)}")
+        text = note.text.strip() or "(no text any more)"
+        text = text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 1] + "…"
+        line = "\n".join(f"> {each}" for each in f"{note.sender_name}: {text}".splitlines())
         left -= len(line)
         if left < 0:
             lines.append("…")
@@ -458,36 +443,12 @@ def _listed(notes: Sequence[InboxEntry]) -> str:
     return "\n".join(reversed(lines))
 
 
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())
-
-
-def _shortened(text: str) -> str:
-    text = text.strip() or "(no text any more)"
-    return text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 1] + "…"
-
-
 def _cleaned(told: SourcedText) -> SourcedText:
     return SourcedText(told.source, _scanned(told.text, told.source).text)
 
 
 @lru_cache(maxsize=KNOWN_TEXTS)
 def _scanned(text: str, source: str) -> Scan:
-    """Return the scan of a text, storable; the same one is scanned, and reported, once."""
+    """Return the scan of a text, storable; a known text is not scanned and reported again."""
     found = scan(text)
     return flagged(source, replace(found, text=storable(found.text)))
-
-
-def _hint_of(platform_name: str) -> str:
-    """Return how the platform shows answers; empty for one that is not registered any more."""
-    registered = by_name().get(platform_name)
-    return registered.prompt_hint if registered else ""
-
-
-def _environment(tools: Sequence[str]) -> str:
-    if not TOUCHES_THE_MACHINE.intersection(tools):
-        return ""
-    return (
-        f"Tools that touch files work in a directory of this conversation, on {platform.system()};"
-        " nothing outside of it is yours."
-    )

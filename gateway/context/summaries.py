@@ -1,7 +1,7 @@
 """Summaries that are written ahead of need, in the background.
 
 The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting. What goes wrong here ends no turn.
+needs it commits it without waiting. A failure here ends no turn.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ log = structlog.get_logger()
 AT_ONCE = 2
 """Summaries that are written side by side; they are never urgent."""
 REST_S = 60.0
-"""Until a segment is asked for again whose summary is there, was not needed, or failed."""
+"""Pause for a segment whose summary is ready, was not needed, or failed."""
 MAX_REWRITTEN_WINDOWS = 4
-"""An extractor's summary of more than so many windows of the summary model is updated, not
-written anew from the originals."""
+"""An extractor's summary of more windows of the summary model is updated, not written again from
+the originals."""
 
 
 @dataclass(slots=True)
 class Preparation:
-    """One summary that is to be written.
+    """A request for a summary.
 
     Attributes:
-        session: The segment as it stood when it was asked for.
-        sender: Whose budget it counts for, "platform:sender id".
+        session: The segment at the time of the request.
+        sender: Its budget pays, "platform:sender id".
         begun: Whether it is being written.
-        ended: Set when it is there, or will not be.
+        ended: Set when it is written or given up.
     """
 
     session: Session
@@ -61,12 +61,6 @@ class Preparations:
     def __init__(
         self, database: Database, agent: Agent, parts: ContextParts, budgets: Budgets
     ) -> None:
-        """Prepare for nothing yet.
-
-        Args:
-            parts: Its limits, and who writes summaries.
-            budgets: Nothing is prepared for a sender whose budget is used up.
-        """
         self._database = database
         self._agent = agent
         self._parts = parts
@@ -77,15 +71,11 @@ class Preparations:
         self._failures: dict[int, SummaryFailed] = {}
 
     def take(self, agent: Agent, parts: ContextParts) -> None:
-        """Have what is written from now on go by another agent and its limits."""
+        """Use another agent and its limits from now on."""
         self._agent, self._parts = agent, parts
 
     def ask(self, session: Session, sender: str = "") -> None:
-        """Have a summary written for a segment, if none is under way; returns at once.
-
-        Args:
-            sender: Whose budget it counts for, "platform:sender id".
-        """
+        """Have a summary written for a segment, if none is under way; returns at once."""
         cooling = self._not_before.get(session.id, 0.0) > time.monotonic()
         if self._parts.summariser is None or session.id in self._known or cooling:
             return
@@ -94,13 +84,13 @@ class Preparations:
         self._waiting.put_nowait(preparation)
 
     async def ready(self, session_id: int) -> Summary | None:
-        """Return the summary of a segment; one that is being written is waited for.
+        """Return the summary of a segment; waits for one that is being written.
 
-        One that has not been begun is given up: who asks here writes it at once. Waits no longer
-        than all calls of a compaction may take.
+        One that was not begun is given up: the caller writes it at once. Waits no longer than all
+        calls of a compaction may take.
 
         Raises:
-            SummaryFailed: It was tried a short time ago, or goes on for longer than that.
+            SummaryFailed: It failed a short time ago, or takes longer than that.
         """
         known = self._known.get(session_id)
         if known is not None and not known.begun:
@@ -111,25 +101,20 @@ class Preparations:
                 async with asyncio.timeout(self._parts.summariser.timeout_s):
                     await known.ended.wait()
         found = await self._database.read(compactions.candidate, session_id)
-        if found is None and (failure := self._failure(session_id)) is not None:
-            raise failure
+        if found is None and session_id in self._known:
+            raise SummaryFailed("the summary is still being written")
+        rests = self._not_before.get(session_id, 0.0) > time.monotonic()
+        if found is None and rests and session_id in self._failures:
+            raise self._failures[session_id]
         return found
 
-    def _failure(self, session_id: int) -> SummaryFailed | None:
-        """Return why the summary must not be written now, if so."""
-        if session_id in self._known:
-            return SummaryFailed("the summary is still being written")
-        if self._not_before.get(session_id, 0.0) <= time.monotonic():
-            return None
-        return self._failures.get(session_id)
-
     async def wait_idle(self) -> None:
-        """Wait until all that was asked for is written, or given up."""
+        """Wait until all summaries are written or given up."""
         while self._known:
             await next(iter(self._known.values())).ended.wait()
 
     async def run(self) -> None:
-        """Write what is asked for, until cancelled."""
+        """Write the requested summaries, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for n in range(AT_ONCE):
                 tasks.create_task(self._work(), name=f"prepare {n}")
@@ -184,11 +169,10 @@ class Preparations:
         )
 
     async def _session_without(self, asked: Session) -> Session | None:
-        """Return a segment as it is now; None if it has a summary, or is not in force."""
+        """Read a segment again; None if it has a summary by now, or is not in force."""
         if await self._database.read(compactions.candidate, asked.id) is not None:
             self._cool_down(asked.id, REST_S)
             return None
-        # It may have waited for minutes: the segment may be over, or have a summary by now.
         newest = await self._database.read(sessions.active, asked.conversation)
         return newest if newest.id == asked.id else None
 
@@ -204,7 +188,7 @@ class Preparations:
         return await write_ahead(view, meter, limits, calls, engine.prepare, days)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:
-        """Return what is to be summarised: the view, or the originals behind an extract of it."""
+        """Return the view to summarise, or the originals behind an extract of it."""
         plan = session.plan
         if rewritten and plan.compacted and plan.summaries[0].source == "extract":
             whole = replace(plan, summaries=(), pinned=(), tail_from=0, edits=())
@@ -213,25 +197,19 @@ class Preparations:
         return await open_view(self._database, session, plan)
 
     async def _can_be_read(self, session: Session, whole: ViewPlan) -> bool:
-        """Whether all originals are there, and not too long.
-
-        What a model had summarised before the extract may be erased by now.
-        """
+        """Whether the originals of an extract are not erased, and not too long."""
         here, extract = session.conversation, session.plan.summaries[0]
         span = (extract.first_seq, extract.last_seq)
         if not await self._database.read(transcript.is_complete, here, *span):
             return False
         tokens = await self._database.read(transcript.tokens_shown, here, whole)
-        return tokens <= MAX_REWRITTEN_WINDOWS * self._window_tokens()
+        summariser = self._parts.summariser
+        return tokens <= MAX_REWRITTEN_WINDOWS * (summariser.window_tokens if summariser else 0)
 
     async def _keep(
         self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str
     ) -> bool:
-        """Put a summary and what was paid for it on record; what was paid also without one.
-
-        Returns:
-            Whether the segment has taken it.
-        """
+        """Book the calls, with the summary if there is one; whether the segment took it."""
         conversation = session.conversation
         if summary is None:
             await self._database.write(spending.book, conversation, None, sender, spent)
@@ -240,12 +218,9 @@ class Preparations:
             compactions.put_candidate, session.id, conversation, summary, spent, sender
         )
 
-    def _window_tokens(self) -> int:
-        return self._parts.summariser.window_tokens if self._parts.summariser else 0
-
     def _cool_down(self, session_id: int, cooldown_s: float) -> None:
         now = time.monotonic()
-        # Swept here, so that segments that are over do not stay in memory.
+        # Ended segments must not stay in memory.
         left = {key: at for key, at in self._not_before.items() if at > now}
         self._not_before = {**left, session_id: now + cooldown_s}
         self._failures = {key: exc for key, exc in self._failures.items() if key in left}

@@ -1,24 +1,22 @@
-"""What a turn needs to keep its view within the window, made from the settings once; its view.
+"""The view of a turn, and the parts that keep it within the window.
 
-Views of turns are kept, so that the next one reads only what is new. The transcript is append-only
-and a segment keeps its plan: what was read of a segment is valid as long as it is in force, whoever
-has written since. What a turn has not committed is never kept.
+Views are kept, so that the next turn reads only new messages. The transcript is append-only and a
+segment keeps its plan: a kept view stays valid as long as its segment is in force. Messages that
+are not committed are never kept.
 """
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
 
 from agent.context.meter import ReportedUsage, TokenMeter
 from agent.context.planner import CompactionRules, Planner
 from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.errors import ModelError
-from agent.messages import ChatMessage
 from agent.models.base import ChatModel, TextSink
 from agent.models.catalog import context_length, find_facts
 from agent.models.prefix import PrefixWatch
@@ -26,7 +24,7 @@ from agent.plugins.engines import engine_tools
 from agent.ports import CompactionStore, Spending
 from agent.tools.context import ToolContext
 from agent.turn.state import Agent, TurnPorts, TurnState
-from agent.view.view import Entry, View, ViewPlan, recall_text, shown_messages, with_newer
+from agent.view.view import View, ViewPlan, recall_text, shown_messages, with_newer
 from gateway.agent_ports.journal import Journal
 from gateway.agent_ports.tools import MadeOnce
 from gateway.storage.conversation import transcript
@@ -35,157 +33,105 @@ from gateway.storage.database import Database
 from gateway.storage.reports import spending
 from gateway.storage.reports.spending import Where
 
-WindowSource = Literal["refusal", "table", "guess", "told"]
-"""Who says how large a window is: a refused prompt; the table of models; nobody, it is guessed; the
-settings or the provider."""
-_SAYS: Mapping[WindowSource, str] = {
-    "refusal": "shown by a refused prompt",
-    "table": "by the table",
-    "guess": "a guess",
-    "told": "set or told by the provider",
-}
-
-
 FEW_MESSAGES = 200
 """Read and rendered on the event loop: a thread would cost more than it saves."""
 KEPT_BYTES = 32_000_000
 """About the most that all of them take; some 50,000 short messages."""
 MESSAGE_BYTES = 350
 PART_BYTES = 550
-"""What a message takes beside its text, and what each part and call in it takes. Source: measured,
-200 to 300 and 350 to 550."""
+"""The memory of a message next to its text, and of each part and call in it. Source: measured, 200
+to 300 and 350 to 550."""
 
 Rows = Sequence[tuple[int, str]]
 
 
-async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
-    """Load what any plan shows of a segment's conversation, behind the segment's system prompt.
-
-    Decoding and rendering thousands of messages takes longer than the event loop may be held.
-    """
-    system = session.system_prompt or ""
-    rows = await database.read(transcript.load_rows, session.conversation, plan)
-    if len(rows) <= FEW_MESSAGES and not plan.edits:
-        return _view(system, plan, rows)
-    return await asyncio.to_thread(_view, system, plan, rows)
-
-
-def _view(system: str, plan: ViewPlan, rows: list[tuple[int, str]]) -> View:
-    return View(system, plan, transcript.decoded(rows))
-
-
 @dataclass(frozen=True, slots=True)
 class KeptView:
-    """What was read of a segment, and how it is shown; never changed.
-
-    Attributes:
-        messages: What is shown of the entries, the system message first.
-    """
+    """A segment's view as it was read, and its size in bytes; never changed."""
 
     session_id: int
-    system: str
-    plan: ViewPlan
-    entries: list[Entry]
-    messages: list[ChatMessage]
+    view: View
     size: int
-
-    @property
-    def newest_seq(self) -> int:
-        """The newest message that was read; 0 for none."""
-        return self.entries[-1].seq if self.entries else 0
 
     def is_of(self, session: Session) -> bool:
         """Whether it shows this segment."""
-        return (self.session_id, self.system, self.plan) == (
-            session.id,
-            session.system_prompt or "",
-            session.plan,
-        )
-
-    def opened(self) -> View:
-        """Return it as a view of its own."""
-        return View(self.system, self.plan, [*self.entries], [*self.messages])
+        of = session.id, session.system_prompt or "", session.plan
+        return (self.session_id, self.view.system, self.view.plan) == of
 
 
 class KeptViews:
-    """The views of all conversations that were opened lately; beyond `most_bytes` the oldest go."""
+    """The views that were opened last; the oldest go when they take more than `most_bytes`."""
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
-        """Keep none yet."""
+        self.size = 0
         self._most_bytes = most_bytes
         self._kept: dict[int, KeptView] = {}
-        self._bytes = 0
-
-    @property
-    def size(self) -> int:
-        """About how many bytes they take."""
-        return self._bytes
 
     async def open(self, database: Database, session: Session) -> View:
-        """Return the view of a segment in force; reads what is not known of it."""
-        known = self._known(session)
-        after = known.newest_seq if known else 0
-        rows = await database.read(transcript.load_rows, session.conversation, session.plan, after)
-        build = partial(_with_rows, session, known, rows)
-        # Decoding and rendering thousands of messages holds the event loop for too long.
-        few = len(rows) <= FEW_MESSAGES and (known is not None or not session.plan.edits)
-        kept = build() if few else await asyncio.to_thread(build)
-        self._keep(session.conversation, kept)
-        return kept.opened()
-
-    def _known(self, session: Session) -> KeptView | None:
-        known = self._kept.get(session.conversation)
-        return known if known is not None and known.is_of(session) else None
+        """Return the view of a segment in force; reads only the messages that are not kept."""
+        here = session.conversation
+        known = self._kept.get(here)
+        if known is not None and not known.is_of(session):
+            known = None
+        kept = await _read(database, session, session.plan, known)
+        self._let_go(here)
+        if kept.size <= self._most_bytes:
+            self._kept[here] = kept
+            self.size += kept.size
+        while self.size > self._most_bytes:
+            self._let_go(next(iter(self._kept)))
+        view = kept.view
+        return View(view.system, view.plan, [*view.entries], [*view.messages])
 
     def clear(self) -> None:
-        """Let go of all: what was erased must not stay in memory, nor its delegated children."""
+        """Let go of all: erased messages must not stay in memory, nor those of its children."""
         self._kept.clear()
-        self._bytes = 0
-
-    def _keep(self, conversation: int, kept: KeptView) -> None:
-        self._let_go(conversation)
-        if kept.size <= self._most_bytes:
-            self._kept[conversation] = kept
-            self._bytes += kept.size
-        while self._bytes > self._most_bytes:
-            self._let_go(next(iter(self._kept)))
+        self.size = 0
 
     def _let_go(self, conversation: int) -> None:
         gone = self._kept.pop(conversation, None)
-        self._bytes -= gone.size if gone else 0
+        self.size -= gone.size if gone else 0
 
 
-def _with_rows(session: Session, known: KeptView | None, rows: Rows) -> KeptView:
-    """Return what is known of a segment with the rows behind it."""
-    system, plan, newer = session.system_prompt or "", session.plan, transcript.decoded(rows)
-    entries = [*known.entries, *newer] if known else newer
-    messages = with_newer(plan, known.messages, newer) if known else None
+async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
+    """Load the view by any plan of a segment's conversation, behind the segment's prompt."""
+    return (await _read(database, session, plan, None)).view
+
+
+async def _read(
+    database: Database, session: Session, plan: ViewPlan, known: KeptView | None
+) -> KeptView:
+    """Read the messages behind the known ones."""
+    after = known.view.entries[-1].seq if known and known.view.entries else 0
+    rows = await database.read(transcript.load_rows, session.conversation, plan, after)
+    build = partial(_with_rows, session, plan, known, rows)
+    # Decoding and rendering thousands of messages holds the event loop for too long.
+    few = len(rows) <= FEW_MESSAGES and (known is not None or not plan.edits)
+    return build() if few else await asyncio.to_thread(build)
+
+
+def _with_rows(session: Session, plan: ViewPlan, known: KeptView | None, rows: Rows) -> KeptView:
+    system, newer = session.system_prompt or "", transcript.decoded(rows)
+    # Quotes inside of a text are escaped.
+    parts = sum(body.count('"type":') for _, body in rows)
+    size = sum(sys.getsizeof(body) + MESSAGE_BYTES for _, body in rows) + PART_BYTES * parts
+    if known is None:
+        return KeptView(session.id, View(system, plan, newer), size)
+    entries = [*known.view.entries, *newer]
+    messages = with_newer(plan, known.view.messages, newer)
     messages = messages or shown_messages(system, plan, entries)
-    return KeptView(
-        session_id=session.id,
-        system=system,
-        plan=plan,
-        entries=entries,
-        messages=messages,
-        size=(known.size if known else 0) + sum(_bytes_of(body) for _, body in rows),
-    )
-
-
-def _bytes_of(body: str) -> int:
-    """Estimate the memory of a message; inside of a text quotes are escaped."""
-    return sys.getsizeof(body) + MESSAGE_BYTES + PART_BYTES * body.count('"type":')
+    return KeptView(session.id, View(system, plan, entries, messages), known.size + size)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextParts:
-    """What keeps views within the window, for all turns; each turn gets its own engine and planner.
+    """Keeps views within the window, for all turns; each turn gets its own engine and planner.
 
     Attributes:
         enabled: `compression.enabled`.
         limits: Of the settings' main model.
         make_engine: Returns a turn's engine.
-        summariser: Who writes summaries; None for the extractor alone.
-        views: Those of turns that were opened lately.
+        summariser: Writes summaries; None for the extractor alone.
     """
 
     enabled: bool
@@ -206,15 +152,11 @@ class ContextParts:
         store: CompactionStore,
         spending: Spending | None = None,
     ) -> Planner:
-        """Return the planner of a turn that begins in this segment.
-
-        Args:
-            spending: The budgets that summaries count for; None for none.
-        """
-        # An engine lives for one turn; what must outlive it stands in the plan (decision 071).
+        """Return the planner of a turn; its summaries count for the budgets of `spending`."""
+        # An engine lives for one turn; the plan keeps what must outlive it (decision 071).
         engine = self.make_engine(self.limits_for(agent))
         engine.attach(store.archive())
-        # A lineage that `/new` or a reset has begun, in which no call was reported (decision 071).
+        # A lineage begun by `/new` or a reset, in which no call was reported (decision 071).
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
         engine.on_session_start(str(session.id))
@@ -251,8 +193,8 @@ class ContextParts:
         """Yield the state and the ports of an attempt at a journal's turn.
 
         Args:
-            make: Returns what the tools may use; called when the first of them is.
-            on_trouble: Told of each wait for a model in trouble.
+            make: Returns the context of tools; called with the first call of one.
+            on_trouble: Called at each wait for a model in trouble.
         """
         turn, conversation = journal.turn, journal.turn.lease.conversation
         view, planner = await self.opened(agent, journal)
@@ -285,17 +227,17 @@ class ContextParts:
             yield state, ports
 
     def limits_for(self, agent: Agent) -> Limits:
-        """Return the limits for the agent's first model as they are now: a window may shrink."""
+        """Return the current limits for the agent's first model: its window may shrink."""
         now = agent.models[0].context_length
         limits = self.limits
         return limits if limits.context_length == now else replace(limits, context_length=now)
 
 
 def meter_of(agent: Agent, session: Session) -> TokenMeter:
-    """Return the meter of a segment, with what is known about it.
+    """Return the meter of a segment.
 
-    What was learned about the estimates of another model does not hold for this one; what another
-    model reported is still better than an estimate.
+    The ratio of another model's estimates does not apply to this one; the report of another model
+    is still better than an estimate.
     """
     model = agent.models[0].name
     ratio = session.token_ratio if session.report_model in {None, model} else 1.0
@@ -303,7 +245,7 @@ def meter_of(agent: Agent, session: Session) -> TokenMeter:
 
 
 def report_of(session: Session) -> ReportedUsage | None:
-    """Return what the model last reported for the segment's view."""
+    """Return the last reported usage of the segment's view."""
     if session.prompt_tokens is None or session.prompt_upto_seq is None:
         return None
     return ReportedUsage(
@@ -315,63 +257,38 @@ def report_of(session: Session) -> ReportedUsage | None:
 
 
 def with_engine_tools(agent: Agent, parts: ContextParts) -> Agent:
-    """Return the agent with the tools that its context engine offers behind its own."""
+    """Add the tools of its context engine to an agent."""
     offered = parts.make_engine(parts.limits).get_tool_schemas()
     tools = engine_tools(offered, {schema.name for schema in agent.tools.schemas})
     return replace(agent, tools=agent.tools.changed(tools)) if tools else agent
 
 
-@dataclass(frozen=True, slots=True)
-class WriterStanding:
-    """One model that writes summaries, as it is now.
-
-    Attributes:
-        source: Where the size of its window is known from.
-        rests_s: Seconds until it is asked again; 0 for now.
-    """
-
-    name: str
-    window_tokens: int
-    source: WindowSource
-    is_wide_enough: bool
-    rests_s: float
-
-    @property
-    def text(self) -> str:
-        """The standing in words."""
-        state = f"rests for {self.rests_s:.0f} s" if self.rests_s else ""
-        state = state if self.is_wide_enough else "its window is too small"
-        notes = f"{self.window_tokens:,} tokens, {_SAYS[self.source]}"
-        return f"{self.name} ({'; '.join(filter(None, (notes, state)))})"
-
-
-def standing(summariser: Summariser | None) -> Sequence[WriterStanding]:
-    """Return the models that write summaries, in the order in which they are asked."""
+def summaries_text(summariser: Summariser | None) -> str:
+    """Describe the models that write summaries, in the order in which they are asked."""
     if summariser is None:
-        return ()
-    return [
-        WriterStanding(
-            model.label,
-            summariser.window_of(model),
-            _source(model, summariser),
-            summariser.window_of(model) >= LEAST_WINDOW_TOKENS,
-            summariser.rests.left_s(model),
-        )
-        for model in summariser.rests.in_order(summariser.models)
-    ]
-
-
-def _source(model: ChatModel, summariser: Summariser) -> WindowSource:
-    if summariser.shown_window(model) <= model.context_length:
-        return "refusal"
-    facts = find_facts(model.name)
-    if model.context_length != context_length(model.name):
-        return "told"
-    return "table" if facts is not None and facts.context_length is not None else "guess"
-
-
-def summaries_text(writers: Sequence[WriterStanding]) -> str:
-    """Return who writes summaries, for people; the extractor stands in for all of them."""
-    if not writers:
         return "the extractor alone"
-    return f"{', then '.join(each.text for each in writers)}, then the extractor"
+    writers = [
+        _writer_text(each, summariser) for each in summariser.rests.in_order(summariser.models)
+    ]
+    return f"{', then '.join(writers)}, then the extractor"
+
+
+def _writer_text(model: ChatModel, summariser: Summariser) -> str:
+    window, rests_s, facts = (
+        summariser.window_of(model),
+        summariser.rests.left_s(model),
+        find_facts(model.name),
+    )
+    if summariser.shown_window(model) <= model.context_length:
+        source = "shown by a refused prompt"
+    elif model.context_length != context_length(model.name):
+        source = "set or told by the provider"
+    else:
+        is_listed = facts is not None and facts.context_length is not None
+        source = "by the table" if is_listed else "a guess"
+    notes = f"{window:,} tokens, {source}"
+    if window < LEAST_WINDOW_TOKENS:
+        notes += "; its window is too small"
+    elif rests_s:
+        notes += f"; rests for {rests_s:.0f} s"
+    return f"{model.label} ({notes})"

@@ -33,10 +33,8 @@ from agent.view.view import Edit, Entry, Summary, View, ViewPlan
 from gateway.context.window import (
     ContextParts,
     KeptViews,
-    WriterStanding,
     meter_of,
     report_of,
-    standing,
     summaries_text,
 )
 from gateway.storage import schema
@@ -202,31 +200,22 @@ def model(tokens: int, name: str = "local") -> ScriptedModel:
     return ScriptedModel([], name=name, context_length=tokens)
 
 
-def test_who_writes_stands_in_the_order_of_being_asked() -> None:
-    """With the window, who says so, and why somebody is not asked."""
+def test_the_writers_of_summaries_are_described_in_the_order_of_being_asked() -> None:
+    """With the window, its source, and why one is not asked: at the start and by `/status`."""
     small, tiny = model(8_192), model(2_048, "tiny")
     claude = model(200_000, "claude-haiku-4-5")
     unknown = model(128_000, "unknown")
     summariser = Summariser([small, tiny, claude, unknown], 10.0)
     summariser.learn(small, 8_192)
     summariser.rests.rest(small, 60)
-    found = standing(summariser)
-    assert [each.name for each in found] == ["tiny", "claude-haiku-4-5", "unknown", "local"]
-    assert [each.source for each in found] == ["told", "table", "guess", "refusal"]
-    assert [each.is_wide_enough for each in found] == [False, True, True, True]
-    assert [each.rests_s > 50 for each in found] == [False, False, False, True]
-
-
-def test_it_is_told_in_words() -> None:
-    """At the start and by `/status`."""
-    one = WriterStanding("local", 8_192, "refusal", is_wide_enough=True, rests_s=12.4)
-    two = WriterStanding("tiny", 2_048, "told", is_wide_enough=False, rests_s=0.0)
-    assert summaries_text([one, two]) == (
-        "local (8,192 tokens, shown by a refused prompt; rests for 12 s), then"
-        " tiny (2,048 tokens, set or told by the provider; its window is too small),"
+    assert summaries_text(summariser) == (
+        "tiny (2,048 tokens, set or told by the provider; its window is too small),"
+        " then claude-haiku-4-5 (200,000 tokens, by the table),"
+        " then unknown (128,000 tokens, a guess),"
+        " then local (8,192 tokens, shown by a refused prompt; rests for 60 s),"
         " then the extractor"
     )
-    assert summaries_text(standing(None)) == "the extractor alone"
+    assert summaries_text(None) == "the extractor alone"
 
 
 CALLS = ChatMessage(
