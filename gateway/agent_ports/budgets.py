@@ -1,7 +1,7 @@
-"""Budgets: what a day may cost, asked before every call of a model.
+"""Budgets of a day, checked before every call of a model.
 
-What was spent stands in the ledger, across restarts; what calls in flight will cost at least is
-held in this process, and other replicas see it once it is booked (docs/costs.md, Budgets).
+The ledger has what was spent. The least costs of calls in flight are held in this process; other
+replicas see them once they are booked (docs/costs.md, Budgets).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ Release = Callable[[], None]
 Scope = Literal["all", "sender"]
 
 LEAST_USD = 1e-6
-"""Of somebody who is named as the one who spends."""
+"""Of a sender who is named as the one who spent most."""
 ROUNDING_USD = 1e-9
 """Sums of binary fractions are off by less."""
 
@@ -42,43 +42,39 @@ class Day(NamedTuple):
 
 
 def day_of(day: date, zone: tzinfo) -> Day:
-    """Return when a day begins and ends; its length is not always 24 hours."""
+    """Return the beginning and the end of a day, which is not always 24 hours long."""
     tomorrow = day + timedelta(days=1)
     return Day(datetime.combine(day, time.min, zone), datetime.combine(tomorrow, time.min, zone))
 
 
 def today(zone: tzinfo) -> Day:
-    """Return the day that it is now."""
+    """Return the current day."""
     return day_of(datetime.now(zone).date(), zone)
-
-
-def unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> list[str]:
-    """Return what keeps a budget from being enforced, one line for each model."""
-    limits = settings.model_dump(include={"daily_usd", "sender_daily_usd"})
-    wanted = [f"budget.{name}" for name, usd in limits.items() if usd is not None]
-    if not wanted:
-        return []
-    budget = " and ".join(wanted) + (" is set" if len(wanted) == 1 else " are set")
-    names = dict.fromkeys(model.name for model in models if model.facts.prices is None)
-    remedy = "set input_usd and output_usd in the `facts` of its block, such as model.facts"
-    return [
-        f"{budget}, but the price of {name} is not known: {remedy} (0 for a free model)"
-        for name in names
-    ]
 
 
 def refuse_unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> None:
     """Check that every budget can be enforced.
 
     Raises:
-        SettingsError: There is a budget, and a model whose price is not known.
+        SettingsError: A budget is set, and the price of a model is not known; a line for each.
     """
-    if problems := unpriced(settings, models):
+    limits = settings.model_dump(include={"daily_usd", "sender_daily_usd"})
+    wanted = [f"budget.{name}" for name, usd in limits.items() if usd is not None]
+    if not wanted:
+        return
+    budget = " and ".join(wanted) + (" is set" if len(wanted) == 1 else " are set")
+    names = dict.fromkeys(model.name for model in models if model.facts.prices is None)
+    remedy = "set input_usd and output_usd in the `facts` of its block, such as model.facts"
+    problems = [
+        f"{budget}, but the price of {name} is not known: {remedy} (0 for a free model)"
+        for name in names
+    ]
+    if problems:
         raise SettingsError("\n".join(problems))
 
 
 class Limit(NamedTuple):
-    """A budget that is set, and whom it is for; None for all together."""
+    """A budget; `sender` is None for that of all together."""
 
     scope: Scope
     usd: float
@@ -87,11 +83,11 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """What of a budget of today is spent.
+    """The used part of a budget of today.
 
     Attributes:
         refuses: Whether nothing is left, or a call was refused for it.
-        top: Of a budget for all: who has spent most of it, and how much; None for nobody by name.
+        top: Of a budget for all: the sender who spent most, and how much; None for none by name.
     """
 
     limit: Limit
@@ -106,15 +102,6 @@ class BudgetUse:
         return self.used_usd / self.limit.usd if self.limit.usd else 1.0
 
 
-# Compared by identity: a set holds them, and two calls of a sender may cost the same.
-@dataclass(frozen=True, slots=True, eq=False)
-class _Hold:
-    """What a call in flight will cost at least."""
-
-    sender: str
-    usd: float
-
-
 class Budgets:
     """The budgets of all senders, as this replica knows them."""
 
@@ -122,26 +109,24 @@ class Budgets:
         self.database = database
         self._settings = settings
         self._zone = ZoneInfo(timezone)
-        self._holds: set[_Hold] = set()
+        # By call in flight: its sender, and what it will cost at least.
+        self._holds: dict[object, tuple[str, float]] = {}
         self._releases = 0
         self._told: set[tuple[datetime, Limit]] = set()
 
     def take(self, settings: BudgetSettings, timezone: str) -> None:
-        """Have other budgets from the next call on; what is spent and held stays so."""
+        """Use other budgets from the next call on."""
         self._settings, self._zone = settings, ZoneInfo(timezone)
-        # What was used up may not be so by another limit, and what was far from it may be.
-        self._told = {(day, limit) for day, limit in self._told if self._is_set(limit)}
-
-    def _is_set(self, limit: Limit) -> bool:
-        on = self._settings
-        return limit.usd == (on.daily_usd if limit.scope == "all" else on.sender_daily_usd)
+        # Another limit may not be used up.
+        usd = {"all": settings.daily_usd, "sender": settings.sender_daily_usd}
+        self._told = {(day, limit) for day, limit in self._told if limit.usd == usd[limit.scope]}
 
     def for_sender(self, sender: str) -> "TurnSpending":
-        """Return the budgets as they concern a turn of this sender, "platform:id"."""
+        """Return the budgets for a turn of this sender, "platform:id"."""
         return TurnSpending(self, sender)
 
     async def exhausted(self, sender: str) -> bool:
-        """Whether nothing is left for this sender: work that nobody waits for is not begun."""
+        """Whether nothing is left for this sender: background work is not begun."""
         limits = list(self._limits(sender))
         if not limits:
             return False
@@ -149,12 +134,12 @@ class Budgets:
         return any(spent >= limit.usd - ROUNDING_USD for limit, spent in used)
 
     async def uses(self, least_share: float) -> list[BudgetUse]:
-        """Return the budgets of which at least this part is spent, or that refuse calls.
+        """Return the budgets that are spent to at least this part, or that refuse calls.
 
-        A budget of nothing is left out: it was meant so.
+        A budget of 0 is left out: it is meant to refuse.
 
         Raises:
-            StorageUnavailable: What was spent cannot be read.
+            StorageUnavailable: The ledger cannot be read.
         """
         day = today(self._zone)
         since, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
@@ -178,23 +163,23 @@ class Budgets:
         return [each if each.limit.sender else replace(each, top=top) for each in found]
 
     async def hold(self, sender: str, forecast_usd: float | None) -> Release:
-        """Hold what a call of this sender will cost at least, until what is returned is called.
+        """Hold the least cost of a call, until the returned function is called.
 
         A call of unknown cost is allowed while something is left, one without cost always.
 
         Raises:
             SpendLimitReached: A budget does not allow the call.
-            StorageUnavailable: What was spent cannot be read.
+            StorageUnavailable: The ledger cannot be read.
         """
         if forecast_usd != 0:
             await self._check(sender, forecast_usd)
         # Nothing was awaited since the sums were read.
-        hold = _Hold(sender, forecast_usd or 0.0)
-        self._holds.add(hold)
-        return partial(self._release, hold)
+        call = object()
+        self._holds[call] = sender, forecast_usd or 0.0
+        return partial(self._release, call)
 
-    def _release(self, hold: _Hold) -> None:
-        self._holds.remove(hold)
+    def _release(self, call: object) -> None:
+        del self._holds[call]
         self._releases += 1
 
     async def _check(self, sender: str, forecast_usd: float | None) -> None:
@@ -209,14 +194,14 @@ class Budgets:
                 raise SpendLimitReached(limit.scope, limit.usd, day.end)
 
     def _limits(self, sender: str) -> Iterator[Limit]:
-        """Yield the budgets that are set, the sender's own first: it says more."""
+        """Yield the budgets, the sender's own first: it says more."""
         if self._settings.sender_daily_usd is not None:
             yield Limit("sender", self._settings.sender_daily_usd, sender)
         if self._settings.daily_usd is not None:
             yield Limit("all", self._settings.daily_usd, None)
 
     async def _used(self, day: Day, limits: Sequence[Limit]) -> list[tuple[Limit, float]]:
-        """Return what of each budget is spent or held."""
+        """Return the part of each budget that is spent or held."""
         start = day.start.timestamp()
         while True:
             releases = self._releases
@@ -233,13 +218,13 @@ class Budgets:
         ]
 
     def _held(self, sender: str | None) -> float:
-        return sum(hold.usd for hold in self._holds if sender in {None, hold.sender})
+        return sum(usd for whose, usd in self._holds.values() if sender in {None, whose})
 
     def _tell(self, limit: Limit, day: Day, used_usd: float) -> None:
         """Log that a budget is used up, once a day."""
         if (day.start, limit) in self._told:
             return
-        # What was told on earlier days is forgotten, so that the set does not grow with time.
+        # Earlier days are forgotten, so that the set does not grow with time.
         self._told = {told for told in self._told if told[0] == day.start}
         self._told.add((day.start, limit))
         log.warning(
@@ -262,16 +247,13 @@ class TurnSpending:
 
     @asynccontextmanager
     async def call(self, forecast_usd: float | None) -> AsyncIterator[None]:
-        """Hold what a call will cost at least while it is made, and until it is booked.
-
-        It is by the time of the turn's next call, or of its end.
-        """
+        """Hold the least cost of a call until it is booked: at the turn's next call, or its end."""
         self.close()
         self._release = await self._budgets.hold(self._sender, forecast_usd)
         try:
             yield
         except BaseException:
-            # What a broken call has cost is booked by itself.
+            # The cost of a broken call is booked by itself.
             self.close()
             raise
 
@@ -280,7 +262,7 @@ class TurnSpending:
         return await self._budgets.exhausted(self._sender)
 
     def close(self) -> None:
-        """Let go what the last call has held."""
+        """Release the cost of the last call."""
         if self._release is not None:
             self._release()
             self._release = None

@@ -1,7 +1,7 @@
-"""Files on their way in and out: fetched beside the path, shown to models, made by tools.
+"""Files on their way in and out: downloaded in the background, shown to models, made by tools.
 
-What came with a message is downloaded after its admission by a task of its own: it holds no lease
-and no place of a turn. A conversation goes on when all that it waits for is there.
+A file of a message is downloaded after its admission, by a task without a lease. A conversation
+goes on when all its files have arrived.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ BUDGET_BYTES = 64_000_000
 LOOK = 100
 """Conversations of an account that are considered at a time."""
 SWEEP_S = 30.0
-"""How long a lost hint can hold up a file."""
+"""The longest delay of a file by a lost hint."""
 STORAGE_RETRY_S = 1.0
 MAX_FILES_OF_TURN = 10
 DROPPED = "its message was dropped"
@@ -58,8 +58,8 @@ class Lane:
     """The downloads of one account.
 
     Attributes:
-        running: By conversation: what is being fetched, and by which task.
-        served: By conversation: when its newest download ended; who had none is next.
+        running: By conversation: the file that is being downloaded, and its task.
+        served: By conversation: the end of its newest download; one without any is next.
     """
 
     adapter: Adapter
@@ -68,7 +68,7 @@ class Lane:
 
 
 class Attachments:
-    """Fetches what came with messages, and hands out what is stored."""
+    """Downloads the files of messages."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Attachments:
         self._changed = asyncio.Event()
 
     def take(self, settings: AttachmentSettings) -> None:
-        """Go by other limits from the next file on."""
+        """Use other limits from the next file on."""
         self._settings = settings
 
     def notify(self) -> None:
@@ -94,24 +94,23 @@ class Attachments:
         self._changed.set()
 
     async def run(self) -> None:
-        """Fetch until cancelled, beginning with what an earlier process left.
+        """Download until cancelled, beginning with the files that an earlier process left.
 
-        What cannot be had is marked as failed, with words for the model. Cancelled, it leaves the
-        rest pending.
+        One that cannot be downloaded is marked as failed, with words for the model.
         """
         async with asyncio.TaskGroup() as tasks:
             while True:
-                # Before the look: a hint that comes during it is not lost.
+                # First, so that a hint which comes meanwhile is not lost.
                 self._changed.clear()
-                await self._look(tasks)
+                await self._begin_and_end(tasks)
                 await self._wait_for_change()
 
     def files(self, turn: Turn) -> "TurnFiles":
-        """Return where the tools of a turn put the files that they make."""
+        """Return the files that the tools of a turn make."""
         return TurnFiles(self._database, turn, self._settings.max_bytes)
 
-    async def _look(self, tasks: asyncio.TaskGroup) -> None:
-        """End what nobody waits for any more, and begin what has room."""
+    async def _begin_and_end(self, tasks: asyncio.TaskGroup) -> None:
+        """Cancel unwanted downloads, and begin those that have room."""
         try:
             for lane in self._lanes.values():
                 await self._drop_unwanted(lane)
@@ -135,9 +134,9 @@ class Attachments:
             await self._database.write(attachments.fail, attachment_id, DROPPED)
 
     async def _fill(self, account: tuple[str, str], lane: Lane, tasks: asyncio.TaskGroup) -> None:
-        """Begin as many downloads of an account as there is room for, conversations in turn.
+        """Begin as many downloads of an account as have room, conversations in turn.
 
-        One that is too large for the room that is left keeps those behind it waiting: else small
+        One that is too large for the rest of the room keeps those behind it waiting: else small
         ones could keep it waiting for ever.
         """
         if len(lane.running) >= AT_ONCE:
@@ -163,7 +162,7 @@ class Attachments:
 
     async def _bring_in(self, lane: Lane, wanted: AwaitedFile) -> None:
         """Try once to fetch and store one file; its place is held until its bytes are stored."""
-        # A task for each file: what it logs belongs to the message that brought it.
+        # A task for each file: its log lines belong to the file's message.
         trace = trace_of(wanted.conversation, wanted.inbox_seq)
         structlog.contextvars.bind_contextvars(trace=trace)
         try:
@@ -196,7 +195,7 @@ class Attachments:
             await self._store(wanted, content, started)
 
     async def _fetch(self, adapter: Adapter, wanted: AwaitedFile, tries: int) -> bytes:
-        # The last try was counted before it began, and ended the process.
+        # The last try was counted before it began, and the process died in it.
         if tries > len(WITHIN_S):
             raise FetchRejected(_LOST)
         limit_bytes = self._settings.max_bytes
@@ -214,10 +213,7 @@ class Attachments:
         return content
 
     async def _store(self, wanted: AwaitedFile, content: bytes, started: float) -> None:
-        """Store a file in parts, each in a transaction of its own: others write in between.
-
-        Nothing is stored where nobody waits for it any more.
-        """
+        """Store a file in parts, each in its own transaction; not if its message was dropped."""
         digest = await asyncio.to_thread(hashlib.sha256, content)
         for n, body in enumerate(parts_of(content)):
             if not await self._database.write(attachments.store_part, wanted.id, n, body):
@@ -235,7 +231,7 @@ class Attachments:
         )
 
     async def _fail(self, adapter: Adapter, wanted: AwaitedFile, reason: str) -> None:
-        """Settle a file that will not come; its sender learns of one that was given up."""
+        """Mark a file as failed; its sender is informed if the download was given up."""
         parts: list[OutboxPart] = []
         if reason == _LOST:
             text = GIVEN_UP.format(name=wanted.attachment.name.replace("`", "'"))
@@ -270,7 +266,7 @@ def _give_up(
 
 @dataclass(frozen=True, slots=True)
 class TurnFiles:
-    """`agent.ports.Files` of one turn; what it takes is shown when the turn commits."""
+    """`agent.ports.Files` of one turn; its files are shown when the turn commits."""
 
     database: Database
     turn: Turn
@@ -294,7 +290,7 @@ class TurnFiles:
 
 
 def with_pictures_of(database: Database, agent: Agent) -> Agent:
-    """Return the agent with the stored files as the source of its pictures."""
+    """Have an agent take its pictures from the stored files."""
     return replace(agent, images=Images(partial(load_image, database)))
 
 
@@ -304,8 +300,5 @@ async def load_image(database: Database, conversation: str, attachment_id: int) 
     picture = found and look_at(found.content)
     if found is None or picture is None:
         return None
-    return await asyncio.to_thread(_data_url, picture.mime, found.content)
-
-
-def _data_url(mime: str, content: bytes) -> str:
-    return f"data:{mime};base64,{base64.b64encode(content).decode()}"
+    coded = await asyncio.to_thread(base64.b64encode, found.content)
+    return f"data:{picture.mime};base64,{coded.decode()}"

@@ -1,7 +1,7 @@
 """The agent's ports on the database, for one turn: its records, its compactions, past messages.
 
 The archive of a conversation is for its context engine (`agent.ports.Archive`). Engines run in
-threads and may block; each of their questions is asked on the event loop and waited for.
+threads, where they wait for answers from the event loop.
 """
 
 import asyncio
@@ -52,24 +52,20 @@ LIMIT_S = 30.0
 
 
 class SummariesAhead(Protocol):
-    """Who writes summaries in the background (gateway/context/summaries.py)."""
+    """Writes summaries in the background; see `gateway.context.summaries.Preparations`."""
 
     def ask(self, session: Session, sender: str) -> None:
         """Have one written for a segment, on the budget of this sender."""
         ...
 
     async def ready(self, session_id: int) -> Summary | None:
-        """Return the segment's summary; one that is being written is waited for.
-
-        Raises:
-            SummaryFailed: It was tried a short time ago, or is being tried for longer than that.
-        """
+        """Return the segment's summary."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationArchive:
-    """Everything that is on record about one conversation, and about no other."""
+    """The records of one conversation, and of no other."""
 
     database: Database
     conversation: int
@@ -92,7 +88,7 @@ class ConversationArchive:
         return self._wait(self._found(words, limit, only))
 
     async def _found(self, words: str, limit: int, only: SearchLimits) -> list[int]:
-        """Search, once what was said last is in the index, if that does not take long."""
+        """Search, once the newest messages are in the index, if that does not take long."""
         with suppress(TimeoutError, StorageError):
             async with asyncio.timeout(CATCH_UP_S):
                 await Indexer(self.database).catch_up([self.conversation])
@@ -109,7 +105,7 @@ class ConversationArchive:
     def _wait(self, reading: Coroutine[Any, Any, T]) -> T:
         # Here the loop would wait for itself.
         if _is_in(self.loop):
-            # Else Python warns of a coroutine that nobody has awaited.
+            # Else Python warns of a coroutine that was never awaited.
             reading.close()
             raise RuntimeError("the archive blocks: it is not for the event loop's own thread")
         return asyncio.run_coroutine_threadsafe(reading, self.loop).result(LIMIT_S)
@@ -127,15 +123,15 @@ def _is_in(loop: asyncio.AbstractEventLoop) -> bool:
 class Journal:
     """`agent.ports.TurnJournal` and `CompactionStore`; every write is one transaction.
 
-    All are fenced, but for `book`: what was spent is booked also where the turn was lost.
+    All are fenced except `book`: calls are booked also if the turn was lost.
 
     Attributes:
-        turn: As it stands: its session changes with every compaction.
+        turn: Its session changes with every compaction.
         ahead: Has summaries written ahead of need; None for a child, which ends before.
         spending: The budgets that the turn's calls count for.
         tell_user: Shows a notice in the chat, once a turn for each kind.
-        in_flight: The call that is under way, as it would be booked if it were cut off now.
-        recorded: What was committed for the turn since it was loaded, in the order of commits.
+        in_flight: The current call, as it would be booked if it were cut off now.
+        recorded: The messages committed since the turn was loaded, in order.
     """
 
     database: Database
@@ -152,11 +148,11 @@ class Journal:
             seq = await self.database.write(turn_journal.record_message, self.turn, message, call)
         except (LeaseLost, TurnCancelled):
             if call is not None:
-                # What it said is dropped; it is billed all the same.
+                # Its text is dropped; it is billed all the same.
                 await self.book([replace(call, purpose="lost")])
             raise
         self.recorded.append(Entry(seq, message))
-        # What the call has cost stands in the ledger now, so no budget has to hold it any more.
+        # The ledger has the cost of the call now.
         self.spending.close()
         return seq
 
@@ -168,7 +164,7 @@ class Journal:
             await self.database.write(spending.book, conversation, turn.id, turn.sender, calls)
 
     def begin_call(self, call: ModelCall | None) -> None:
-        """Take note of a call, or that it is over."""
+        """Note the call in flight; None when it is over."""
         self.in_flight = call
 
     async def start_tool(
@@ -201,7 +197,7 @@ class Journal:
         return await self.database.write(turn_journal.store_output, self.turn, text)
 
     async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
-        """Split the lineage; what is recorded from now on belongs to the new segment."""
+        """Split the lineage; later messages belong to the new segment."""
         session = await self.database.write(compactions.compact, self.turn, compaction, state)
         before, self.turn = self.turn.session, replace(self.turn, session=session)
         structlog.contextvars.bind_contextvars(session=session.id)
@@ -215,11 +211,11 @@ class Journal:
         return ConversationArchive(self.database, turn.lease.conversation, loop, turn.begins_at)
 
     def parts(self) -> PartStore:
-        """Return where the summaries of parts are kept."""
+        """Return the store of summaries of parts."""
         return KeptParts(self.database, self.turn.lease.conversation, self.turn.sender)
 
     async def days(self, first_seq: int, last_seq: int) -> Days:
-        """Return when the messages of a range were said."""
+        """Return the days of the messages of a range."""
         conversation = self.turn.lease.conversation
         return await self.database.read(transcript.days, conversation, first_seq, last_seq)
 
@@ -239,7 +235,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class KeptParts:
-    """`agent.ports.PartStore` of one conversation; `sender` is whose budget the calls count for."""
+    """`agent.ports.PartStore` of one conversation; the calls count for the budget of `sender`."""
 
     database: Database
     conversation: int
@@ -263,11 +259,7 @@ class KeptParts:
 async def cut_off(
     call: ModelCall | None, written: str, models: Sequence[ChatModel]
 ) -> ModelCall | None:
-    """Return the call that was cut off before its answer was kept, as it is booked.
-
-    Args:
-        call: As it was begun; None for none.
-    """
+    """Return a call that was cut off before its answer was kept, as it is booked."""
     if call is None or call.usage is None or not call.estimated:
         return call
     tokens = await asyncio.to_thread(estimate_tokens, written, call.model)

@@ -1,7 +1,7 @@
-"""What a turn asks people while it waits: asked, looked up again, given up.
+"""Questions of turns to people.
 
-A question and its message are committed together, then the turn gives up its place; it goes on when
-there is an answer (gateway/commands/approvals.py) or the time is over.
+A question and its message are committed together, then the turn is suspended; it goes on with an
+answer (gateway/commands/approvals.py), or when the time is over.
 """
 
 from collections.abc import Mapping
@@ -29,14 +29,12 @@ from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
 
-APPROVAL_S = 3_600.0
-CLARIFY_S = 86_400.0
-"""How long people have for an answer to each kind of inquiry. Then the turn goes on without it."""
+TIMEOUT_S: Mapping[InquiryKind, float] = {"approval": 3_600.0, "clarify": 86_400.0}
+"""Time for an answer. Then the turn goes on without it."""
 SWEEP_S = 5.0
-"""How long after its time an inquiry may still stand as unanswered; no answer is taken then."""
-
+"""The longest delay after its time until an inquiry expires; no answer is taken then."""
 TASK_CHARS = 100
-"""As much is shown of the task of a delegated child that asks."""
+"""Of the shown task of a delegated child that asks."""
 TOO_LONG = (
     "it needs an approval, and its arguments are too long to be shown to a person in full;"
     " do it in several smaller calls"
@@ -48,10 +46,10 @@ ONE_AT_A_TIME = (
 
 
 class Inquiries:
-    """Asks the people of conversations, and gives up on them when their time is over.
+    """Asks the people of conversations, and expires questions when their time is over.
 
     Attributes:
-        approval_valid_s: For how long what they allowed for a conversation counts.
+        approval_valid_s: How long an approval for a conversation is valid.
     """
 
     def __init__(
@@ -73,13 +71,9 @@ class Inquiries:
         """Return the people that a turn may ask; a delegated child asks its parent's people."""
         return TurnPeople(self, turn)
 
-    def timeout_s(self, kind: InquiryKind) -> float:
-        """Return the time limit of one kind of inquiry, in seconds."""
-        return APPROVAL_S if kind == "approval" else CLARIFY_S
-
     async def sweep(self) -> None:
-        """Expire what nobody has answered in time."""
-        # A read costs no commit, and mostly nothing is due.
+        """Expire questions that were not answered in time."""
+        # A read costs no commit, and usually none is due.
         if not await self.database.read(self._due):
             return
         for found, shown in await self.database.write(self._expire):
@@ -101,15 +95,14 @@ class Inquiries:
         return [(found, place) for found, place in places if place.account_key in self._adapters]
 
     def _expire(self, conn: Connection) -> list[tuple[Question, set[int]]]:
-        """Expire what is due; tell the chats, and have their turns go on.
+        """Expire due questions, inform the chats, and have their turns go on.
 
         Returns:
             Each question with the conversations that it was shown in.
         """
-        # Asked again, inside of the transaction: somebody may have answered since the look.
-        due = self._due(conn)
         expired = []
-        for found, place in due:
+        # Read again, inside of the transaction: one may have been answered meanwhile.
+        for found, place in self._due(conn):
             if not questions.expire(conn, found):
                 continue
             expired.append((found, {found.conversation, *questions.shown_in(conn, found.id)}))
@@ -120,7 +113,7 @@ class Inquiries:
         return expired
 
     def still_may_approve(self, conn: Connection, by: str, asked: Inquiry) -> bool:
-        """Whether what somebody once allowed for a conversation counts still."""
+        """Whether an earlier approval for the conversation still counts."""
         who = Answerer(role=self._access.weakest(conn, [by]))
         return answer_refusal("approval", asked.tool, who, for_owners=asked.for_owners) is None
 
@@ -135,10 +128,7 @@ class Inquiries:
         return _asked(render, f"inquiry:{found.id}", text, _choices(found), turn.reply_to)
 
     def tell_owners(self, conn: Connection, found: Question, question: str, turn: Turn) -> set[int]:
-        """Ask owners in their own chats what they alone may say; returns these conversations.
-
-        An owner who asks is there to answer; of others nobody may ever see it where it was asked.
-        """
+        """Ask owners in their own chats, if none of them reads this chat; returns these chats."""
         if self._access.weakest(conn, [turn.sender]) == "owner":
             return set()
         chats = self._owners.chats(conn, self._owners.everybody(conn))
@@ -153,7 +143,7 @@ class Inquiries:
         return {chat.id for chat in others}
 
     def _text(self, found: Question, question: str, turn: Turn) -> str:
-        return _for_whom(turn) + _question_text(found, question, self.timeout_s(found.kind))
+        return _for_whom(turn) + _question_text(found, question)
 
 
 def _asked(
@@ -164,13 +154,13 @@ def _asked(
     reply_to: str | None = None,
 ) -> list[OutboxPart]:
     *before, last = parts_of(render, f"{about}:asked", text, reply_to=reply_to, choices=choices)
-    # By this key its buttons are found when they have to go.
+    # The key by which its buttons are found later.
     key = f"{about}:buttons:1" if last.choices else last.source_key
     return [*before, replace(last, source_key=key)]
 
 
 def _who_asks(conn: Connection, found: Question, turn: Turn) -> str:
-    """Return who asks for what owners decide, and where, before the question."""
+    """Return the text before an owner's question: the sender and the chat that it comes from."""
     place = conversations.get(conn, found.conversation)
     name = shown_name(inbox.name_of(conn, found.conversation, turn.sender.partition(":")[2]))
     who = f"{quoted(name)} ({quoted(turn.sender)})" if name else quoted(turn.sender)
@@ -197,9 +187,9 @@ class TurnPeople:
         return _reply(found)
 
     async def decided(self, call_id: str) -> InquiryReply | None:
-        """Return what became of the question whether a call may run, if an earlier attempt asked.
+        """Return the result of an earlier attempt's approval of a call; None if it did not ask.
 
-        A call of this attempt was not asked about: nothing is read for it.
+        Nothing is read for a call of this attempt.
         """
         if all(call["id"] != call_id for call in open_calls(list(self.turn.messages))):
             return None
@@ -211,15 +201,11 @@ class TurnPeople:
         return questions.of_call(conn, self.turn.id, call)
 
     def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Question, set[int] | None]:
-        """Return the question of the call; with a new one goes a message.
-
-        Returns:
-            The question, and of a new one the conversations where it is shown.
-        """
+        """Return the question of the call, and of a new one the conversations where it is shown."""
         turns.proceed(conn, self.turn)
         call = turn_journal.call_key(conn, self.turn, inquiry.call_id)
         found = questions.of_call(conn, self.turn.id, call)
-        # An earlier attempt has asked: the same call finds the same question (decision 090).
+        # An earlier attempt asked: the same call finds the same question (decision 090).
         if found is not None:
             return found, None
         lease = self.turn.lease
@@ -234,12 +220,10 @@ class TurnPeople:
                 raise ToolError(TOO_LONG)
         elif questions.is_asked(conn, place[0]):
             raise ToolError(ONE_AT_A_TIME)
-        timeout_s = self.inquiries.timeout_s(inquiry.kind)
-        entered = questions.enter(conn, *place, inquiry, timeout_s)
+        entered = questions.enter(conn, *place, inquiry, TIMEOUT_S[inquiry.kind])
         parts = self.inquiries.rendered(entered, inquiry.question, self.turn)
         turn_journal.notify(conn, self.turn, parts)
-        # The chat goes on below the question: an answer that took the preview's place would stand
-        # above.
+        # An answer in the preview's place would be above the question.
         turn_journal.leave_preview(conn, lease)
         shown = {place[0]}
         if inquiry.for_owners:
@@ -247,7 +231,7 @@ class TurnPeople:
         return entered, shown
 
     def _announce(self, found: Question, shown: set[int], why: Decision | None) -> None:
-        """Log a new inquiry and why it is asked, and have it shown."""
+        """Log a new inquiry and its reason, and have it shown."""
         if found.state == "answered":
             log.info(
                 "tool_approved",
@@ -282,7 +266,7 @@ def _reply(found: Question) -> InquiryReply:
 
 
 def _for_whom(turn: Turn) -> str:
-    """Return for which task a delegated child asks; empty for a turn of the chat itself."""
+    """Name the task of a delegated child; empty for a turn of the chat itself."""
     if turn.lease.parent is None:
         return ""
     line = " ".join(text_of(turn.messages[0]).split()) if turn.messages else ""
@@ -290,8 +274,8 @@ def _for_whom(turn: Turn) -> str:
     return f"For a task that I have handed on, {quoted(task)}:\n\n"
 
 
-def _question_text(found: Question, question: str, timeout_s: float) -> str:
-    within = _duration(timeout_s)
+def _question_text(found: Question, question: str) -> str:
+    within = "60 minutes" if found.kind == "approval" else "24 hours"
     if found.kind == "approval":
         nobody = "no owner approves it" if found.for_owners else "nobody approves it"
         how = (
@@ -304,14 +288,6 @@ def _question_text(found: Question, question: str, timeout_s: float) -> str:
     else:
         how = f"Please answer within {within}."
     return f"{question}\n\n{how}"
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in the largest unit that it is at least twice as long as."""
-    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} seconds"
 
 
 def _choices(found: Question) -> tuple[Choice, ...]:

@@ -1,12 +1,12 @@
 """Searches for one turn (`agent.ports.Searcher`), and feeds the index and the vectors they read.
 
 A search is limited to what the turn's conversation may see (gateway/storage/search/query.py). The
-index is fed in the background from what turns have committed: what is missing is read from the
-transcript, so a kill costs nothing. A search does not wait for that: it feeds what it needs itself.
+index is fed in the background from the transcript, so a kill costs nothing; a search feeds the
+messages that it needs itself.
 
 Vectors of messages come from a provider that has OpenAI's `/embeddings`, behind the index. A
-question is embedded while its words are looked for; if that takes too long, or fails, the words
-decide alone. Each request is booked as what it costs.
+question is embedded while its words are searched; if that takes too long, or fails, the words
+decide alone. Each request is booked.
 Source: https://platform.openai.com/docs/api-reference/embeddings/create (at most 8,192 tokens of a
 text, 300,000 tokens of a request).
 """
@@ -52,13 +52,13 @@ from gateway.storage.search.query import Scope, SearchLimits
 log = structlog.get_logger()
 
 FEED_EVERY_S = 5.0
-"""How long a message stays out of the index, if nobody searches meanwhile."""
+"""How long a message stays out of the index, if no search needs it."""
 AT_ONCE = 50
 """Conversations that are looked up together."""
 CATCH_UP_S = 2.0
-"""How long a search waits until what was said last is in the index."""
+"""How long a search waits until the newest messages are in the index."""
 EMBED_EVERY_S = 300.0
-"""How long an indexed message stays without a vector at most, and a provider alone that fails."""
+"""How long an indexed message stays without a vector, and the pause after a provider's failure."""
 QUESTION_S = 2.0
 """How long a search waits for the vector of its question."""
 TEXT_BYTES = 8_000
@@ -74,13 +74,13 @@ class Indexer:
     """Keeps the search index up with the transcripts."""
 
     def __init__(self, database: Database, meanings: "Embedder | None" = None) -> None:
-        """Feed nothing yet; without `meanings` searches compare words only."""
+        """Without `meanings` searches compare words only."""
         self.meanings = meanings
         self._database = database
         self._broken: set[int] = set()
 
     async def feed_all(self) -> int:
-        """Feed what an index of this version lacks; returns the number of messages seen."""
+        """Feed the missing messages to an index of this version; returns the number seen."""
         if not await self._database.read(index.is_current) and await self._database.write(
             index.clear
         ):
@@ -92,9 +92,9 @@ class Indexer:
         return fed
 
     async def catch_up(self, conversation_ids: Sequence[int]) -> int:
-        """Feed what conversations lack, a step a transaction; returns how many messages were seen.
+        """Feed the missing messages of conversations; returns the number seen.
 
-        One that cannot be fed holds up no other.
+        A step is a transaction; a conversation that cannot be fed holds up no other.
         """
         fed = 0
         for each in conversation_ids:
@@ -105,7 +105,7 @@ class Indexer:
         return fed
 
     async def _enter(self, found: Unindexed) -> int:
-        """Enter the messages of a step; returns how many, none if another feeder was first."""
+        """Enter the messages of a step; returns their number, 0 if another feeder was first."""
         try:
             batch = await asyncio.to_thread(index.prepared, found)
             entered = await self._database.write(index.feed, batch)
@@ -120,11 +120,7 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class ConversationSearcher(Searcher):
-    """Searches what the conversation of a turn may see, but for the turn itself.
-
-    Attributes:
-        before_seq: The first message of the turn: it and what follows is in view.
-    """
+    """Searches what the conversation of a turn may see, before the turn's first message."""
 
     database: Database
     indexer: Indexer
@@ -138,10 +134,13 @@ class ConversationSearcher(Searcher):
         only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
         scope = await self.database.read(search.searched_by, self.conversation)
         missing = await self._catch_up(scope)
-        gathered, nearness = await asyncio.gather(
-            self.database.search(search.gather, scope.conversations, query.query, only),
-            self._nearness(scope, query.query, only),
-        )
+        words = self.database.search(search.gather, scope.conversations, query.query, only)
+        nearness: Mapping[tuple[int, int], float] = {}
+        if (meanings := self.indexer.meanings) is None:
+            gathered = await words
+        else:
+            near = meanings.nearness(scope.conversations, query.query, only, self.conversation)
+            gathered, nearness = await asyncio.gather(words, near)
         matches = await asyncio.to_thread(search.best, gathered, query.limit, nearness)
         texts = await self.database.read(search.with_neighbours, matches, query.neighbours)
         hits = (
@@ -160,17 +159,8 @@ class ConversationSearcher(Searcher):
         )
         return Findings(tuple(hits), _in_words(scope, missing))
 
-    async def _nearness(
-        self, scope: Scope, text: str, only: SearchLimits
-    ) -> Mapping[tuple[int, int], float]:
-        """Return how near messages are to what is asked; {} if meanings are not compared."""
-        meanings = self.indexer.meanings
-        if meanings is None:
-            return {}
-        return await meanings.nearness(scope.conversations, text, only, self.conversation)
-
     async def _catch_up(self, scope: Scope) -> int:
-        """Feed what the index lacks; returns how many messages it lacks still: it may be many."""
+        """Feed the missing messages; returns how many are still missing, which may be many."""
         if not await self.database.read(conversations.count_unsearched, scope.conversations):
             return 0
         with suppress(TimeoutError, StorageError):
@@ -208,7 +198,6 @@ class Embedder:
     """Keeps vectors up with the search index, and compares them with questions."""
 
     def __init__(self, database: Database, model: ModelSettings, redactor: Redactor) -> None:
-        """Ask nothing yet; `redactor` masks what must not leave."""
         self._database = database
         self._model, self._name = model, model.name or ""
         self._redactor = redactor
@@ -218,7 +207,7 @@ class Embedder:
         self._space = f"{self._base_url} {self._name} {self._dimensions or ''}".rstrip()
 
     async def make_all_if_oldest(self, replica_id: Callable[[], int]) -> None:
-        """Make what is missing if this is the oldest replica; a provider that fails is logged."""
+        """Make the missing vectors if this is the oldest replica; failures are logged."""
         if await self._database.read(health.oldest_replica) == replica_id():
             try:
                 await self.make_all()
@@ -226,10 +215,10 @@ class Embedder:
                 log.warning("embeddings_not_made", error=str(exc))
 
     async def make_all(self) -> int:
-        """Make what is missing now; returns how many messages were embedded.
+        """Make the missing vectors; returns their number.
 
-        After a refused request the texts go one by one, until the refused one is found: it gets an
-        empty vector and is not sent again.
+        After a refused request the texts are sent one by one, until the refused one is found: it
+        gets an empty vector and is not sent again.
 
         Raises:
             ModelError: The provider cannot be asked now.
@@ -253,11 +242,7 @@ class Embedder:
     async def nearness(
         self, conversations: Collection[int], question: str, only: SearchLimits, conversation: int
     ) -> dict[tuple[int, int], float]:
-        """Return how near messages that may be found are to a question; {} without its vector.
-
-        Args:
-            conversation: The one that asks.
-        """
+        """Return the nearness of messages to a question; {} without its vector."""
         try:
             async with asyncio.timeout(QUESTION_S):
                 (asked,) = await self._asked([question], conversation)
@@ -277,7 +262,7 @@ class Embedder:
         asked: dict[str, object] = {"model": self._name, "input": inputs}
         if self._dimensions is not None:
             asked["dimensions"] = self._dimensions
-        # As it is now: what it refers to may have been read again.
+        # Read each time: a reload may have replaced it.
         key = self._model.api_key.get_secret_value().strip() if self._model.api_key else ""
         # Requests are too far apart to keep a connection.
         server = JsonServer(self._base_url, lambda: key, 30.0)
@@ -286,7 +271,6 @@ class Embedder:
                 said = await server.post("/embeddings", orjson.dumps(asked))
         finally:
             await server.close()
-        # A usage that the server does not report is unknown.
         tokens = tokens_in(field_in(said, "usage"), "prompt_tokens")
         told = self._model.facts.input_usd
         price = PRICES.get(self._name) if told is None else told
@@ -298,12 +282,12 @@ class Embedder:
 
 
 def shortened(text: str) -> str:
-    """Return a text as it is sent: its head if it is longer than a model reads; never empty."""
+    """Return a text, cut to the length that a model reads; never empty."""
     return text.encode()[:TEXT_BYTES].decode(errors="ignore").strip() or "."
 
 
 def _vectors_in(said: Any, count: int, length: int | None) -> list[bytes]:
-    """Return the vectors of an answer, in the order of the texts: it may have another."""
+    """Return the vectors of an answer, in the order of the texts."""
     try:
         found = {each["index"]: each["embedding"] for each in said["data"]}
         bodies = [_packed(found[n]) for n in range(count)]
@@ -315,6 +299,6 @@ def _vectors_in(said: Any, count: int, length: int | None) -> list[bytes]:
 
 
 def _packed(numbers: Sequence[float]) -> bytes:
-    """Return a vector by its direction, which zeros have none of: eight bits for each number."""
+    """Return a vector's direction, eight bits for each number; zeros have none."""
     largest = max(map(abs, numbers))
     return array("b", [round(each / largest * 127) for each in numbers]).tobytes()

@@ -1,8 +1,8 @@
-"""What the tools of one turn may use: the gateway's side of `agent.ports`.
+"""The tool context of one turn: its notebook, a folder for its files, and its rights.
 
-That is its notebook, a folder for its files, and its rights, which follow from whose words it
-reads. Not its own question alone counts: an order that a guest wrote an hour ago is still in view
-when a member says "go on". A new note is shown under the answer, with *Undo*.
+The rights follow from the people whose words the turn reads, not only those of its question: an
+order that a guest wrote an hour ago is still in view when a member says "go on". A new note is
+shown under the answer, with *Undo*.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -26,7 +26,7 @@ from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import McpServerSettings, WorkspaceSettings
 from agent.tools.addresses import FETCH_URL, RECALLING, Trail, named_in
-from agent.tools.context import Hooks, MakesTools, Provenance, ToolContext, ToolServices, TurnRights
+from agent.tools.context import Hooks, Provenance, ToolContext, ToolServices, TurnRights
 from agent.tools.gate import reads_elsewhere
 from agent.tools.registry import ToolRegistry
 from gateway.access.policy import Access
@@ -37,7 +37,7 @@ from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.settings.tree import Settings
 from gateway.storage.conversation import sessions, turn_journal, turns
-from gateway.storage.conversation.turns import Step, Turn
+from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.people import mcp, notebook
 from gateway.storage.people.notebook import Change, Note
@@ -51,10 +51,9 @@ class TurnNotebook:
     """Reads and writes for one turn; every write is one fenced transaction.
 
     Attributes:
-        scope: Whose notes these are (`gateway.storage.people.notebook.scope_of`).
-        may_act: Whether everybody whose words the turn is about may act: else nobody's words may
-            become notes, which others will read.
-        render: Renderer of the turn's chat.
+        scope: The owner of the notes (`gateway.storage.people.notebook.scope_of`).
+        may_act: Whether all people of the turn may act: else no words may become notes, which
+            others will read.
     """
 
     database: Database
@@ -79,15 +78,18 @@ class TurnNotebook:
     async def change(
         self, target: MemoryTarget, *, remove: str | None, add: str | None
     ) -> Sequence[str]:
-        """Take out a note, put one in its place or behind the others.
+        """Remove a note, put one in its place or behind the others.
 
         Raises:
-            ToolError: The sender may not act, `add` is suspicious, no note or several hold
+            ToolError: The sender may not act, `add` is suspicious, no note or several contain
                 `remove`, or there is no room.
         """
         if not self.may_act:
             raise ToolError("the notes cannot be changed: a sender here may only talk")
-        self._require_harmless(add or "")
+        # It would instruct every later prompt that contains it.
+        if kinds := sorted(scan(add or "").counts):
+            log.warning("note_refused", kinds=kinds)
+            raise ToolError(f"the note is refused, it holds: {', '.join(kinds)}")
         change = Change(self.scope, target, remove, add, notebook.MOST_CHARS[target])
         notes = await self.database.write(self._change, change)
         log.info("notes_changed", target=target, notes=len(notes), chars=sum(map(len, notes)))
@@ -99,12 +101,6 @@ class TurnNotebook:
         if removed is not None and change.add is None:
             turn_journal.notify(conn, self.turn, removal_of(self.render, removed))
         return notes
-
-    def _require_harmless(self, text: str) -> None:
-        """Refuse what would instruct every later prompt that holds it."""
-        if kinds := sorted(scan(text).counts):
-            log.warning("note_refused", kinds=kinds)
-            raise ToolError(f"the note is refused, it holds: {', '.join(kinds)}")
 
 
 def lines_of(render: Renderer, notes: Iterable[Note]) -> list[OutboxPart]:
@@ -138,11 +134,7 @@ FOLDER = "workspaces"
 
 
 class Workspaces:
-    """The directories of all conversations.
-
-    Attributes:
-        root: They lie in it; each is named by its conversation's id.
-    """
+    """The directories of all conversations, in `root`, named by the conversations' ids."""
 
     def __init__(self, settings: WorkspaceSettings, home: Path) -> None:
         try:
@@ -152,10 +144,7 @@ class Workspaces:
             raise SettingsError(text) from exc
 
     def path_for(self, conversation_id: int) -> Path:
-        """Return a conversation's directory, which may not be there yet.
-
-        A delegated child works in its parent's: ask with the parent's id.
-        """
+        """Return a conversation's directory, which may not exist yet."""
         return self.root / str(conversation_id)
 
     def forget(self, conversation_id: int) -> None:
@@ -172,10 +161,10 @@ class Workspaces:
 
 
 def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
-    """Return what a turn may do, as things are now.
+    """Return the current rights of a turn.
 
-    All count whose words the conversation holds since it began anew last. In a direct chat these
-    are its sender and whoever was quoted or forwarded there.
+    All people count whose words are in the conversation since its last `/new`. In a direct chat
+    these are its sender, and the authors of quoted and forwarded texts.
     """
     scope = notebook.scope_of(conn, turn.lease.conversation)
     # The weakest decides: the model cannot keep the wishes of people apart (decision 089).
@@ -188,7 +177,7 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     address = turn.lease.address
     return TurnRights(
         scope,
-        # What counts as a stranger here was let talk: it would not be heard otherwise.
+        # A stranger whose words are here may talk, as a guest.
         roles=frozenset("guest" if each == "stranger" else each for each in standings or {"guest"}),
         group=f"{address.platform}:{address.chat}" if notebook.is_shared(scope) else "",
         read=Provenance({*origins, *tainting(conn, access, origins)}),
@@ -196,7 +185,7 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
 
 
 def trail_of(conn: Connection, turn: Turn) -> Trail:
-    """Return the addresses that people have named, and what the turn has done before.
+    """Return the addresses that people named, and the turn's earlier use of them.
 
     Text next to a paste may be its beginning: an address there counts as a link.
     """
@@ -209,23 +198,22 @@ def trail_of(conn: Connection, turn: Turn) -> Trail:
         links={
             address: "" for text, beside_paste in said if beside_paste for address in named_in(text)
         },
-        followed=sum(_took_link(each) for each in done),
+        # A fetch without marks may have taken a link.
+        followed=sum(
+            each.name == FETCH_URL if each.marks is None else "linked" in each.marks
+            for each in done
+        ),
         recalled=any("recalled" in (each.marks or ()) or each.name in RECALLING for each in done),
     )
     trail.note_shown(turns.results_of_children(conn, turn))
     return trail
 
 
-def _took_link(step: Step) -> bool:
-    # A fetch without marks may have taken one.
-    return step.name == FETCH_URL if step.marks is None else "linked" in step.marks
-
-
 def tainting(conn: Connection, access: Access, origins: Collection[Origin]) -> set[Origin]:
-    """Return what taints of what was read: of people those who may not act now."""
+    """Return the tainting origins; of people only those who may not act now taint."""
     people = {origin.which for origin in origins if origin.kind == "quoted"}
     found = {origin for origin in origins if origin.kind != "quoted"}
-    # One look for all: mostly all of them may.
+    # One read for all: usually all of them may.
     if people and not access.may_act(conn, people):
         found |= {Origin("person", who) for who in people if not access.may_act(conn, [who])}
     return found
@@ -258,8 +246,8 @@ class Toolkit:
     """Makes the tool context of one turn.
 
     Attributes:
-        hooks: What plugins do around the calls of this turn.
-        folders: Skills of the operator, and where the files of conversations lie.
+        hooks: The hooks of plugins around the calls of this turn.
+        folders: Skills of the operator, and the files of conversations.
     """
 
     database: Database
@@ -271,7 +259,7 @@ class Toolkit:
     folders: tuple[SkillShelf, Workspaces]
 
     async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolRegistry) -> ToolContext:
-        """Return what the tools of a turn may use, with the rights that its people have now."""
+        """Return the tool context of a turn, with the current rights of its people."""
         conversation, (skills, workspaces) = turn.lease.conversation, self.folders
         # Only calls of these tools need the addresses that people named.
         leads_out = any(reads_elsewhere(schema.name, tools) for schema in tools.schemas)
@@ -303,20 +291,6 @@ class Toolkit:
         if leads_out:
             rights.read.trail = trail_of(conn, turn)
         return rights
-
-
-@dataclass(slots=True)
-class MadeOnce:
-    """Has it be made when it is first asked for: all calls of an attempt have the same rights."""
-
-    make: MakesTools
-    made: ToolContext | None = None
-
-    async def __call__(self) -> ToolContext:
-        """Return what the tools of the turn may use."""
-        if self.made is None:
-            self.made = await self.make()
-        return self.made
 
 
 def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpServerSettings]:

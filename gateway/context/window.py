@@ -26,7 +26,6 @@ from agent.tools.context import ToolContext
 from agent.turn.state import Agent, TurnPorts, TurnState
 from agent.view.view import View, ViewPlan, recall_text, shown_messages, with_newer
 from gateway.agent_ports.journal import Journal
-from gateway.agent_ports.tools import MadeOnce
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.database import Database
@@ -207,18 +206,23 @@ class ContextParts:
             used = (await journal.database.read(spending.total, where)).usage.total_tokens
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=used)
 
+        made: list[ToolContext] = []
+
         async def tools() -> ToolContext:
-            context = await make(planner)
-            # A compaction may have taken the pages of this turn out of the view.
-            shown = [*turn.messages, *(entry.message for entry in view.entries)]
-            context.rights.read.trail.note_shown(shown)
-            return context
+            # Once: all calls of an attempt have the same rights.
+            if not made:
+                context = await make(planner)
+                # A compaction may have taken the pages of this turn out of the view.
+                shown = [*turn.messages, *(entry.message for entry in view.entries)]
+                context.rights.read.trail.note_shown(shown)
+                made.append(context)
+            return made[0]
 
         ports = TurnPorts(
             journal=journal,
             planner=planner,
             sink=sink,
-            tools=MadeOnce(tools),
+            tools=tools,
             spending=journal.spending,
             on_trouble=on_trouble,
             conversation=str(conversation),

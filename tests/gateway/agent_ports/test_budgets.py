@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from agent.errors import SpendLimitReached
 from agent.models.catalog import ModelFacts
 from agent.usage import Usage
-from gateway.agent_ports.budgets import Budgets, day_of, refuse_unpriced, today, unpriced
+from gateway.agent_ports.budgets import Budgets, day_of, refuse_unpriced, today
 from gateway.errors import SettingsError
 from gateway.settings.tree import BudgetSettings
 from gateway.storage.database import Database
@@ -345,14 +345,14 @@ def model(name: str, facts: ModelFacts | None = None) -> ScriptedModel:
 def test_a_model_without_a_price_forbids_a_budget() -> None:
     """One line for each, with what to do about it; free models are fine."""
     models = [model("gpt-x", ModelFacts("gpt-x")), model("free"), model("gpt-x", ModelFacts("x"))]
-    assert unpriced(BudgetSettings(), models) == []
-    assert unpriced(BudgetSettings(daily_usd=1), [model("free")]) == []
-    with pytest.raises(SettingsError, match="price of gpt-x is not known"):
+    refuse_unpriced(BudgetSettings(), models)
+    refuse_unpriced(BudgetSettings(daily_usd=1), [model("free")])
+    with pytest.raises(SettingsError) as caught:
         refuse_unpriced(BudgetSettings(daily_usd=1), models)
-    [line] = unpriced(BudgetSettings(daily_usd=1), models)
+    [line] = str(caught.value).splitlines()
     assert line.startswith("budget.daily_usd is set, but the price of gpt-x is not known: set")
-    both = unpriced(BudgetSettings(daily_usd=1, sender_daily_usd=0), models)
-    assert both[0].startswith("budget.daily_usd and budget.sender_daily_usd are set")
+    with pytest.raises(SettingsError, match=r"^budget\.daily_usd and budget\.sender_daily_usd are"):
+        refuse_unpriced(BudgetSettings(daily_usd=1, sender_daily_usd=0), models)
 
 
 async def test_what_is_nearly_spent_is_told(database: Database) -> None:
