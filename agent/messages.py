@@ -224,6 +224,12 @@ def quoted(text: str) -> str:
     return "`" + text.replace("`", "'") + "`"
 
 
+def code_block(text: str, language: str = "") -> str:
+    """Return a text as a block of code, which it cannot end (CommonMark 4.5)."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
 NO_RESULT = "[No result: none is on record for this call]"
 SYSTEM_NOTE = "[System note] "
 OPENING = "[The conversation goes on.]"

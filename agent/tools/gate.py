@@ -4,7 +4,6 @@ All before the intent is journaled: a sender without rights causes no questions.
 """
 
 import json
-import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import orjson
 import structlog
 
 from agent.errors import ToolError
-from agent.messages import ToolCall
+from agent.messages import ToolCall, code_block
 from agent.models.wire import read_arguments
 from agent.ports import DecidedVerdict, Decision, Inquiry, InquiryReply
 from agent.safety.redaction import MASK, Redactor
@@ -33,7 +32,6 @@ MAX_SHOWN_CHARS = 8_000
 DENIED = "was asked and said no. Do not try this again unless you are told to"
 EXPIRED = "nobody answered in time, which counts as a no. Go on without it"
 NOBODY = "it needs an approval, and there is nobody here who could give it"
-_BACKTICKS = re.compile("`+")
 # Control characters, invisible ones, changes of direction, line separators, unassigned ones.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -274,10 +272,7 @@ def approval_question(call: ToolCall, redactor: Redactor) -> str | None:
     if len(shown) > MAX_SHOWN_CHARS:
         return None
     note = f"\n\n{hidden:,} characters of it are secrets of the settings: {MASK}." if hidden else ""
-    # A longer fence than any inside: the arguments cannot end it (CommonMark 4.5).
-    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(shown)), default=0))
-    name = call["function"]["name"]
-    return f"May I run `{name}`?\n\n{fence}json\n{shown}\n{fence}{note}"
+    return f"May I run `{call['function']['name']}`?\n\n{code_block(shown, 'json')}{note}"
 
 
 def _escape(char: str) -> str:

@@ -1,8 +1,8 @@
-"""The identity provider of the web chat (OpenID Connect): who comes back from it?
+"""The identity provider of the web chat (OpenID Connect).
 
-The authorization code flow with PKCE, by authlib: an extra, imported where a provider is
-configured. A browser is sent away with one secret in a cookie; `state`, `nonce` and PKCE's verifier
-are made of that, so that nothing has to be kept here, and only the browser that left is taken back.
+The authorization code flow with PKCE, by authlib: an extra, imported if a provider is configured.
+A browser is sent to the provider with one secret in a cookie; `state`, `nonce` and PKCE's verifier
+are made of it, so nothing is kept here, and only the browser that left is accepted back.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ log = structlog.get_logger()
 
 SECRET_BYTES = 32
 TIMEOUT_S = 10.0
-"""How long the provider has for one answer, and for all that a sign-in asks of it twice as long."""
+"""Of one answer of the provider; all requests of a sign-in have twice as long."""
 REST_S = 5.0
-"""How long a provider that did not tell about itself is left alone."""
+"""Pause after a provider did not return its metadata."""
 _MALFORMED = (TimeoutError, ValueError, KeyError, TypeError)
-"""What an answer raises that comes too late or has another form."""
+"""Raised by an answer that is late or malformed."""
 LEEWAY_S = 60
-"""How much the clocks of the two may differ."""
+"""Accepted difference of the clocks."""
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 """With key pairs: no public key may be taken for a shared secret, and no token for a signed one."""
 WANTED = {"email": ("email", "email_verified"), "group": ("groups",)}
-"""What is asked of the provider beside the ID token for an entry of the settings of this kind."""
+"""By kind of an entry in the settings: the claims that it needs next to the ID token."""
 
 
 class WrongAnswer(Exception):
-    """What came back does not prove who somebody is; `reason` is for the log and the audit log."""
+    """The answer does not prove an identity; `reason` is for the log and the audit log."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -54,11 +54,7 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom the provider names.
-
-    Attributes:
-        email: "" where the provider has not verified it.
-    """
+    """A user as the provider names them; `email` is "" if the provider has not verified it."""
 
     issuer: str
     subject: str
@@ -68,7 +64,7 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """What stays the same whatever else changes; an issuer is a URL, which has no blank."""
+        """The lasting key of the user; an issuer is a URL, which has no blank."""
         return storable(f"{self.issuer} {self.subject}")
 
 
@@ -91,11 +87,11 @@ def provider_of(settings: WebSettings) -> "Provider | None":
 
 
 class Provider:
-    """Asks an identity provider who a browser's user is; its metadata is fetched once.
+    """Asks an identity provider for a browser's user; its metadata is fetched once.
 
     Args:
         settings: Complete (gateway/settings/rules.py).
-        callback_url: Where it sends browsers back to.
+        callback_url: The address to which it sends browsers back.
 
     Raises:
         SettingsError: Its library is not installed.
@@ -116,14 +112,14 @@ class Provider:
 
     @property
     def host(self) -> str:
-        """What people know it by."""
+        """The name that people know."""
         return urlsplit(self._issuer).netloc
 
     async def lead_out(self) -> Errand:
-        """Return what sends a browser to the provider.
+        """Return the redirect of a browser to the provider.
 
         Raises:
-            ProviderUnreachable: It has not told where that is.
+            ProviderUnreachable: Its metadata cannot be fetched.
         """
         secret = secrets.token_urlsafe(SECRET_BYTES)
         async with self._client() as client:
@@ -137,10 +133,10 @@ class Provider:
         return Errand(url, secret)
 
     async def identify(self, answer: ProviderAnswer) -> Identity:
-        """Return whom the provider names to a browser that comes back.
+        """Return the user that the provider names for a browser that comes back.
 
         Raises:
-            ProviderUnreachable: The provider does not answer, or not as one does.
+            ProviderUnreachable: The provider does not answer, or its answer is malformed.
             WrongAnswer: The browser was not sent there, or the provider does not vouch for it.
         """
         state = _made_of(answer.secret, "state")
@@ -173,7 +169,7 @@ class Provider:
         try:
             decoded = self._library.decode(signed, self._keys)
         except self._library.UnknownKey:
-            # Providers change their keys; who asks with a made-up one has paid with a code for it.
+            # Providers change their keys; a made-up key costs its sender a code.
             await self._learn_keys(client)
             decoded = self._library.decode(signed, self._keys)
         must_be = {"iss": self._issuer, "aud": self._settings.client_id}
@@ -194,7 +190,7 @@ class Provider:
     async def _completed(
         self, client: Any, token: Mapping[str, Any], claims: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the claims with what the settings need and many providers tell only if asked."""
+        """Add the claims that the settings need and that many providers return only on request."""
         kinds = {entry.partition(":")[0] for entry in self._settings.allowed}
         wanted = {name for kind in kinds for name in WANTED.get(kind, ())} - claims.keys()
         address = (self._metadata or {}).get("userinfo_endpoint")
@@ -204,7 +200,7 @@ class Provider:
         told = await _json(client, address, headers=bearer)
         if told.get("sub") != claims["sub"]:
             raise WrongAnswer("oidc_userinfo")
-        # The provider vouches for the address that it says so of, not for another one in the token.
+        # The provider vouches for this address, not for another one in the token.
         vouched = "email_verified" in claims
         kept = {name: each for name, each in claims.items() if vouched or name != "email"}
         return {**told, **kept}
@@ -225,7 +221,7 @@ class Provider:
         )
 
     async def _learned(self, client: Any) -> dict[str, Any]:
-        """Return what the provider tells of itself; it was asked once."""
+        """Return the provider's metadata, fetched once."""
         async with self._learning:
             if self._metadata is None:
                 if self._clock() < self._rests_until:
@@ -254,7 +250,7 @@ class Provider:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Any]:
-        """Yield a client of the provider; whatever goes wrong there is one of our two errors."""
+        """Yield a client of the provider; all its errors become our two."""
         secret = self._settings.client_secret
         try:
             client = self._library.Client(
@@ -289,10 +285,10 @@ class Provider:
 
 
 def _client_auth(metadata: Mapping[str, Any], settings: OidcSettings) -> str:
-    """Return how to show the client's secret; without one there is PKCE alone."""
+    """Return the method of sending the client's secret; without one PKCE alone protects."""
     if settings.client_secret is None:
         return "none"
-    # What a provider takes that does not say so: OpenID Connect Discovery 1.0, section 3.
+    # The default of a provider: OpenID Connect Discovery 1.0, section 3.
     known = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
     return "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
 
@@ -307,13 +303,13 @@ async def _json(client: Any, url: str, **request: Any) -> dict[str, Any]:
 
 
 def _made_of(secret: str, purpose: str) -> str:
-    """Return what only the bearer of the secret can make, and from which it cannot be told."""
+    """Return a value that only the bearer of the secret can make, and that does not reveal it."""
     digest = hashlib.sha256(f"{purpose}:{secret}".encode(errors="surrogateescape")).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 class _Library:
-    """The names of authlib, and of joserfc below it, that are used here."""
+    """The parts of authlib, and of joserfc below it, that are used here."""
 
     def __init__(self) -> None:
         try:
@@ -337,5 +333,5 @@ class _Library:
         self._registry = jws.JWSRegistry(algorithms=list(ALGORITHMS), strict_check_header=False)
 
     def decode(self, signed: str, keys: Any) -> Any:
-        """Return a token whose signature holds."""
+        """Return a token with a valid signature."""
         return self._decode(signed, keys, registry=self._registry)

@@ -1,8 +1,8 @@
 """Pairing: how a stranger is let in, and how a bot gets its first owner.
 
 A stranger in a direct chat gets a code; an owner approves or denies it, in a chat (`/pair`) or with
-`parley pair`. The first owner is who sends the code that is printed at the start. All of it is part
-of the transaction that admits a message.
+`parley pair`. The sender of the code that is printed at the start becomes the first owner. All of
+it is part of the transaction that admits a message.
 """
 
 import hmac
@@ -25,7 +25,7 @@ from gateway.errors import NotFound
 from gateway.session_keys import address_key
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
-from gateway.storage.audit_log import AuditEntry
+from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
@@ -40,9 +40,9 @@ log = structlog.get_logger()
 PENDING_PER_ACCOUNT = 100
 """Requests that wait; of more, the oldest expire."""
 CODES_PER_HOUR = 300
-"""Codes that one account gives out; of a flood of strangers the rest gets no word and no row."""
+"""Codes of one account; more strangers get no answer and no row."""
 NOTICES_PER_HOUR = 10
-"""Requests that owners are told one by one."""
+"""Requests that are shown to owners one by one."""
 
 ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 """Capital letters and digits without look-alikes (0 and O, 1, I and L)."""
@@ -51,7 +51,7 @@ NAME_CHARS = 60
 COMMAND_LINE = "command line"
 _BEHIND = re.compile(r"/(?:pair|start)(?:@\w+)?\s+(.+)", re.DOTALL | re.IGNORECASE)
 _LONGEST = 64
-"""Characters; a longer text is no code."""
+"""Characters; a longer text is not a code."""
 _GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
 
 
@@ -75,7 +75,7 @@ class Happening:
 
     Attributes:
         kind: "tool" (a decision about a tool of an MCP server) is in the audit log, not here.
-        by: Whoever decided: "platform:sender id", "command line"; "" for nobody.
+        by: The author of a decision: "platform:sender id", "command line", or "".
     """
 
     kind: Kind
@@ -86,12 +86,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What became of a request, or of a member.
-
-    Attributes:
-        text: For whoever decided.
-        happened: None where nothing was changed.
-    """
+    """The result of a decision: a text for its author; `happened` is None if nothing changed."""
 
     text: str
     happened: Happening | None = None
@@ -99,7 +94,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Lets in whom an owner approves, and the first owner."""
+    """Lets in the first owner, and the people that owners approve."""
 
     owners: Owners
     limits: AdmissionLimits
@@ -110,7 +105,7 @@ class Pairing:
         """Compare a direct message with the first owner's code.
 
         Returns:
-            None where the message is no code, or no first owner is wanted.
+            None if the message is not a code, or no first owner is wanted.
         """
         settings = self.owners.access.settings
         code = code_in(message.text) if message.chat_kind == "dm" else None
@@ -122,13 +117,12 @@ class Pairing:
         return "right" if same_code(code, wanted) else "wrong"
 
     def bind(self, conn: Connection, message: InboundMessage) -> bool:
-        """Make the sender of the code the first owner; False if another one has used it by now."""
+        """Make the sender of the code the first owner; False if another sender has used it."""
         if not members.take_owner_code(conn, code_in(message.text) or ""):
             return False
         whom = (message.address.platform, message.sender)
         name = shown_name(message.sender_name)
         members.let_in(conn, whom, name, "owner", granted_by="code")
-        # Whoever is an owner now has nothing to ask for.
         members.drop_requests(conn, *whom)
         who_is = ":".join(whom)
         audit_log.append(conn, AuditEntry("owner_bound", by=who_is, subject=who_is))
@@ -145,11 +139,7 @@ class Pairing:
         )
 
     def ask(self, conn: Connection, message: InboundMessage, place: Conversation) -> set[int]:
-        """Give a stranger a code and tell owners; returns the conversations that get something.
-
-        Args:
-            message: The stranger's; what it says is not looked at.
-        """
+        """Give a stranger a code and inform owners; returns the conversations that get a text."""
         name, code = shown_name(message.sender_name), new_code()
         request_id = members.enter_request(conn, message, name, code, place.id)
         address = message.address
@@ -162,9 +152,9 @@ class Pairing:
         return {place.id, *self._tell_owners(conn, message, request_id, owners)}
 
     def tell_approved(self, conn: Connection) -> set[int]:
-        """Tell those who were approved lately and do not know it; returns their conversations.
+        """Inform strangers who were approved lately; returns their conversations.
 
-        If the account is off, a later start tells them.
+        If the account is off, a later start informs them.
         """
         told = set()
         for request in members.approved(conn):
@@ -175,14 +165,14 @@ class Pairing:
                 self.owners.say(conn, place, key, APPROVED)
                 told.add(place.id)
         if members.asked_lately(conn) <= NOTICES_PER_HOUR:
-            # An owner whom the settings name now could not be told before.
+            # An owner who is new in the settings could not be informed before.
             told |= self.announce(conn)
         return told
 
     def announce(self, conn: Connection) -> set[int]:
-        """Tell owners of requests that came before they could be told; returns where.
+        """Inform owners of waiting requests, once in each chat; returns these chats.
 
-        Each is told once in each chat; of many the newest one by one, and that more wait.
+        Of many, the newest are shown one by one.
         """
         told: set[int] = set()
         # Usually no request waits; then the owners' chats are not looked up.
@@ -191,8 +181,7 @@ class Pairing:
         for chat in self.owners.chats(conn, self.owners.everybody(conn)):
             for request in pending[-NOTICES_PER_HOUR:]:
                 text, choices = request_notice(request), request_choices(request)
-                # The key of an outbox row is unique: what was said in a chat is not said there
-                # again.
+                # The key of an outbox row is unique: a chat gets the text once.
                 key = f"pairing:{request.id}:owner:{chat.id}"
                 if self.owners.say(conn, chat, key, text, choices):
                     told.add(chat.id)
@@ -202,16 +191,17 @@ class Pairing:
         return told
 
     def point_to_door(self, conn: Connection, message: InboundMessage) -> set[int]:
-        """Tell a stranger who mentions the bot where to ask to be let in; once a day.
+        """Tell a stranger who mentions the bot where to ask to be let in, once a day.
 
         It is a reply in the channel, and opens no thread. Only on platforms where a bot's profile
         does not show how to ask.
 
         Returns:
-            The conversation that holds what is said, if anything is.
+            The conversation of the reply, if there is one.
         """
-        here = message.address
-        if self.owners.access.settings.mode != "pairing" or not _answers_strangers(here.platform):
+        here, registered = message.address, by_name().get(message.address.platform)
+        answers_strangers = registered is not None and registered.answers_strangers
+        if self.owners.access.settings.mode != "pairing" or not answers_strangers:
             return set()
         key = f"door:{source_of(message)}:{message.sender}:{datetime.now(UTC):%Y-%m-%d}"
         if _is_said(conn, key):
@@ -222,7 +212,7 @@ class Pairing:
         opened = here.thread == message.message_ref
         place = replace(here, thread=None) if opened else here
         said = replace(message, address=place, text="", attachments=())
-        # No session key: the bot has no conversation here, and goes on listening to nobody.
+        # No session key: the bot has no conversation here.
         row = inbox.find_or_create(conn, f"door:{address_key(place)}", said, None)
         render = self.owners.renderers[here.platform, here.account]
         parts = parts_of(render, key, WHERE_TO_ASK, reply_to=message.message_ref)
@@ -236,7 +226,7 @@ class Pairing:
         request_id: int,
         owners: list[tuple[str, str]],
     ) -> set[int]:
-        """Tell owners of a request: one by one, or that there are many; returns where."""
+        """Inform owners of a request: one by one, or that many wait; returns their chats."""
         is_one_by_one = members.asked_lately(conn) <= NOTICES_PER_HOUR
         if not is_one_by_one and self.limits.count(message, ["summaries"]):
             return set()
@@ -255,11 +245,6 @@ class Pairing:
 
 def _is_said(conn: Connection, key: str) -> bool:
     return outbox.is_known(conn, f"{key}:1")
-
-
-def _answers_strangers(platform: str) -> bool:
-    registered = by_name().get(platform)
-    return registered is not None and registered.answers_strangers
 
 
 def report(happening: Happening) -> None:
@@ -287,13 +272,12 @@ def report(happening: Happening) -> None:
 
 
 async def owner_code(database: Database, settings: Settings, replica_id: int) -> str | None:
-    """Make the code with which the first owner is found; call it at every start, and print it.
+    """Make the code of the first owner at a start, which prints it.
 
-    The code of an earlier start is void from now on, unless replicas live that have printed it.
+    The code of an earlier start is void from now on, unless a live replica has printed it.
 
     Returns:
-        None if nobody could use one: an owner is there, the mode is not pairing, or no platform is
-        on.
+        None if none is needed: an owner exists, the mode is not pairing, or no platform is on.
     """
     wanted = settings.access.mode == "pairing" and not settings.access.owners
     code = new_code() if wanted and settings.platforms.on() else None
@@ -301,10 +285,10 @@ async def owner_code(database: Database, settings: Settings, replica_id: int) ->
 
 
 def agree_on_code(conn: Connection, code: str | None, replica_id: int) -> str | None:
-    """Return the first owner's code: this new one, or that of the replicas that live."""
-    # Of two that begin at once the second one finds what the first one has entered.
+    """Return the first owner's code: this new one, or that of live replicas."""
+    # Of two replicas that start at once the second finds the code of the first.
     leases.one_at_a_time(conn)
-    # An owner who was let in by a code is in the database, not in the settings.
+    # An owner by a code is in the database, not in the settings.
     if members.owners(conn):
         code = None
     if code is not None and not leases.is_alone(conn, replica_id):
@@ -314,13 +298,13 @@ def agree_on_code(conn: Connection, code: str | None, replica_id: int) -> str | 
 
 
 def new_code() -> str:
-    """Return a code that nobody can guess."""
-    # Of 31 signs eight make 40 bits; `random` could be told ahead from a few codes.
+    """Return a code that cannot be guessed."""
+    # Eight of 31 signs make 40 bits; codes of `random` could be predicted from a few.
     return "".join(secrets.choice(ALPHABET) for _ in range(CODE_CHARS))
 
 
 def code_in(text: str) -> str | None:
-    """Return the code that a text is, also behind `/pair` or `/start`; None for other texts.
+    """Return a text's code, also behind `/pair` or `/start`; None for other texts.
 
     Small letters, blanks and hyphens do not matter.
     """
@@ -333,7 +317,7 @@ def code_in(text: str) -> str | None:
 
 
 def same_code(one: str, other: str) -> bool:
-    """Whether two codes are equal; how long it takes says nothing about where they differ."""
+    """Whether two codes are equal; the time does not reveal where they differ."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
@@ -350,10 +334,8 @@ def approve(conn: Connection, code: str, by: str) -> Decided:
         conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
     )
     members.decide(conn, request.id, "approved")
-    subject = f"{request.platform}:{request.sender}"
-    audit_log.append(conn, AuditEntry("pairing_approved", by=by, subject=subject))
     happened = Happening("approved", request.platform, request.sender, by)
-    return Decided(f"{who(request)} may write to me now.", happened)
+    return _decided(conn, "pairing_approved", happened, f"{who(request)} may write to me now.")
 
 
 def deny(conn: Connection, code: str, by: str) -> Decided:
@@ -369,15 +351,14 @@ def deny(conn: Connection, code: str, by: str) -> Decided:
     if request.state == "denied":
         return Decided(f"{who(request)} was already denied.")
     members.decide(conn, request.id, "denied")
-    subject = f"{request.platform}:{request.sender}"
-    audit_log.append(conn, AuditEntry("pairing_denied", by=by, subject=subject))
     happened = Happening("denied", request.platform, request.sender, by)
-    return Decided(f"{who(request)} is denied, and cannot ask again for a day.", happened)
+    text = f"{who(request)} is denied, and cannot ask again for a day."
+    return _decided(conn, "pairing_denied", happened, text)
 
 
 def _request_of(conn: Connection, code: str) -> PairingRequest:
     wanted = code_in(code) or ""
-    # All codes are compared, so that the time it takes does not tell which one fits.
+    # All codes are compared, so that the time does not reveal which one matches.
     found = [each for each in members.decidable(conn) if same_code(each.code, wanted)]
     if not found:
         raise NotFound("There is no such code, or it has expired.")
@@ -385,45 +366,54 @@ def _request_of(conn: Connection, code: str) -> PairingRequest:
 
 
 def revoke(conn: Connection, target: str, by: str) -> Decided:
-    """Take back that somebody ("platform:sender id") was let in.
+    """Withdraw the access of a member ("platform:sender id").
 
     Raises:
-        NotFound: They were not let in by a code; who stands in the settings is not touched.
+        NotFound: They were not let in by a code; people in the settings are not affected.
     """
     platform, _, sender = target.strip().partition(":")
     if not members.revoke(conn, platform, sender):
-        shown = messages.quoted(shown_name(target))
-        raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
+        raise _unknown(target)
     members.drop_requests(conn, platform, sender)
-    audit_log.append(conn, AuditEntry("member_revoked", by=by, subject=f"{platform}:{sender}"))
     happened = Happening("revoked", platform, sender, by)
-    return Decided(f"{platform} {sender} may no longer write to me.", happened=happened)
+    text = f"{platform} {sender} may no longer write to me."
+    return _decided(conn, "member_revoked", happened, text)
 
 
 def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Decided:
-    """Make somebody ("platform:sender id") who was let in an owner, or a member again.
+    """Make a person who was let in ("platform:sender id") an owner, or a member again.
 
     Raises:
-        NotFound: They were not let in by a code; who stands in the settings is not touched.
+        NotFound: They were not let in by a code; people in the settings are not affected.
     """
     platform, _, sender = target.strip().partition(":")
     before = members.role(conn, platform, sender)
     if before is None:
-        shown = messages.quoted(shown_name(target))
-        raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
+        raise _unknown(target)
     named = f"{platform} {sender}"
     if before == role:
         return Decided(f"{named} is {_A[role]} already.")
     members.set_role(conn, platform, sender, role, granted_by=by)
-    entry = AuditEntry(
-        "member_role_changed", by=by, subject=f"{platform}:{sender}", detail={"role": role}
-    )
-    audit_log.append(conn, entry)
     happened = Happening("promoted", platform, sender, by)
-    return Decided(f"{named} is {_A[role]} now.", happened=happened)
+    text = f"{named} is {_A[role]} now."
+    return _decided(conn, "member_role_changed", happened, text, role=role)
 
 
 _A: Mapping[members.Role, str] = {"owner": "an owner", "member": "a member"}
+
+
+def _unknown(target: str) -> NotFound:
+    shown = messages.quoted(shown_name(target))
+    return NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
+
+
+def _decided(
+    conn: Connection, kind: AuditKind, happened: Happening, text: str, **detail: str
+) -> Decided:
+    """Put a decision on record."""
+    subject = f"{happened.platform}:{happened.sender}"
+    audit_log.append(conn, AuditEntry(kind, by=happened.by, subject=subject, detail=detail))
+    return Decided(text, happened)
 
 
 def shown_name(name: str) -> str:
@@ -435,16 +425,12 @@ def shown_name(name: str) -> str:
 
 
 def who(asker: PairingRequest | Member) -> str:
-    """Return name, platform and id of somebody; their name is no markup."""
+    """Return a person's name, platform and id; the name is not markup."""
     return f"{messages.quoted(asker.sender_name or '?')} ({asker.platform} {asker.sender})"
 
 
 def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> str:
-    """Return what a stranger is told, once for each code.
-
-    Args:
-        is_owned: Whether the bot has an owner; else it may be the owner who writes.
-    """
+    """Return the text for a stranger with a code, who may be the owner of a bot without one."""
     texts = [
         "This bot is private, so I did not read your message.",
         f"An owner of it can let you in: tell them the code `{code}`, which holds for an hour.",
@@ -460,7 +446,7 @@ def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> st
 
 
 def request_notice(request: PairingRequest) -> str:
-    """Return what owners are told about a request."""
+    """Return the text for owners about a request."""
     return f"{who(request)} asks to be let in, code `{request.code}`."
 
 

@@ -1,7 +1,7 @@
-"""Who may talk to the bot and how much, what it listens to in groups, and who its owners are.
+"""The roles and quotas of senders, the rules of groups, and the chats of owners.
 
-Default deny: whoever is neither named in the settings (`access`) nor let in by an owner is a
-stranger. What owners are told is a row of the outbox, like all else.
+Default deny: a sender who is neither named in the settings (`access`) nor let in by an owner is a
+stranger. Texts for owners are rows of the outbox.
 """
 
 import math
@@ -37,21 +37,21 @@ tools with side effects used (mode open, `senders: anyone`). stranger: denied.""
 
 @dataclass(slots=True, eq=False)
 class Access:
-    """The answers to: is this sender allowed, and is this message for the bot?
+    """Decides the roles of senders.
 
     Attributes:
-        settings: The part that names people and groups, as it is now: a reload puts in another.
-        web: Where the web chat is, and whom an identity provider lets in there.
+        settings: The people and groups; a reload replaces it.
+        web: The web chat, and the entries by which an identity provider lets in.
     """
 
     settings: AccessSettings
     web: WebSettings = field(default_factory=WebSettings)
 
     def role_of(self, conn: Connection, message: InboundMessage) -> SenderRole:
-        """Return what the sender may do here.
+        """Return the sender's role here.
 
-        At most one read, by primary key; a second one for a web user who is known on another
-        platform as well.
+        At most one read, by primary key; a second one for a web user who is also known on another
+        platform.
         """
         platform, sender = message.address.platform, message.sender
         if platform == BUILT_IN:
@@ -98,7 +98,7 @@ class Access:
     def standings(self, conn: Connection, senders: Collection[str]) -> set[SenderRole]:
         """Return the roles of these senders: owner, member or stranger, each once."""
         named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
-        # Guests have tools do nothing.
+        # For tools a guest counts as a stranger.
         return {"stranger" if role == "guest" else role for role in self._roles(conn, named)}
 
     def rule(self, message: InboundMessage) -> GroupRule | None:
@@ -157,13 +157,13 @@ AnswerRefusal = Literal["not here", "not theirs", "guest", "owners alone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answerer:
-    """What decides whether a person may answer a question of a turn, next to the question.
+    """The facts about a person who answers a question of a turn.
 
     Attributes:
         where: here: where it was asked; direct: in another direct chat of theirs; console: on the
-            operator's pages, which show what is asked in all chats.
+            operator's pages, which show the questions of all chats.
         is_asked: It was asked in their own conversation, or in one of several people.
-        has_spoken: The turn that waits holds their words.
+        has_spoken: The waiting turn contains their words.
     """
 
     role: SenderRole
@@ -175,10 +175,10 @@ class Answerer:
 def answer_refusal(
     kind: InquiryKind, tool: str, who: Answerer, *, for_owners: bool
 ) -> AnswerRefusal | None:
-    """Return why a person may not answer a question; None if they may.
+    """Return the reason why a person may not answer a question; None if they may.
 
-    All ways to answer lead here: buttons, commands, plain words, other chats of owners, the web
-    chat, the console, and what was said for a conversation before.
+    All answers are checked here: buttons, commands, plain words, other chats of owners, the web
+    chat, the console, and earlier approvals for a conversation.
 
     Args:
         for_owners: The policy wants an owner's word.
@@ -207,7 +207,7 @@ def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bo
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Finds the owners' chats and speaks there; part of the caller's transaction.
+    """Finds the owners' chats and writes to them, in the caller's transaction.
 
     Attributes:
         renderers: By (platform, account): of the accounts that are on.
@@ -243,11 +243,10 @@ class Owners:
         text: str,
         choices: tuple[Choice, ...] = (),
     ) -> bool:
-        """Say something in a chat, an owner's or another one; False if the key is known.
+        """Send a text to a chat whose account is on; False if the key is known.
 
         Args:
-            place: Its account is on.
-            key: Names the cause; a text with the same key is said once.
+            key: Names the cause; a text with the same key is sent once.
             text: Markdown.
         """
         render = self.renderers[place.platform, place.account]
@@ -256,22 +255,21 @@ class Owners:
 
 
 class Quotas:
-    """What a sender may have in a day: messages, tokens.
+    """Limits of a sender's messages and tokens in a day, counted in the inbox and the ledger.
 
-    Counted from rows of the inbox and of the ledger, and only where there is a limit.
+    A day of tokens begins at midnight in the time zone.
 
     Attributes:
         is_any: Whether anything is limited.
     """
 
     def __init__(self, settings: QuotaSettings | None = None, timezone: str = "UTC") -> None:
-        """Have these limits, or none; a day of tokens begins at midnight in the zone."""
         self._settings = settings or QuotaSettings()
         self.is_any = self._settings != QuotaSettings()
         self._zone = ZoneInfo(timezone)
 
     def refusal(self, conn: Connection, message: InboundMessage) -> str | None:
-        """Return what the sender of too much is told; one statement for each quota that is set."""
+        """Return the text about a used up quota, or None; one statement for each quota."""
         whose = f"{message.address.platform}:{message.sender}"
         return self._tokens_used_up(conn, whose) or self._messages_used_up(conn, message)
 

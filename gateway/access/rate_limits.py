@@ -14,12 +14,12 @@ from adapters.door import OWNER, End, LimitReached, Reach, Requester, Visitor, n
 from adapters.messages import InboundMessage
 
 OfSender = Literal["messages", "urgent", "overheard", "notices", "quotas", "tries", "refusals"]
-"""Limits of each sender. In a minute: messages; urgent commands; overheard (what they say to
-others); notices (that it were too many). In an hour: quotas (that one is used up); tries (wrong
-codes of the first owner); refusals (that no codes are taken)."""
+"""Limits of each sender. In a minute: messages; urgent commands; overheard (messages to others);
+notices (of too many messages). In an hour: quotas (notices of a used up one); tries (wrong codes of
+the first owner); refusals (notices that no codes are accepted)."""
 Window = OfSender | Literal["strangers", "doors", "all tries", "summaries"]
-"""In an hour, for each account: strangers (their messages that are kept), doors (who is told where
-to ask). For all: all tries, summaries (that more people ask than owners were told of)."""
+"""In an hour, for each account: strangers (their messages that are kept), doors (replies that say
+where to ask). For all: all tries, summaries (notices to owners that more people ask)."""
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
@@ -53,10 +53,10 @@ SWEEP_FROM = 1000
 
 
 class SlidingWindow:
-    """At most `limit` items for each of whom within the last `span_s` seconds.
+    """At most `limit` items of each key within the last `span_s` seconds.
 
-    An item that comes again gets the answer that it got before: a transaction that was rolled back
-    and is repeated counts once. For one thread.
+    A repeated item gets the same answer: a transaction that is repeated after a rollback counts
+    once. For one thread.
     """
 
     def __init__(self, limit: int, span_s: float, clock: Clock = time.monotonic) -> None:
@@ -79,10 +79,10 @@ class SlidingWindow:
         return max(0.0, times[0] + self._span_s - now) if len(times) == self._limit else 0.0
 
     def count(self, whose: Hashable, item: Hashable) -> bool:
-        """Count an item; False where there was no room for it."""
+        """Count an item; False if it has no room."""
         if not self.has_room(whose, item):
             return False
-        # An item that comes again keeps its time: items stay in the order in which they came.
+        # A repeated item keeps its time: items stay in order.
         self._items.setdefault(whose, {}).setdefault(item, self._clock())
         if len(self._items) > self._sweep_at:
             self._sweep()
@@ -96,7 +96,7 @@ class SlidingWindow:
         if not (items := self._items.get(whose, {})):
             return items
         since = self._clock() - self._span_s
-        # The oldest stands first.
+        # The oldest is first.
         while items and items[oldest := next(iter(items))] <= since:
             del items[oldest]
         return items
@@ -125,7 +125,7 @@ class AdmissionLimits:
         self.take(per_min)
 
     def take(self, per_min: int) -> None:
-        """Have another limit for each sender, which counts from now on; 0 for none."""
+        """Use another limit for each sender from now on; 0 for none."""
         limits: dict[Window, int] = {
             "messages": per_min,
             "overheard": per_min,
@@ -137,7 +137,7 @@ class AdmissionLimits:
         self._windows = kept | new
 
     def full(self, message: InboundMessage) -> frozenset[Window]:
-        """Return the windows without room for a message; one that was counted has its room."""
+        """Return the windows without room for a message that they have not counted."""
         its = self._of(message, self._windows)
         return frozenset(name for name, window, item in its if not window.has_room(*item))
 
@@ -154,7 +154,7 @@ class AdmissionLimits:
     def _of(
         self, message: InboundMessage, names: Iterable[Window]
     ) -> Iterator[tuple[Window, SlidingWindow, tuple[Hashable, Hashable]]]:
-        """Yield the windows that limit something, each with whose item the message is in it."""
+        """Yield the windows that limit something, each with the message's key and item."""
         windows, here = self._windows, message.address
         account, sender = (here.platform, here.account), (here.platform, message.sender)
         item = (account, message.dedupe_key)

@@ -1,10 +1,9 @@
 """Texts of MCP tools that give orders: an owner reads each once, and approves or denies the tool.
 
-In a chat (`/mcp`) or in the console. Until then the tool is not offered to the model. An approval
-applies to one text; a changed text is asked about again.
+This is done in a chat (`/mcp`) or in the console. Until then the tool is not offered to the model.
+An approval applies to one text; a changed text needs another one.
 """
 
-import re
 from collections.abc import Sequence
 
 from sqlalchemy import Connection
@@ -71,7 +70,7 @@ def notice(text: ToolText) -> str:
     if len(shown) > SHOWN_CHARS:
         where = "Read it in the console (MCP servers)."
         return f"{asked}\n\nIts text is too long to show here. {where}"
-    return f"{asked} This is its text:\n\n{_as_code(shown)}\n\n{ways}"
+    return f"{asked} This is its text:\n\n{messages.code_block(shown)}\n\n{ways}"
 
 
 def choices(text: ToolText) -> tuple[Choice, ...]:
@@ -92,10 +91,3 @@ def list_text(texts: Sequence[ToolText]) -> str:
 
 def _named(text: ToolText) -> str:
     return f"{messages.quoted(text.held.tool)} of {messages.quoted(text.held.server)}"
-
-
-def _as_code(text: str) -> str:
-    """Return a text as a code block; the text cannot close the block."""
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{text}\n{fence}"

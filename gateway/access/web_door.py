@@ -1,7 +1,7 @@
 """The web chat's door: sessions, sign-in links, the token, an identity provider.
 
-Secrets that Parley made cannot be guessed and are looked up at once. Limits apply to tries at a
-token that a person chose, and to answers of the provider: each costs a request to the provider.
+Secrets that Parley made cannot be guessed, so tries are not limited. Limits apply to tries at a
+token that a person chose, and to answers of the provider, each of which costs a request to it.
 
 `WebDoor` implements the port of adapters/door.py. The rules of links, invitations and revocations
 are transaction functions, for the command line as well.
@@ -47,14 +47,14 @@ from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.database import Database
 from gateway.storage.people import web_users
-from gateway.storage.people.web_users import NewSession, WebRole
+from gateway.storage.people.web_users import NewSession
 
 log = structlog.get_logger()
 
 LINK_S = 600.0
-"""How long a link that signs in holds."""
+"""How long a sign-in link is valid."""
 INVITATION_S = 86_400.0
-"""How long the link of an invitation holds."""
+"""How long the link of an invitation is valid."""
 SECRET_BYTES = 32
 REMEMBERED = 1000
 """Addresses."""
@@ -63,7 +63,7 @@ TRIES_PER_MIN = 10
 """Wrong tries from all addresses together: even the weakest accepted token lasts for ages. Also the
 number of refusals a minute that the audit log records."""
 STRANGERS_TRIES_PER_MIN = 7
-"""Of these for addresses from which nobody has signed in: the rest cannot be used up by them."""
+"""Of these for addresses without a sign-in, which cannot use up the rest."""
 ADDRESS_TRIES_PER_MIN = 5
 
 WRONG_LINK = "This sign-in link has been used or has expired; you need another one."
@@ -85,12 +85,12 @@ _MADE = re.compile(r"[A-Za-z0-9_-]{43}")
 _MADE_KINDS = 20
 """Distinct characters: of a million random tokens none has fewer; most phrases do."""
 _STEM = 24
-"""As much of a name that a provider tells is kept: a number may come behind it."""
+"""Of a provider's name for a user: a number may follow it."""
 _RESERVED = frozenset({OWNER.name, FIRST_OWNER})
 
 
 class Tries:
-    """Counts wrong tries to sign in. None is looked at beyond the limits, right ones included."""
+    """Counts wrong tries to sign in; beyond the limits not even right ones are checked."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._all = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
@@ -99,7 +99,7 @@ class Tries:
         self._known: Recent[str, bool] = Recent(REMEMBERED)
 
     def begin(self, address: str) -> Hashable:
-        """Count a try as a wrong one before it is looked at: others may come meanwhile.
+        """Count a try as a wrong one before it is checked: others may come meanwhile.
 
         Raises:
             SignInRefused: There were too many.
@@ -113,12 +113,12 @@ class Tries:
         return item
 
     def was_right(self, address: str, item: Hashable) -> None:
-        """Take a try back: it was a right one."""
+        """Uncount a right try."""
         self.take_back(address, item)
         self._known[network_of(address)] = True
 
     def take_back(self, address: str, item: Hashable) -> None:
-        """Have a try not count: nobody has looked at it."""
+        """Uncount a try that was not checked."""
         for window, whose in self._windows(network_of(address)):
             window.take_back(whose, item)
 
@@ -137,7 +137,6 @@ class NewLink:
     """A link that signs in; the secret is stored nowhere else.
 
     Attributes:
-        life_s: How long it is valid, in seconds.
         again: The user was there before, and has the chats of that time.
     """
 
@@ -149,7 +148,7 @@ class NewLink:
 
 @dataclass(frozen=True, slots=True)
 class SignedOut:
-    """Who was signed out, and of how many sessions."""
+    """A user who was signed out, and the number of sessions."""
 
     name: str
     sessions: int
@@ -157,7 +156,7 @@ class SignedOut:
 
 
 class WebDoor:
-    """Who may come in to the web chat.
+    """Signs users in to the web chat.
 
     Args:
         token: Signs in as the first owner; None if tokens are off. Tries at a token that a person
@@ -201,12 +200,12 @@ class WebDoor:
             try:
                 await self._database.write(web_users.note_use, session.id)
             except StorageError as exc:
-                # On a full disk an owner still comes in, to see what is wrong.
+                # On a full disk an owner can still sign in.
                 log.warning("session_use_not_noted", error=str(exc))
         return visitor
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
-        """Return who shows this token with a request.
+        """Return the owner for the right token.
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
@@ -236,10 +235,10 @@ class WebDoor:
         return SignedIn(visitor, fresh)
 
     async def lead_out(self) -> Errand:
-        """Return what sends a browser to the identity provider.
+        """Return the redirect of a browser to the identity provider.
 
         Raises:
-            ProviderUnreachable: It cannot be sent there now.
+            ProviderUnreachable: The provider does not answer.
         """
         return await self._there.lead_out()
 
@@ -247,12 +246,12 @@ class WebDoor:
         """Begin a session for the user that the provider names; the caller's session ends.
 
         Raises:
-            ProviderUnreachable: It does not say now who it is; that counts as no try.
+            ProviderUnreachable: The provider does not answer; that does not count as a try.
             SignInRefused: The answer is wrong, they are not let in, or there were too many tries.
         """
         host = self._there.host
         if not answer.secret:
-            # Any site can have a browser ask this, which would use up the tries of its address.
+            # Any site can make a browser send this, which would use up the tries of its address.
             raise SignInRefused(WRONG_ANSWER.format(host=host))
         item = await self._begin_try(caller)
         try:
@@ -336,7 +335,7 @@ class WebDoor:
             return None
         user = web_users.identified(conn, identity.key)
         if user is not None and user.role == "removed":
-            # By an owner, who has the last word.
+            # An owner removed them, and has the last word.
             return None
         name = _enter(conn, identity, entry) if user is None else user.name
         web_users.identify(conn, name, identity.key, entry)
@@ -359,14 +358,14 @@ class WebDoor:
 
 
 def _fresh(proof: str, caller: Requester) -> tuple[str, NewSession]:
-    """Return the secret of a new session, and what is stored of it."""
+    """Return the secret of a new session, and the session to store."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
     browser, replaces = storable(caller.browser[:200]), caller.session and hash_of(caller.session)
     return secret, NewSession(hash_of(secret), proof, caller.address, browser, replaces)
 
 
 def _enter(conn: Connection, identity: Identity, entry: str) -> str:
-    """Enter a user whom a provider names; returns their name, which is nobody else's, ever."""
+    """Enter a user of a provider; returns their name, which no other user ever has."""
     called = identity.called.partition("@")[0].lower()
     stem = re.sub("[^a-z0-9_-]+", "-", called).strip("-_")[:_STEM]
     stem = stem if _NAME.fullmatch(stem) else "user"
@@ -386,17 +385,17 @@ def _end(conn: Connection, hash_: str, visitor: Visitor | None, address: str) ->
 
 
 def hash_of(secret: str) -> str:
-    """Return what is stored of a secret; bytes of headers that are no UTF-8 come as surrogates."""
+    """Return the stored form of a secret; headers may have surrogates for bytes."""
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
 
 
 def name_of(sender: str) -> str:
-    """Return how a user is called."""
+    """Return the name of a user."""
     return OWNER.name if sender == FIRST_OWNER else sender
 
 
 def called(who: str) -> str:
-    """Return somebody by "platform:id" as people know them: the first owner's id is no name."""
+    """Return the shown form of a "platform:id": the first owner's id is not a name."""
     return f"{BUILT_IN}:{OWNER.name}" if who == f"{BUILT_IN}:{FIRST_OWNER}" else who
 
 
@@ -415,18 +414,18 @@ def sender_of(conn: Connection, name: str) -> str:
 
 
 def sign_in_address(page: str, secret: str) -> str:
-    """Return a link that signs in: what stands behind the # no server, log or Referer gets."""
+    """Return a link that signs in; no server, log or Referer gets the part after the #."""
     return f"{page}#sign-in={secret}"
 
 
 def new_link(
     conn: Connection, name: str = OWNER.name, life_s: float = LINK_S, by: str = "", secret: str = ""
 ) -> NewLink:
-    """Make a link that signs a user in; on record with who asked for it.
+    """Make a link that signs a user in, and put it on record.
 
     Args:
-        by: Who asked for it; "" for Parley itself.
-        secret: That of the link; "" for a new one.
+        by: The author; "" for Parley itself, which is not recorded.
+        secret: Of the link; "" for a new one.
 
     Raises:
         NotFound: There is no such user.
@@ -449,13 +448,12 @@ def invite(
     """Enter a user, and make the link that signs them in for the first time.
 
     Args:
-        name: Theirs, for good.
-        role: What they may do, where they are nobody on another platform.
-        same_as: "platform:sender id" of whom they are there; None for nobody.
-        secret: That of the link; "" for a new one.
+        role: Applies without `same_as`.
+        same_as: Their "platform:sender id" on another platform, or None.
+        secret: Of the link; "" for a new one.
 
     Raises:
-        GatewayError: The name is taken or is none, or `same_as` is no identity.
+        GatewayError: The name is taken or not valid, or `same_as` is not an identity.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
         rule = "1 to 32 small letters, digits, - and _, not digits alone, nor `owner` or `web`"
@@ -465,8 +463,7 @@ def invite(
     before = web_users.user(conn, name)
     if before is not None and before.role != "removed":
         raise GatewayError(f"{name} is a web user already; `parley open {name}` makes a link")
-    entered: WebRole = role
-    web_users.enter(conn, name, entered, same_as, by)
+    web_users.enter(conn, name, role, same_as, by)
     _put_on_record(conn, "web_user_invited", name, {"role": role, "same_as": same_as}, by)
     link = new_link(conn, name, INVITATION_S, secret=secret)
     return NewLink(name, link.secret, link.life_s, again=before is not None)
@@ -479,7 +476,7 @@ def _is_identity(text: str) -> bool:
 
 
 def remove(conn: Connection, name: str, by: str = COMMAND_LINE) -> SignedOut:
-    """Take back that somebody was invited: they are signed out for good, their chats stay.
+    """Remove a user: they are signed out for good, their chats stay.
 
     Raises:
         GatewayError: It is the first owner.

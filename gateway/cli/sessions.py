@@ -3,7 +3,6 @@
 A gateway may run or not. An export is read page by page.
 """
 
-import re
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from rich.table import Column
 from sqlalchemy import Connection
 
 from agent.context_engine import Node
-from agent.messages import decode, is_ephemeral
+from agent.messages import code_block, decode, is_ephemeral
 from agent.safety.redaction import printable
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
@@ -60,7 +59,6 @@ FIRST_LINES = 4
 EXPORT_PAGE = 500
 """Messages of an export that are in memory at a time."""
 OMITTED = "(told with the next message only; the JSON export has it)"
-_BACKTICKS = re.compile("`+")
 _BY_PLACE = attrgetter("first_seq", "number")
 
 sessions_app = typer.Typer(
@@ -328,11 +326,11 @@ class Markdown:
         text = OMITTED if is_ephemeral(message) else text_with_labels(message)
         parts = [
             f"\n### {row.seq} {speaker(message)}, {iso_time(row.at)}, {standing(plan, row.seq)}",
-            _fenced(text) if message["role"] == "tool" else text,
+            code_block(text) if message["role"] == "tool" else text,
         ]
         for call in message.get("tool_calls", ()):
             function = call["function"]
-            parts.append(f"Call of {function['name']}:\n\n{_fenced(function['arguments'])}")
+            parts.append(f"Call of {function['name']}:\n\n{code_block(function['arguments'])}")
         return printable("\n\n".join(part for part in parts if part)) + "\n"
 
 
@@ -340,10 +338,3 @@ def _quoted(text: str, most: int | None) -> str:
     lines = text.splitlines()
     rest = [f"... ({len(lines)} lines; --summaries shows them)"] if lines[:most] != lines else []
     return "\n".join(f"> {line}".rstrip() for line in lines[:most] + rest)
-
-
-def _fenced(text: str) -> str:
-    """Return text as a block of code, whatever backticks are in it."""
-    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{text}\n{fence}"
