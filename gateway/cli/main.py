@@ -88,7 +88,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
     # Statements and no table of strings, so that mypy and import-linter see what is imported.
     match name:
         case "usage":
-            from gateway.cli.status import usage_app as found
+            from gateway.cli.usage import usage_app as found
         case "run":
             from gateway.cli.run import run_app as found
         case "setup":
@@ -130,7 +130,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "pair":
             from gateway.cli.people import pair_app as found
         case "prompt":
-            from gateway.cli.policy import prompt_app as found
+            from gateway.cli.prompt import prompt_app as found
         case "audit":
             from gateway.cli.db import audit_app as found
         case "policy":

@@ -1,49 +1,25 @@
-"""`parley status`, `parley alerts test` and `parley usage`: how the gateway is, and what it used.
+"""`parley status` and `parley alerts test`.
 
-All read the database whether a gateway runs or not; `status` also asks the process through its
-socket. Exit codes of `status`: 0 it runs and is ready, 1 it runs and is not, 3 it does not run.
+`status` reads the database whether a gateway runs or not, and asks the process through its socket.
+Its exit codes: 0 the gateway runs and is ready, 1 it runs and is not ready, 3 it does not run.
 """
 
 import asyncio
-import re
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from enum import StrEnum
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import typer
-from rich.table import Column
 from sqlalchemy import Connection
 
 from agent.messages import count
-from agent.models.catalog import DEFAULT_NAMES, facts_of
 from agent.models.factory import resolve_provider
-from agent.settings import FactsSettings
-from gateway.access.web_door import called
 from gateway.agent_ports import budgets
 from gateway.backup import backups
-from gateway.cli.common import (
-    AFTER,
-    LISTED,
-    AsJson,
-    AsLines,
-    Limit,
-    opened,
-    out,
-    page_of,
-    readable,
-    say,
-    settings_of,
-    show_json,
-    show_lines,
-    show_next,
-    table,
-    warn,
-)
+from gateway.cli.common import AsJson, opened, readable, say, settings_of, show_json, warn
 from gateway.console.presentation import stretch
 from gateway.errors import GatewayError
 from gateway.findings.finding import Evidence
@@ -51,22 +27,18 @@ from gateway.findings.report import FINDINGS, pressing, report
 from gateway.http import control
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
-from gateway.storage.conversation import conversations
 from gateway.storage.database import location_of
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import health, spending
-from gateway.storage.reports import usage as reports
-from gateway.storage.reports.spending import CachePrices, KnownRates, Rates, Spent, Where
+from gateway.storage.reports.spending import Where
 from gateway.supervision.accounts import WORKING
 
 NOT_READY, NOT_RUNNING = 1, 3
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
-_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 status_app = typer.Typer(add_completion=False)
 alerts_app = typer.Typer(help="Alerts to owners.", no_args_is_help=True)
-usage_app = typer.Typer(add_completion=False)
 
 
 @status_app.command()
@@ -265,188 +237,3 @@ def test_alerts(context: typer.Context) -> None:
         (say if is_posted else warn)(told)
     if not chats and not is_posted:
         raise typer.Exit(1)
-
-
-class By(StrEnum):
-    """What `parley usage` groups calls by."""
-
-    DAY = "day"
-    SENDER = "sender"
-    CONVERSATION = "conversation"
-    MODEL = "model"
-    OUTCOME = "outcome"
-
-
-PAGED = (By.SENDER, By.CONVERSATION)
-"""The groups of which there can be many."""
-TOKENS = {
-    "input": "input_tokens",
-    "cache read": "cache_read_tokens",
-    "write 5m": "cache_write_5m_tokens",
-    "write 1h": "cache_write_1h_tokens",
-    "output": "output_tokens",
-}
-NUMBERS = ("calls", *TOKENS, "hits")
-
-
-@usage_app.command()
-def usage(
-    context: typer.Context,
-    by: Annotated[
-        By,
-        typer.Option(
-            metavar="<name>",
-            help=f"What the calls of a line have in common: {', '.join(By)}.",
-        ),
-    ] = By.DAY,
-    since: Annotated[
-        str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
-    ] = "30d",
-    limit: Limit = LISTED,
-    after: Annotated[str | None, typer.Option(metavar="NAME", help=AFTER)] = None,
-    *,
-    json: AsLines = False,
-) -> None:
-    """Show calls, tokens and cost; `--by outcome` shows how turns ended.
-
-    "x least" is what prompts were billed in multiples of the least possible. Pages (`--limit`,
-    `--after`) are those of `--by sender` and `--by conversation`.
-    """
-    if after is not None and by not in PAGED:
-        pages = " and ".join(f"`--by {each}`" for each in PAGED)
-        raise typer.BadParameter(f"only {pages} have pages", param_hint="--after")
-    settings = settings_of(context)
-    zone = ZoneInfo(settings.sessions.timezone)
-    today = datetime.now(zone).date()
-    first = _first_day(since, today)
-    following = None
-    with opened(settings) as conn:
-        if by not in PAGED:
-            lines = _usage_lines(conn, by, (first, today), zone, _rates(settings))
-            spent = sum((line.spent for line in lines), Spent())
-        else:
-            where = Where(budgets.day_of(first, zone).start.timestamp())
-            rates = spending.rates_of(conn, where, _rates(settings))
-            spent = spending.total(conn, where, rates)
-            name = cast("spending.By", by.value)
-            found = spending.spent(conn, name, where, rates, limit=limit + 1, after=after)
-            shown, following = page_of(list(found), limit, lambda name: name)
-            numbers = map(int, shown) if by == By.CONVERSATION else ()
-            titles = conversations.titles(conn, list(numbers))
-            titled = {str(number): title for number, title in titles.items()}
-            lines = [UsageLine(name, found[name], titled.get(name, "")) for name in shown]
-    if json:
-        for line in lines:
-            named = {"name": line.name} | ({"title": line.title} if line.title else {})
-            turns = {} if line.turns is None else {"turns": line.turns}
-            show_lines([named | turns | _spent_as_data(line.spent)])
-        facts = {"since": str(first), "timezone": str(zone), "by": by.value}
-        show_lines([{"total": _spent_as_data(spent), **facts}])
-        return
-    _show_usage(lines, spent, by)
-    show_next(following)
-
-
-def _first_day(text: str, today: date) -> date:
-    """Return the first day that counts; "1d" is today alone."""
-    if days := _DAYS.fullmatch(text):
-        return today - timedelta(days=int(days[1]) - 1)
-    try:
-        first = date.fromisoformat(text)
-    except ValueError as exc:
-        wanted = f"neither a date such as {today} nor a number of days such as 7d"
-        raise typer.BadParameter(f"{text!r} is {wanted}", param_hint="--since") from exc
-    if first > today:
-        raise typer.BadParameter(f"{text} is still to come", param_hint="--since")
-    return first
-
-
-class UsageLine(NamedTuple):
-    """The calls of a line; `turns` is None if turns are not counted."""
-
-    name: str
-    spent: Spent
-    title: str = ""
-    turns: int | None = None
-
-
-def _usage_lines(
-    conn: Connection, by: By, days: tuple[date, date], zone: tzinfo, known: KnownRates
-) -> list[UsageLine]:
-    """Return the lines without pages; `days` are the first and the last one."""
-    where = Where(budgets.day_of(days[0], zone).start.timestamp())
-    if by == By.OUTCOME:
-        ended = reports.by_outcome(conn, where.since)
-        return [UsageLine(name, spent, turns=turns) for name, (turns, spent) in ended.items()]
-    rates = spending.rates_of(conn, where, known)
-    if by == By.DAY:
-        return list(_days(conn, days, zone, rates))
-    return [
-        UsageLine(*each) for each in spending.spent(conn, "provider_model", where, rates).items()
-    ]
-
-
-def _days(
-    conn: Connection, days: tuple[date, date], zone: tzinfo, rates: Rates
-) -> Iterator[UsageLine]:
-    """Yield the days with calls: those of the settings' time zone, of 23 to 25 hours."""
-    begun = datetime.fromtimestamp(spending.first_call_at(conn) or time.time(), zone).date()
-    first = max(days[0], begun)
-    for n in range((days[1] - first).days + 1):
-        day = first + timedelta(days=n)
-        start, end = budgets.day_of(day, zone)
-        spent = spending.total(conn, Where(start.timestamp(), end.timestamp()), rates)
-        if spent.calls:
-            yield UsageLine(str(day), spent)
-
-
-def _rates(settings: Settings) -> KnownRates:
-    """Return the prices of a model by its name: from the settings, else from the catalog."""
-    blocks = (settings.model, *settings.fallbacks)
-    named = {block.name or DEFAULT_NAMES.get(resolve_provider(block)): block for block in blocks}
-    given = {name: block.facts for name, block in named.items()}
-    return lambda name: CachePrices.of(facts_of(name, given.get(name, FactsSettings())))
-
-
-def _show_usage(lines: Sequence[UsageLine], total: Spent, by: By) -> None:
-    """Print lines, and the total of all pages."""
-    turns = sum(line.turns or 0 for line in lines)
-    counts = ("turns", "share") if by == By.OUTCOME else ()
-    numbers = ("calls", *TOKENS, "hits", *(() if counts else ("x least",)))
-    headings = [Column(by.value, overflow="fold")]
-    headings += [Column(name, justify="right") for name in counts]
-    headings += [Column(name, justify="right", no_wrap=True) for name in numbers]
-    headings.append(Column("cost", justify="right"))
-    rows = []
-    for line in lines:
-        counted = (f"{line.turns:,}", f"{line.turns / turns:.1%}") if line.turns else ("-", "-")
-        name = " ".join(f"{called(line.name)} {line.title}".split())
-        rows.append(_cells(name, counted if counts else (), line.spent))
-    shown = table(headings, rows)
-    shown.add_row(*_cells("total", (f"{turns:,}", "") if counts else (), total), style="bold")
-    out.print(shown)
-
-
-def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[str]:
-    """Return a line; `counted` is a number of turns and its share, only by outcome."""
-    hits, least = spent.hit_ratio, spent.least_ratio
-    numbers = (spent.calls, *(getattr(spent.usage, kind) for kind in TOKENS.values()))
-    cells = (name, *counted, *(f"{number:,}" for number in numbers))
-    ratios = ["-" if hits is None else f"{hits:.1%}"]
-    if not counted:
-        ratios.append("-" if least is None else f"{least:.2f}")
-    return [*cells, *ratios, spent.cost]
-
-
-def _spent_as_data(spent: Spent) -> dict[str, Any]:
-    """Return a sum as data; `usd` is null, not 0, if no price is known."""
-    all_unknown = 0 < spent.calls == spent.unknown_calls
-    return {
-        "calls": spent.calls,
-        **{kind: getattr(spent.usage, kind) for kind in TOKENS.values()},
-        "hit_ratio": spent.hit_ratio,
-        "billed_to_least_ratio": spent.least_ratio,
-        "usd": None if all_unknown else spent.usd,
-        "unknown_calls": spent.unknown_calls,
-        "estimated": spent.estimated_calls > 0,
-    }

@@ -4,13 +4,7 @@ The same as the console's page (gateway/access/tool_texts.py).
 """
 
 from gateway.access import tool_texts
-from gateway.commands.registry import (
-    DIRECT_ONLY,
-    IMMEDIATE,
-    Command,
-    CommandContext,
-    CommandResult,
-)
+from gateway.commands.registry import DIRECT_ONLY, IMMEDIATE, Command, CommandContext, CommandResult
 from gateway.errors import NotFound
 from gateway.storage.people import mcp
 

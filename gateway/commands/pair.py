@@ -11,13 +11,7 @@ from adapters.door import OWNER
 from adapters.registry import BUILT_IN
 from gateway.access import pairing, web_door
 from gateway.access.pairing import Decided, Happening, Kind, who
-from gateway.commands.registry import (
-    DIRECT_ONLY,
-    IMMEDIATE,
-    Command,
-    CommandContext,
-    CommandResult,
-)
+from gateway.commands.registry import DIRECT_ONLY, IMMEDIATE, Command, CommandContext, CommandResult
 from gateway.errors import GatewayError
 from gateway.storage.people import members, web_users
 from gateway.storage.people.members import Member, PairingRequest
