@@ -28,6 +28,7 @@ from adapters.door import Visitor
 from adapters.registry import BUILT_IN
 from agent.plugins.registry import Plugins
 from gateway.commands.registry import MoneyRules, StatusFacts
+from gateway.errors import GatewayError
 from gateway.findings.report import Examination
 from gateway.http.server import Health
 from gateway.reload.operator import Operator
@@ -39,6 +40,9 @@ HOME = "/admin"
 MenuGroup = Literal["Now", "Chats", "People", "System"]
 MENU_GROUPS: tuple[MenuGroup, ...] = get_args(MenuGroup)
 """Parts of the menu, in order."""
+
+
+T = TypeVar("T")
 
 
 class Missing(Exception):
@@ -96,6 +100,16 @@ class Ask:
     def query(self, name: str, default: str = "") -> str:
         """Return a parameter of the address, without spaces around it."""
         return self.request.query.get(name, default).strip()
+
+    def chosen(self, known: Mapping[str, T]) -> tuple[T, str]:
+        """Return the meaning of the pressed button, and its object.
+
+        Raises:
+            GatewayError: The form has no such button.
+        """
+        if (what := self.form.get("do", "")) not in known:
+            raise GatewayError("Nothing was chosen that can be done.")
+        return known[what], self.form.get("whom", "")
 
     def position(self, name: str) -> int | None:
         """Return the row that a page of a list begins after; None for its first page."""
@@ -202,7 +216,6 @@ def find(method: str, path: str) -> tuple[Registered, Mapping[str, str]] | None:
     return None
 
 
-T = TypeVar("T")
 PAGE = 50
 """Rows of a page of a list; one more is read to find out whether there is another page."""
 
@@ -212,27 +225,27 @@ def listed(rows: Sequence[T]) -> Sequence[T]:
     return rows[:PAGE]
 
 
-def older(
+def pages(
     path: str,
     rows: Sequence[T],
     key: Callable[[T], object],
+    after: object,
     filters: Mapping[str, str] | None = None,
-) -> str:
-    """Return the address of the next page of a list; "" if there is none.
+) -> dict[str, str]:
+    """Return the addresses of the next page of a list and of the first one, or "".
 
     A page begins after the last row of the page before it, so new rows move nothing.
 
     Args:
         rows: As they were read, one more than is shown if there is another page.
         key: Names a row, for `after`.
+        after: The row before this page; empty for the first page.
         filters: Other parameters of the address.
     """
-    if len(rows) <= PAGE:
-        return ""
-    return address(path, {**(filters or {}), "after": str(key(rows[PAGE - 1]))})
-
-
-def address(path: str, asked: Mapping[str, str]) -> str:
-    """Return the address of a page with its parameters, without empty ones."""
-    kept = urlencode({name: value for name, value in asked.items() if value})
-    return f"{path}?{kept}" if kept else path
+    asked = {name: value for name, value in (filters or {}).items() if value}
+    following = asked | {"after": str(key(rows[PAGE - 1]))} if len(rows) > PAGE else {}
+    first = f"{path}?{urlencode(asked)}" if asked else path
+    return {
+        "older": f"{path}?{urlencode(following)}" if following else "",
+        "first": first if after else "",
+    }

@@ -17,7 +17,7 @@ from gateway.agent_ports.budgets import day_of
 from gateway.commands.registry import StatusFacts
 from gateway.console import presentation, register
 from gateway.console.presentation import short
-from gateway.console.register import HOME, Ask, Missing, Result, Shown, address, listed, older, page
+from gateway.console.register import HOME, Ask, Missing, Result, Shown, listed, page, pages
 from gateway.storage.conversation import conversations, questions, sessions, transcript, turns
 from gateway.storage.conversation.attachments import StoredFile
 from gateway.storage.conversation.questions import Question
@@ -63,20 +63,14 @@ async def every_conversation(ask: Ask) -> Result:
         "platforms": sorted(by_name()),
         "accounts": sorted({name for _, name in ask.inside.health.accounts}),
         "found": None,
-        "listed": None,
-        "older": "",
-        "first": "",
         "chars": SHOWN_CHARS,
     }
     if given["query"]:
         values["found"] = await database.search(conversation_list.said, wanted, given["query"])
         return Shown("conversations.html", values)
     rows = await database.search(conversation_list.listed, wanted, register.PAGE + 1, after)
-    values["listed"] = listed(rows)
-    values["older"] = older(LIST, rows, lambda row: f"{row.turn_id}.{row.overview.id}", given)
-    if after is not None:
-        values["first"] = address(LIST, given)
-    return Shown("conversations.html", values)
+    around = pages(LIST, rows, lambda row: f"{row.turn_id}.{row.overview.id}", after, given)
+    return Shown("conversations.html", values | {"listed": listed(rows), **around})
 
 
 def wanted_of(given: Mapping[str, str], timezone: str) -> Wanted:

@@ -13,7 +13,7 @@ from gateway.agent_ports.budgets import today
 from gateway.console import presentation, register
 from gateway.console.pages.overview import days_until_now
 from gateway.console.presentation import short
-from gateway.console.register import HOME, Ask, Result, Shown, listed, older, page
+from gateway.console.register import HOME, Ask, Result, Shown, listed, page, pages
 from gateway.storage.people import members
 from gateway.storage.reports import spending
 from gateway.storage.reports.conversation_list import Period
@@ -130,8 +130,7 @@ async def budgets(ask: Ask) -> Result:
             "names": names,
             "begins": here.end.timestamp(),
             "now": datetime.now(zone).timestamp(),
-            "older": older(BUDGETS, list(people), lambda name: name),
-            "first": BUDGETS if after else "",
+            **pages(BUDGETS, list(people), str, after),
         },
     )
 

@@ -17,7 +17,7 @@ from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import day_of
 from gateway.console import presentation, register
 from gateway.console.presentation import number
-from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, older, page
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, page, pages
 from gateway.errors import NotFound
 from gateway.findings.report import FINDINGS, pressing
 from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
@@ -122,8 +122,7 @@ async def approvals(ask: Ask) -> Result:
         {
             "waiting": listed(rows),
             "names": await read(members.names, whom),
-            "older": older(APPROVALS, rows, lambda row: row.question.id),
-            "first": APPROVALS if after else "",
+            **pages(APPROVALS, rows, lambda row: row.question.id, after),
             "now": time.time(),
             "longest": LONGEST_ANSWER,
         },
@@ -153,14 +152,8 @@ async def letters(ask: Ask) -> Result:
     """Show turns that were given up, and messages that no platform accepted."""
     after = ask.query("after")
     rows = await ask.inside.database.read(dead_letters.find_all, register.PAGE + 1, after or None)
-    return Shown(
-        "dead_letters.html",
-        {
-            "letters": listed(rows),
-            "older": older(LETTERS, rows, lambda row: row.id),
-            "first": LETTERS if after else "",
-        },
-    )
+    around = pages(LETTERS, rows, lambda row: row.id, after)
+    return Shown("dead_letters.html", {"letters": listed(rows), **around})
 
 
 @action(LETTERS + "/{id}/retry")

@@ -17,8 +17,8 @@ from agent.messages import count
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
 from gateway.console import register
-from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, older, page
-from gateway.errors import GatewayError, NotFound
+from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, page, pages
+from gateway.errors import NotFound
 from gateway.storage.people import members, notebook, web_users
 from gateway.storage.people.members import Member, PairingRequest
 from gateway.storage.people.notebook import Note
@@ -53,8 +53,7 @@ async def people(ask: Ask) -> Result:
             "named": named,
             "names": names,
             "mode": ask.inside.settings.access.mode,
-            "older": older(PEOPLE, rows, lambda row: row.name),
-            "first": PEOPLE if after else "",
+            **pages(PEOPLE, rows, lambda row: row.name, after),
         },
     )
 
@@ -70,11 +69,9 @@ def _named_in_settings(ask: Ask) -> Sequence[tuple[str, str]]:
 @action(PEOPLE)
 async def decide(ask: Ask) -> Result:
     """Approve or deny a request, revoke access, or change a role."""
-    what, whom = ask.form.get("do", ""), ask.form.get("whom", "")
-    if what not in DECISIONS:
-        raise GatewayError("Nothing was chosen that can be done.")
+    what, whom = ask.chosen(DECISIONS)
     try:
-        decision = await ask.inside.operator.act(DECISIONS[what], whom, ask.by)
+        decision = await ask.inside.operator.act(what, whom, ask.by)
     except NotFound as exc:
         return Moved(PEOPLE, str(exc), failed=True)
     return Moved(PEOPLE, decision.text.replace("`", ""), failed=decision.happened is None)
@@ -144,11 +141,9 @@ def _front_page(ask: Ask) -> str:
 @action(WEB_USERS)
 async def end(ask: Ask) -> Result:
     """Remove a user, sign them out everywhere, or end one session."""
-    what, whom = ask.form.get("do", ""), ask.form.get("whom", "")
-    if what not in ENDINGS:
-        raise GatewayError("Nothing was chosen that can be done.")
+    what, whom = ask.chosen(ENDINGS)
     try:
-        ended = await ask.inside.operator.act(ENDINGS[what], whom, ask.by)
+        ended = await ask.inside.operator.act(what, whom, ask.by)
     except NotFound:
         return Moved(WEB_USERS, f"{whom} is not there any more.", failed=True)
     done = "is no user any more" if ended.removed else "is signed out"
@@ -161,15 +156,13 @@ async def memory(ask: Ask) -> Result:
     whose, after = ask.query("whose"), ask.position("after")
     read = ask.inside.database.read
     rows: Sequence[Note] = await read(notebook.all_notes, whose or None, register.PAGE + 1, after)
-    filters = {"whose": whose}
     return Shown(
         "memory.html",
         {
             "notes": listed(rows),
             "whose": whose,
             "kinds": _KINDS,
-            "older": older(MEMORY, rows, lambda row: row.id, filters),
-            "first": MEMORY if after else "",
+            **pages(MEMORY, rows, lambda row: row.id, after, {"whose": whose}),
         },
     )
 
@@ -189,6 +182,5 @@ async def forget(ask: Ask) -> Result:
         gone = await ask.inside.operator.act("remove-memory", which, ask.by)
     except NotFound:
         return Moved(MEMORY, f"{which} was forgotten before.", failed=True)
-    return Moved(
-        MEMORY, f"{which}: {count(gone, 'note')} erased; prompts change with the next turn."
-    )
+    said = f"{which}: {count(gone, 'note')} erased; prompts change with the next turn."
+    return Moved(MEMORY, said)

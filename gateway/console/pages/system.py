@@ -23,8 +23,8 @@ from gateway.console.register import (
     Shown,
     action,
     listed,
-    older,
     page,
+    pages,
 )
 from gateway.errors import GatewayError, NotFound, SettingsError
 from gateway.findings import report
@@ -173,11 +173,9 @@ async def servers(ask: Ask) -> Result:
 @action(SERVERS)
 async def decide_tool(ask: Ask) -> Result:
     """Offer a tool whose text gives orders, or do not."""
-    what, name = ask.form.get("do", ""), ask.form.get("whom", "")
-    if what not in VERDICTS:
-        raise GatewayError("Nothing was chosen that can be done.")
+    verdict, name = ask.chosen(VERDICTS)
     try:
-        decision = await ask.inside.operator.decide_tool(name, VERDICTS[what], ask.by)
+        decision = await ask.inside.operator.decide_tool(name, verdict, ask.by)
     except NotFound as exc:
         return Moved(SERVERS, str(exc).replace("`", ""), failed=True)
     return Moved(SERVERS, decision.text.replace("`", ""))
@@ -217,8 +215,7 @@ async def record(ask: Ask) -> Result:
             "names": await read(members.names, people),
             "kinds": AUDIT_KINDS,
             "kind": kind,
-            "older": older(AUDIT, rows, lambda row: row.seq, {"kind": kind}),
-            "first": AUDIT if after else "",
+            **pages(AUDIT, rows, lambda row: row.seq, after, {"kind": kind}),
         },
     )
 
@@ -237,8 +234,7 @@ async def calls(ask: Ask) -> Result:
         {
             "rows": listed(rows),
             "names": await read(members.names, [row.by for row in listed(rows)]),
-            "older": older(CALLS, rows, lambda row: f"{row.turn}.{row.number}", filters),
-            "first": CALLS if before else "",
+            **pages(CALLS, rows, lambda row: f"{row.turn}.{row.number}", before, filters),
             "around": AROUND,
             **filters,
         },
