@@ -38,7 +38,7 @@ class Reply:
     Attributes:
         conversation: Of its sender here; in a group the question may be of another one.
         may_act: Whether tools may touch the world for the sender.
-        in_console: Whether it is given on the operator's pages, which show all questions.
+        in_console: Whether it comes from the operator's pages, which show all questions.
     """
 
     conn: Connection
@@ -59,7 +59,7 @@ class SettledQuestion:
     """A question that was answered; it is logged after the commit.
 
     Attributes:
-        tainted: Whether its turn had read text of somebody who may not act.
+        tainted: Whether its turn had read the text of a person who may not act.
     """
 
     question: Question
@@ -134,7 +134,8 @@ def _by_command(
     else:
         waiting = _waiting(reply, kind)
         question = waiting[0] if len(waiting) == 1 else None
-        why_not = _which(waiting) if waiting else NONE_WAITS[kind]
+        many = f"Several questions wait; say which one you mean by its number: {_listed(waiting)}."
+        why_not = many if waiting else NONE_WAITS[kind]
     if question is not None:
         why_not = _why_not(reply, question, kind)
     if question is None or why_not:
@@ -145,13 +146,9 @@ def _by_command(
 
 
 def by_owner(
-    conn: Connection,
-    renderers: Renderers,
-    message: InboundMessage,
-    number: int,
-    said: str,
+    conn: Connection, renderers: Renderers, message: InboundMessage, number: int, said: str
 ) -> tuple[ReplyOutcome, set[int]]:
-    """Take an answer that an owner gives on the operator's pages, by the rules of a chat.
+    """Take an owner's answer from the operator's pages, by the rules of a chat.
 
     In the chat of the question its buttons go, and a text says that an owner has answered.
 
@@ -190,7 +187,9 @@ def conclude(
     for each in settled:
         question = each.question
         but_in = here if question.id == pressed else None
-        told |= questions.withdraw(conn, question.id, _note_of(each), but_in=but_in)
+        note = ENDED["answered"] if question.kind == "clarify" else "approved"
+        note = "denied" if question.kind == "approval" and each.answer == "deny" else note
+        told |= questions.withdraw(conn, question.id, note, but_in=but_in)
         if question.conversation != here:
             told |= _tell_place(conn, renderers, each)
     return told
@@ -203,7 +202,11 @@ def _tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion
     render = renderers.get(place.account_key)
     if render is None:
         return set()
-    parts = parts_of(render, f"inquiry:{question.id}:answered", _news_of(settled))
+    text = f"An owner has answered my question: {messages.quoted(settled.answer)}"
+    if question.kind == "approval":
+        decided = DECIDED[settled.answer].format(tool=question.tool, id=question.id)
+        text = f"An owner has answered. {decided}"
+    parts = parts_of(render, f"inquiry:{question.id}:answered", text)
     outbox.append(conn, place.id, parts, inbox_seq=questions.upto_seq(conn, place.id))
     return {place.id}
 
@@ -239,23 +242,8 @@ def pressed(message: InboundMessage, argument: str) -> int | None:
     return _number(argument) if message.pressed else None
 
 
-def _note_of(settled: SettledQuestion) -> str:
-    """Return the note that replaces the buttons of a question."""
-    if settled.question.kind == "clarify":
-        return ENDED["answered"]
-    return "denied" if settled.answer == "deny" else "approved"
-
-
-def _news_of(settled: SettledQuestion) -> str:
-    """Return the text for the chat of a question that an owner has answered elsewhere."""
-    if settled.question.kind == "clarify":
-        return f"An owner has answered my question: {messages.quoted(settled.answer)}"
-    text = DECIDED[settled.answer].format(tool=settled.question.tool, id=settled.question.id)
-    return f"An owner has answered. {text}"
-
-
 def report(settled: SettledQuestion) -> None:
-    """Log an answer, never what was said."""
+    """Log an answer, never its words."""
     question, by = settled.question, settled.by
     if question.kind == "clarify":
         log.info(
@@ -336,10 +324,6 @@ def still_waits(conn: Connection, conversation_id: int) -> str:
     return f"I am still waiting for an answer to {_listed(waiting)}." if waiting else ""
 
 
-def _which(waiting: list[Question]) -> str:
-    return f"Several questions wait; say which one you mean by its number: {_listed(waiting)}."
-
-
 def _listed(waiting: Sequence[Question]) -> str:
     return ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
 
@@ -361,8 +345,8 @@ def _refusal(reply: Reply, question: Question) -> AnswerRefusal | None:
 
 
 def _why_not(reply: Reply, question: Question, kind: InquiryKind) -> str:
-    """Return why an answer is not taken; empty where it is."""
-    # Rights come before states: whom a question does not concern is not told how it ended.
+    """Return the reason why an answer is not accepted; empty if it is."""
+    # Rights come before states: only people of a question learn how it ended.
     if refusal := _refusal(reply, question):
         return REFUSALS[refusal]
     if question.kind != kind:
@@ -402,17 +386,13 @@ def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
 def settle(
     conn: Connection, message: InboundMessage, question: Question, answer: str
 ) -> tuple[SettledQuestion, ...]:
-    """Store an answer; the turn goes on where nothing else is waited for.
-
-    Returns:
-        Nothing if the question is over by now.
-    """
+    """Store an answer, unless the question is over; the turn goes on if no other one is open."""
     platform = message.address.platform
     by = f"{platform}:{message.sender}"
     if not questions.answer(conn, question.id, answer, by):
         return ()
     if question.kind == "clarify":
-        # From now on the turn holds this person's words, and may do no more than this person may.
+        # The turn contains this person's words now, and may do no more than this person may.
         everybody = [by, *(f"{platform}:{author}" for author in message.authors)]
         questions.add_senders(conn, question, everybody)
     if not questions.is_awaited(conn, question.conversation):

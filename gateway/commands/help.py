@@ -24,7 +24,7 @@ def show_help(context: CommandContext) -> CommandResult:
 
 
 def help_text(*, to_owner: bool = False) -> str:
-    """Return the list of commands; with those of owners if an owner alone reads it."""
+    """Return the list of commands, with those of owners for an owner."""
     listed = commands(with_owners=to_owner)
     lines = [f"- `/{command.name}`: {command.help}" for command in listed]
     return "Write to me in plain words. I also know these commands:\n\n" + "\n".join(lines)

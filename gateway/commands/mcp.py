@@ -16,23 +16,18 @@ def decide_tools(context: CommandContext) -> CommandResult:
     """List the tools whose texts give orders, or decide about one; only in direct chats."""
     if not context.is_private:
         return CommandResult(DIRECT_ONLY)
+    conn = context.conn
     try:
-        return _decided(context)
+        match context.argument.lower().split():
+            case []:
+                return CommandResult(f"{tool_texts.list_text(mcp.texts(conn))}\n\n{USAGE}")
+            case ["show", name]:
+                text = mcp.text_of(conn, name)
+                return CommandResult(tool_texts.notice(text), choices=tool_texts.choices(text))
+            case [("approve" | "deny") as verb, name]:
+                verdict: mcp.Verdict = "agreed" if verb == "approve" else "refused"
+                decision = tool_texts.decide(conn, name, verdict, context.sender)
+                return CommandResult(decision.text, happened=decision.happened)
     except NotFound as exc:
         return CommandResult(str(exc))
-
-
-def _decided(context: CommandContext) -> CommandResult:
-    """Run the subcommand."""
-    conn = context.conn
-    match context.argument.lower().split():
-        case []:
-            return CommandResult(f"{tool_texts.list_text(mcp.texts(conn))}\n\n{USAGE}")
-        case ["show", name]:
-            text = mcp.text_of(conn, name)
-            return CommandResult(tool_texts.notice(text), choices=tool_texts.choices(text))
-        case [("approve" | "deny") as verb, name]:
-            verdict: mcp.Verdict = "agreed" if verb == "approve" else "refused"
-            decision = tool_texts.decide(conn, name, verdict, context.sender)
-            return CommandResult(decision.text, happened=decision.happened)
     return CommandResult(USAGE)

@@ -82,9 +82,12 @@ def _corrected(
         return CommandResult(NO_SUCH)
     if verb == "keep":
         return _keep(context, who, [row for row in chosen if row.waits])
-    if verb == "forget":
-        return _forget(context, who, chosen)
-    return _change(context, who, chosen, said[3] or "")
+    if verb == "change":
+        return _change(context, who, chosen, said[3] or "")
+    notebook.remove(context.conn, chosen, who)
+    _note(context, [f"no longer holds: {row.text}" for row in chosen if not row.waits])
+    what = f"all {len(chosen)} entries" if len(chosen) > 1 else quoted(chosen[0].text)
+    return CommandResult(f"Forgotten: {what}.")
 
 
 def listed(rows: Sequence[Note]) -> list[Note]:
@@ -161,14 +164,6 @@ def _keep(context: CommandContext, who: Corrector, rows: Sequence[Note]) -> Comm
     left = len(rows) - len(kept)
     told = f"Remembered: {', '.join(quoted(row.text) for row in kept)}." if kept else ""
     return CommandResult(f"{told} {NO_ROOM.format(left=left) if left else ''}".strip())
-
-
-def _forget(context: CommandContext, who: Corrector, rows: Sequence[Note]) -> CommandResult:
-    notebook.remove(context.conn, rows, who)
-    _note(context, [f"no longer holds: {row.text}" for row in rows if not row.waits])
-    if len(rows) == 1:
-        return CommandResult(f"Forgotten: {quoted(rows[0].text)}.")
-    return CommandResult(f"Forgotten: all {len(rows)} entries.")
 
 
 def _change(

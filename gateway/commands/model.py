@@ -83,19 +83,17 @@ def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) ->
     """
     default = next(iter(known))
     used = chosen if chosen in known else default
-    lines = [
-        _line(name, models[0], name == used, name == default) for name, models in known.items()
-    ]
-    gone = [] if chosen is None or chosen in known else [gone_text(chosen)]
+    blocks, lines = list[str](), list[str]()
+    for name, models in known.items():
+        notes = [f"{models[0].context_length:,} tokens", price_text(models[0].facts.prices)]
+        notes += ["default"] if name == default else []
+        notes += ["**answers here**"] if name == used else []
+        lines.append(f"- {messages.quoted(name)}: {', '.join(notes)}")
+    if chosen is not None and chosen not in known:
+        gone = f"The model {messages.quoted(chosen)} was chosen here and is no longer configured."
+        blocks.append(gone)
     ways = "`/model NAME` chooses who answers in this conversation, `/model default` undoes that."
-    return "\n\n".join([*gone, "\n".join(lines), ways])
-
-
-def _line(name: str, model: ChatModel, is_used: bool, is_default: bool) -> str:  # noqa: FBT001
-    parts = [f"{model.context_length:,} tokens", price_text(model.facts.prices)]
-    parts += ["default"] if is_default else []
-    parts += ["**answers here**"] if is_used else []
-    return f"- {messages.quoted(name)}: {', '.join(parts)}"
+    return "\n\n".join([*blocks, "\n".join(lines), ways])
 
 
 def price_text(prices: Prices | None) -> str:
@@ -105,11 +103,6 @@ def price_text(prices: Prices | None) -> str:
     if not prices.input and not prices.output:
         return "free"
     return f"${prices.input:g} in, ${prices.output:g} out for a million tokens"
-
-
-def gone_text(chosen: str) -> str:
-    """Say that the chosen model is no longer configured."""
-    return f"The model {messages.quoted(chosen)} was chosen here and is no longer configured."
 
 
 def unknown_text(wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:

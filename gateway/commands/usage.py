@@ -69,12 +69,9 @@ def usage_text(
 
 
 def _figures_text(figures: Figures) -> str:
-    work = (
-        count(figures.turns, "turn"),
-        count(figures.spent.calls, "model call"),
-        count(figures.tool_calls, "tool call"),
-    )
-    text = f"{', '.join(work)}; {_spent_text(figures.spent)}"
+    turns, calls = count(figures.turns, "turn"), count(figures.spent.calls, "model call")
+    work = f"{turns}, {calls}, {count(figures.tool_calls, 'tool call')}"
+    text = f"{work}; {_spent_text(figures.spent)}"
     if figures.compactions:
         compactions = count(figures.compactions, "compaction")
         text += f"; {compactions} saved {figures.saved_tokens:,} tokens of context"
