@@ -90,7 +90,13 @@ def ask(
         _leave(f"no answer within {within:g} s", name, TIMED_OUT)
     except KeyboardInterrupt:
         _leave("interrupted", name, INTERRUPTED)
-    facts = _facts(settings, name, told)
+    with opened(settings) as conn:
+        turn = history.turn_in_chat(conn, name, told.seq)
+    here, trace = turn["conversation"], ""
+    if here is not None:
+        trace = trace_in(settings, here, turn["first_seq"])
+    facts: dict[str, Any] = {"answer": told.text, "chat": name, "trace": trace, **turn}
+    facts["files"] = list(told.files)
     if json:
         show_json(facts)
     else:
@@ -211,13 +217,3 @@ def alone(settings: Settings) -> Settings:
             "telemetry": TelemetrySettings(),
         }
     )
-
-
-def _facts(settings: Settings, name: str, told: OneAnswer) -> dict[str, Any]:
-    """Return the answer with the facts of its turn."""
-    with opened(settings) as conn:
-        turn = history.turn_in_chat(conn, name, told.seq)
-    trace = ""
-    if turn["conversation"] is not None:
-        trace = trace_in(settings, turn["conversation"], turn["first_seq"])
-    return {"answer": told.text, "chat": name, "trace": trace, **turn, "files": list(told.files)}

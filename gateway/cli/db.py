@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
@@ -46,7 +46,6 @@ from gateway.errors import GatewayError
 from gateway.findings.settings import plain_secrets
 from gateway.settings.loading import home_of, load_settings
 from gateway.settings.references import argument
-from gateway.settings.tree import Settings
 from gateway.storage import audit_log, maintenance
 from gateway.storage.database import DatabaseServer, location_of
 from gateway.storage.queue import dead_letters
@@ -216,7 +215,12 @@ def letters_list(
     with opened(settings) as conn:
         found: list[DeadLetter] = dead_letters.find_all(conn, limit + 1, after)
     page, following = page_of(found, limit, lambda letter: letter.id)
-    letters = [_as_data(settings, letter) for letter in page]
+    # The beginning of a trace, which `parley logs` takes.
+    letters = [
+        asdict(each)
+        | {"trace": trace_in(settings, each.conversation, each.asked_seq)[:SHOWN_DIGITS]}
+        for each in page
+    ]
     if json:
         show_lines(letters)
         return
@@ -224,12 +228,6 @@ def letters_list(
     rows = [[each[name] for name in headings] for each in letters]
     show_table(headings, rows, "nothing was given up", after)
     show_next(following)
-
-
-def _as_data(settings: Settings, letter: DeadLetter) -> dict[str, Any]:
-    """Return a letter with the beginning of its trace, which `parley logs` takes."""
-    trace = trace_in(settings, letter.conversation, letter.asked_seq)
-    return asdict(letter) | {"trace": trace[:SHOWN_DIGITS]}
 
 
 @letters_app.command("retry")

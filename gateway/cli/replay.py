@@ -18,7 +18,7 @@ from agent.plugins.loading import PLUGINS
 from agent.settings import AuxiliarySettings
 from gateway.cli.common import loaded, out
 from gateway.errors import SettingsError
-from gateway.replay.player import Replayed, facts_in, playing, show
+from gateway.replay.player import facts_in, playing, show
 from gateway.replay.recordings import BadRecording, Recording, load_recordings
 from gateway.settings.tree import BudgetSettings, Settings
 
@@ -80,7 +80,11 @@ async def play_files(
         SettingsError: A file cannot be read or has an unknown format; nothing was played.
     """
     recordings = [it for file in files for it in _load(file)]
-    results = await _play(settings, recordings, console, gap_s)
+    with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
+        own = _for_replay(settings, Path(folder))
+        async with playing(own, recordings, gap_s) as player:
+            numbered = enumerate(track(recordings, "conversations", console=console))
+            results = [await player.play(number, recording) for number, recording in numbered]
     show(results, facts_in(settings), console)
     failed = [result for result in results if result.problem]
     console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
@@ -93,17 +97,6 @@ def _load(file: Path) -> list[Recording]:
     except (BadRecording, OSError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else str(exc).removeprefix(f"{file}: ")
         raise SettingsError(f"cannot replay {file}: {why}") from exc
-
-
-async def _play(
-    settings: Settings, recordings: Sequence[Recording], console: Console, gap_s: float
-) -> list[Replayed]:
-    """Play one conversation after the other in a temporary home."""
-    with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
-        own = _for_replay(settings, Path(folder))
-        async with playing(own, recordings, gap_s) as player:
-            numbered = enumerate(track(recordings, "conversations", console=console))
-            return [await player.play(number, recording) for number, recording in numbered]
 
 
 def _for_replay(settings: Settings, home: Path) -> Settings:

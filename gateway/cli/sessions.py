@@ -153,17 +153,14 @@ def show_list(found: Sequence[Overview], console: Console) -> None:
 
 
 def _cells(row: Overview) -> tuple[str, ...]:
+    # The tilde marks what was estimated; the other number is the provider's.
+    tokens = "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
     return (
         str(row.id) if row.parent is None else f"{row.id} (of {row.parent})",
-        row.platform,
-        row.chat,
-        row.thread or "-",
-        row.sender or "-",
+        *(row.platform, row.chat, row.thread or "-", row.sender or "-"),
         _title(row.title, row.number),
-        f"{row.segments:,}",
-        f"{row.messages:,}",
-        iso_time(row.last_at),
-        _tokens_in_view(row),
+        *(f"{row.segments:,}", f"{row.messages:,}", iso_time(row.last_at)),
+        tokens if row.reported_tokens is None else f"{row.reported_tokens:,}",
     )
 
 
@@ -174,13 +171,6 @@ def _facts(here: Overview) -> dict[str, Any]:
 def _title(title: str, number: int) -> str:
     """Return a segment's title on one line."""
     return titled(" ".join(title.split()), number)
-
-
-def _tokens_in_view(row: Overview) -> str:
-    if row.reported_tokens is not None:
-        return f"{row.reported_tokens:,}"
-    # The tilde marks what was estimated; the other number is the provider's.
-    return "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
 
 
 def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]:
@@ -205,13 +195,6 @@ def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]
         )
         children = [by_number[number] for number in node.children if number in by_number]
         waiting += [(child, depth + 1) for child in sorted(children, key=_BY_PLACE, reverse=True)]
-
-
-def _span(segment: Segment) -> str:
-    began = f"{iso_time(segment.started_at)} ({segment.start_reason})"
-    if segment.ended_at is None:
-        return f"{began}, active"
-    return f"{began} to {iso_time(segment.ended_at)} ({segment.end_reason})"
 
 
 def _figures(row: CompactionRow) -> str:
@@ -305,10 +288,13 @@ class Markdown:
 
     def segment(self, segment: Segment) -> str:
         """Return a segment's heading, its compaction, and its new summaries, quoted."""
-        parts = [
-            f"\n## {_title(segment.title, segment.number)} (session {segment.id})",
-            _span(segment),
-        ]
+        span = f"{iso_time(segment.started_at)} ({segment.start_reason})"
+        if segment.ended_at is None:
+            span += ", active"
+        else:
+            span += f" to {iso_time(segment.ended_at)} ({segment.end_reason})"
+        title = f"\n## {_title(segment.title, segment.number)} (session {segment.id})"
+        parts = [title, span]
         if segment.compaction is not None:
             parts.append(_figures(segment.compaction))
         parts += [

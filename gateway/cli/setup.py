@@ -18,7 +18,7 @@ from agent.safety.threats import revealed
 from gateway.cli.common import AsJson, loaded, say, show_json, warn
 from gateway.errors import GatewayError
 from gateway.settings.editing import OWNER_ONLY
-from gateway.settings.loading import Loaded, home_of
+from gateway.settings.loading import home_of
 from gateway.setup import questions
 from gateway.setup.checks import check_accounts, check_model
 from gateway.setup.hermes import Import, take_over
@@ -80,8 +80,15 @@ def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     if not yes and not (sys.stdin.isatty() and typer.confirm(question, default=False)):
         warn("nothing was tried or written: --yes reads the file's secrets and runs their commands")
         return REFUSED
-    found = target.load(draft.values)
-    checked = asyncio.run(_check_all(found))
+    settings = target.load(draft.values).settings
+
+    async def check_all() -> list[Checked]:
+        model, accounts = await asyncio.gather(
+            check_model(settings.model), check_accounts(settings)
+        )
+        return [model, *accounts]
+
+    checked = asyncio.run(check_all())
     refused = any(each.is_wrong for each in checked)
     written = None
     if not json:
@@ -97,13 +104,6 @@ def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     else:
         _tell(written)
     return code
-
-
-async def _check_all(found: Loaded) -> list[Checked]:
-    model, accounts = await asyncio.gather(
-        check_model(found.settings.model), check_accounts(found.settings)
-    )
-    return [model, *accounts]
 
 
 def _report(

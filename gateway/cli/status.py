@@ -153,7 +153,14 @@ def lines(found: dict[str, Any]) -> list[Line]:
         size = f", {database['bytes'] / 1e6:,.1f} MB" if "bytes" in database else ""
         told.append((f"  {'database':<10} {database['at']}{size}", ""))
         told += _of_database(found)
-    told.append(_of_backup(found["backup"]))
+    match found["backup"]:
+        case None:
+            backup, style = "none (backup.to)", "dim"
+        case {"path": None, "to": folder}:
+            backup, style = f"none yet in {folder}", "yellow"
+        case last:
+            backup, style = f"{stretch(last['age_s'])} old: {last['path']}", ""
+    told.append((f"  {'backup':<10} {backup}", style))
     for each in found["findings"]:
         since = f" (for {stretch(each['since_s'])})" if each["since_s"] else ""
         told.append((f"  {each['id']}: {each['text']}{since}", _COLOURS[each["level"]]))
@@ -205,15 +212,6 @@ def _waiting(rows: dict[str, Any], what: str) -> str:
         return f"nothing waits {what}"
     messages = count(rows["messages"], "message")
     return f"{messages} {what}, the oldest for {stretch(rows['oldest_s'])}"
-
-
-def _of_backup(backup: dict[str, Any] | None) -> Line:
-    name = f"  {'backup':<10}"
-    if backup is None:
-        return f"{name} none (backup.to)", "dim"
-    if backup["path"] is None:
-        return f"{name} none yet in {backup['to']}", "yellow"
-    return f"{name} {stretch(backup['age_s'])} old: {backup['path']}", ""
 
 
 @alerts_app.command("test")
