@@ -26,7 +26,7 @@ from agent.processes import confinement, descriptors
 from agent.tokens import load_beside
 from agent.turn.state import Agent
 from gateway.access import web_door
-from gateway.access.oidc import provider_of
+from gateway.access.oidc import identity_provider
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
@@ -447,7 +447,7 @@ async def assembled(
     rules = build_rules(settings, access, mind)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     links = ChatLinks(settings.web.token)
-    door = WebDoor(database, access, links.token, provider=provider_of(access.web))
+    door = WebDoor(database, access, links.token, provider=identity_provider(access.web))
     chats = ChatHistory(database, intake.facts, links)
     adapters = _replaceable(accounts.connect(intake, chats, door))
     await _tell_at_the_start(database, adapters, intake)

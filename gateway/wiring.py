@@ -40,7 +40,7 @@ from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import NO_SERVERS, ServedTools, Tool
 from agent.turn.state import Agent, CallRules
-from gateway.access.oidc import provider_of
+from gateway.access.oidc import identity_provider
 from gateway.access.policy import Access, Owners, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import with_pictures_of
@@ -584,7 +584,7 @@ def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:
         SettingsError: A gateway would not start with these.
     """
     asyncio.run(_build(settings, plugins))
-    provider_of(settings.web)
+    identity_provider(settings.web)
     Workspaces(settings.tools.workspace, settings.home)
     refuse_unwritable(log_path(settings.logging, settings.home))
 

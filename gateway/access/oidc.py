@@ -77,7 +77,7 @@ def entry_for(identity: Identity, allowed: Mapping[str, Any]) -> str | None:
     return next((entry for entry, normal in named if normal in fits), None)
 
 
-def provider_of(settings: WebSettings) -> "Provider | None":
+def identity_provider(settings: WebSettings) -> "Provider | None":
     """Return the identity provider of the settings.
 
     Raises:

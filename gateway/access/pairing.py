@@ -380,7 +380,7 @@ def revoke(conn: Connection, target: str, by: str) -> Decided:
     return _decided(conn, "member_revoked", happened, text)
 
 
-def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Decided:
+def change_role(conn: Connection, target: str, role: members.Role, by: str) -> Decided:
     """Make a person who was let in ("platform:sender id") an owner, or a member again.
 
     Raises:

@@ -37,7 +37,7 @@ def announce(conn: Connection, owners: Owners, held: Sequence[HeldTool]) -> set[
     for chat in chats:
         for each in new[:TOLD_ONE_BY_ONE]:
             key = f"mcp:{each.held.digest}:{chat.id}"
-            if owners.say(conn, chat, key, notice(each), choices(each)):
+            if owners.say(conn, chat, key, notice(each), buttons(each)):
                 told.add(chat.id)
         if len(new) > TOLD_ONE_BY_ONE:
             owners.say(conn, chat, f"mcp:{new[-1].held.digest}:more:{chat.id}", MORE)
@@ -73,14 +73,14 @@ def notice(text: ToolText) -> str:
     return f"{asked} This is its text:\n\n{messages.code_block(shown)}\n\n{ways}"
 
 
-def choices(text: ToolText) -> tuple[Choice, ...]:
+def buttons(text: ToolText) -> tuple[Choice, ...]:
     """Return the buttons below it."""
     if len(revealed(text.held.text)) > SHOWN_CHARS:
         return ()
     return (Choice("Approve", f"/mcp approve {text.id}"), Choice("Deny", f"/mcp deny {text.id}"))
 
 
-def list_text(texts: Sequence[ToolText]) -> str:
+def listed_tools(texts: Sequence[ToolText]) -> str:
     """Return the answer to `/mcp`."""
     lines = [
         f"- {_named(each)}, `{each.id}`: {_STATES[each.state]} ({messages.quoted(each.held.why)})"

@@ -95,7 +95,7 @@ def show_logs(  # noqa: PLR0913 - an option each
         chat=_conversations_of(settings, chat),
         turn=turn or "",
         trace=_trace(trace),
-        since=moment(since, datetime.now(UTC)),
+        since=first_moment(since, datetime.now(UTC)),
     )
     try:
         pattern = None if grep is None else re.compile(grep)
@@ -142,7 +142,7 @@ def _trace(text: str | None) -> str:
     return wanted
 
 
-def moment(text: str | None, now: datetime) -> str:
+def first_moment(text: str | None, now: datetime) -> str:
     """Return the first moment, in the form of the log's timestamps without Z; "" for None."""
     if text is None:
         return ""

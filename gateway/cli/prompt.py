@@ -54,7 +54,7 @@ def _show_new(context: typer.Context, *, whole: bool) -> None:
     agent = window.with_engine_tools(agent, wiring.build_context(settings, agent))
     prompts = wiring.build_prompts(settings)
     _print(prompts.typical(agent), agent.tools.schemas, agent.models[0].name, whole=whole)
-    for text in problems(prompts.files.current):
+    for text in unused_files(prompts.files.current):
         say(text, "yellow")
 
 
@@ -92,7 +92,7 @@ def _print(prompt: SystemPrompt, tools: Sequence[ToolSchema], model: str, *, who
     row("tools together", estimate_tools(tools, model), "".join(texts))
 
 
-def problems(files: Snapshot) -> Iterator[str]:
+def unused_files(files: Snapshot) -> Iterator[str]:
     """Yield a line for each file or skill that is not used, or not as it is written."""
     for file in files.unreadable:
         yield f"! {file.name} cannot be read and counts as not there: {file.reason}"

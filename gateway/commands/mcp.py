@@ -20,10 +20,10 @@ def decide_tools(context: CommandContext) -> CommandResult:
     try:
         match context.argument.lower().split():
             case []:
-                return CommandResult(f"{tool_texts.list_text(mcp.texts(conn))}\n\n{USAGE}")
+                return CommandResult(f"{tool_texts.listed_tools(mcp.texts(conn))}\n\n{USAGE}")
             case ["show", name]:
                 text = mcp.text_of(conn, name)
-                return CommandResult(tool_texts.notice(text), choices=tool_texts.choices(text))
+                return CommandResult(tool_texts.notice(text), choices=tool_texts.buttons(text))
             case [("approve" | "deny") as verb, name]:
                 verdict: mcp.Verdict = "agreed" if verb == "approve" else "refused"
                 decision = tool_texts.decide(conn, name, verdict, context.sender)

@@ -36,9 +36,9 @@ async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
         return listed_text(known, turn.model), TurnEnd("model_listed")
     if not await journal.database.read(context.parts.shared.access.may_act, turn.senders):
         return NOT_ALLOWED, TurnEnd("model_refused")
-    chosen = found(wanted, known)
+    chosen = choice_of(wanted, known)
     if chosen is None:
-        return unknown_text(wanted, known, turn.model), TurnEnd("model_unknown")
+        return _unknown_model(wanted, known, turn.model), TurnEnd("model_unknown")
     told: set[str] = set()
 
     async def note(what: str) -> None:
@@ -67,7 +67,7 @@ async def _make_room(context: TurnContext, agent: Agent) -> Compaction | None:
         return await planner.compact(view, "fallback")
 
 
-def found(wanted: str, known: Mapping[str, object]) -> str | None:
+def choice_of(wanted: str, known: Mapping[str, object]) -> str | None:
     """Return the choice that a word means, "" for the default; None if there is none."""
     if wanted.casefold() == DEFAULT:
         return ""
@@ -105,7 +105,9 @@ def price_text(prices: Prices | None) -> str:
     return f"${prices.input:g} in, ${prices.output:g} out for a million tokens"
 
 
-def unknown_text(wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
+def _unknown_model(
+    wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: str | None
+) -> str:
     """Say that there is no such model, and list the choices."""
     named = messages.quoted(" ".join(wanted.split())[:TOPIC_CHARS])
     return f"There is no model {named}. These are configured:\n\n{listed_text(known, chosen)}"

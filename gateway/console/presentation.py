@@ -56,7 +56,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "plain": printable,
         "called": called,
         "outcome": outcome_text,
-        "fenced": fenced,
+        "fenced": code_and_text,
         "linked": linked,
     }
 
@@ -96,7 +96,7 @@ def _time(at: float | str | None, zone: ZoneInfo, form: str) -> Markup | str:
     return _TIME.format(exact.isoformat(), f"{here:%Y-%m-%d %H:%M:%S %Z}", f"{here:{form}}")
 
 
-def fenced(text: str) -> list[tuple[bool, str]]:
+def code_and_text(text: str) -> list[tuple[bool, str]]:
     """Return the parts of a Markdown text in order: (whether it is a block of code, the part)."""
     parts, at = list[tuple[bool, str]](), 0
     for found in _FENCED.finditer(text):

@@ -89,7 +89,7 @@ class OwnWords:
     text: str
 
 
-def own_words_in(turn: Turn) -> list[OwnWords]:
+def said_in(turn: Turn) -> list[OwnWords]:
     """Return the messages of a turn that are worth reading, in order."""
     platform, alone = turn.lease.address.platform, len(turn.asked) == 1
     seq = min((each.seq for each in turn.entries if each.message["role"] == "user"), default=None)
@@ -126,7 +126,7 @@ Found = tuple[OwnWords, str]
 """A message, and a sentence of it."""
 
 
-def found_in(answer: str, said: Sequence[OwnWords]) -> list[Found]:
+def quoted_in(answer: str, said: Sequence[OwnWords]) -> list[Found]:
     """Return the sentences that an answer quotes; a quote that is in no message does not count.
 
     Raises:
@@ -182,7 +182,7 @@ class MemoryReader:
 
     def hear(self, turn: Turn) -> None:
         """Have the messages of a turn read later; returns at once."""
-        said = own_words_in(turn)
+        said = said_in(turn)
         if sum(map(len, self.waiting.values())) + len(said) > MOST_WAITING:
             log.warning("memory_not_read", error="too many messages wait")
         elif said:
@@ -260,7 +260,7 @@ class MemoryReader:
             self.unbooked.append((conversation, sender, spent))
             await self._book()
         try:
-            found = found_in(answer, said)
+            found = quoted_in(answer, said)
         except ValueError as exc:
             # A retry would be malformed, too.
             log.warning("memory_answer_unusable", error=str(exc))

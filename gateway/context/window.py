@@ -245,10 +245,10 @@ def meter_of(agent: Agent, session: Session) -> TokenMeter:
     """
     model = agent.models[0].name
     ratio = session.token_ratio if session.report_model in {None, model} else 1.0
-    return TokenMeter(model, agent.tools.schemas, ratio=ratio, report=report_of(session))
+    return TokenMeter(model, agent.tools.schemas, ratio=ratio, report=last_report(session))
 
 
-def report_of(session: Session) -> ReportedUsage | None:
+def last_report(session: Session) -> ReportedUsage | None:
     """Return the last reported usage of the segment's view."""
     if session.prompt_tokens is None or session.prompt_upto_seq is None:
         return None

@@ -16,7 +16,7 @@ from adapters.door import ProviderAnswer, ProviderUnreachable, Requester, SignIn
 from adapters.web.platform import WebSettings
 from agent.models.recovery import Rests
 from gateway.access import oidc, web_door
-from gateway.access.oidc import Identity, Provider, entry_for, provider_of
+from gateway.access.oidc import Identity, Provider, entry_for, identity_provider
 from gateway.access.policy import Access
 from gateway.access.web_door import ADDRESS_TRIES_PER_MIN, WebDoor
 from gateway.errors import SettingsError
@@ -430,5 +430,5 @@ def test_without_the_library_a_start_says_what_to_install(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(oidc, "import_module", missing)
     with pytest.raises(SettingsError, match=r"pip install 'parley\[oidc\]'"):
-        provider_of(WebSettings.model_validate({"auth": "oidc"}))
-    assert provider_of(WebSettings()) is None
+        identity_provider(WebSettings.model_validate({"auth": "oidc"}))
+    assert identity_provider(WebSettings()) is None

@@ -506,12 +506,12 @@ class TestDecisions:
                 ("owner", "is an owner already"),
                 ("member", "is a member now"),
             ):
-                said = await write(pairing.set_role, "telegram:7", role, "web:web")
+                said = await write(pairing.change_role, "telegram:7", role, "web:web")
                 assert words in said.text
             [row] = await chat.rows(schema.member)
             assert (row.role, row.granted_by, row.sender_name) == ("member", "web:web", "Ann")
             with pytest.raises(NotFound):
-                await write(pairing.set_role, "telegram:9", "owner", "web:web")
+                await write(pairing.change_role, "telegram:9", "owner", "web:web")
             changed = await write(audit_log.listed, 9, kind="member_role_changed")
             assert [each.detail["role"] for each in changed] == ["member", "owner"]
 

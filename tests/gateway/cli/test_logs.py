@@ -13,7 +13,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from gateway.cli.logs import Choose, choosing, known_level, moment, view
+from gateway.cli.logs import Choose, choosing, first_moment, known_level, view
 from gateway.errors import NotFound
 from gateway.logging.recent import LineFilter
 from gateway.logging.setup import LogFile
@@ -154,13 +154,13 @@ class TestMoments:
     )
     def test_a_moment_is_that_of_the_log(self, text: str, expected: str) -> None:
         """Its timestamps are compared as texts."""
-        assert moment(text, self.NOW) == expected
+        assert first_moment(text, self.NOW) == expected
 
     @pytest.mark.parametrize("text", ["yesterday", "0s", "5 minutes", "2026-13-01"])
     def test_what_is_no_moment_is_told(self, text: str) -> None:
         """With both forms that are."""
         with pytest.raises(typer.BadParameter, match="15m"):
-            moment(text, self.NOW)
+            first_moment(text, self.NOW)
 
 
 def test_lines_come_as_they_are_stored(path: Path) -> None:

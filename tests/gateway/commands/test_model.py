@@ -14,7 +14,7 @@ from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts
 from agent.models.factory import choices
 from agent.usage import FREE, Prices
-from gateway.commands.model import NO_ROOM, found, price_text
+from gateway.commands.model import NO_ROOM, choice_of, price_text
 from gateway.pipeline.notices import CONTEXT, fallback_text
 from gateway.storage import schema
 from tests.support.gateway import RecordingModel, Running, agent_of, running
@@ -323,4 +323,4 @@ def test_prices_are_told(prices: Prices | None, text: str) -> None:
 def test_what_is_meant(wanted: str, name: str | None) -> None:
     """A name of the list, or the default."""
     known: dict[str, Any] = {"a": []}
-    assert found(wanted, known) == name
+    assert choice_of(wanted, known) == name

@@ -63,13 +63,13 @@ def test_a_small_share_is_not_nothing(ratio: float | None, text: str) -> None:
 def test_blocks_of_code_are_told_from_the_text_around_them() -> None:
     """By fences of any length; a fence that does not end is text."""
     text = "May I run `act`?\n\n````json\n{\n```\n}\n````\n\nIt is **final**."
-    assert presentation.fenced(text) == [
+    assert presentation.code_and_text(text) == [
         (False, "May I run `act`?"),
         (True, "{\n```\n}"),
         (False, "It is **final**."),
     ]
-    assert presentation.fenced("```\nopen") == [(False, "```\nopen")]
-    assert presentation.fenced("") == []
+    assert presentation.code_and_text("```\nopen") == [(False, "```\nopen")]
+    assert presentation.code_and_text("") == []
 
 
 def test_the_time_of_a_line_of_the_log_has_milliseconds() -> None:

@@ -23,8 +23,8 @@ from gateway.context.memory_reading import (
     MOST_CHARS,
     MemoryReader,
     OwnWords,
-    found_in,
     prompt_of,
+    quoted_in,
 )
 from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.settings.tree import BudgetSettings
@@ -67,7 +67,7 @@ GUESTS = item(2, PLAIN)
 
 def words(*items: dict[str, Any]) -> list[str]:
     """Return the texts of what counts."""
-    return [sentence for _, sentence in found_in(answer(*items), SAID)]
+    return [sentence for _, sentence in quoted_in(answer(*items), SAID)]
 
 
 # What counts
@@ -75,7 +75,7 @@ def words(*items: dict[str, Any]) -> list[str]:
 
 def test_a_quote_becomes_the_sentence_that_it_is_of() -> None:
     """As the person wrote it, except for white space, and once."""
-    found = found_in(
+    found = quoted_in(
         answer(item(1, "dates look best to me with the  weekday"), GUESTS, GUESTS), SAID
     )
     assert found == [(SAID[0], HABIT), (SAID[1], PLAIN)]
@@ -101,7 +101,7 @@ def test_what_nobody_wrote_does_not_count(wrong: dict[str, Any]) -> None:
 def test_an_answer_that_is_no_list(text: str) -> None:
     """It is said, not guessed at."""
     with pytest.raises(ValueError, match=r"."):
-        found_in(text, SAID)
+        quoted_in(text, SAID)
 
 
 def test_a_prompt_masks_secrets_and_shortens_what_is_pasted() -> None:

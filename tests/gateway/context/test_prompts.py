@@ -22,7 +22,7 @@ from agent.tools.builtin.basics import CURRENT_TIME as CLOCK
 from agent.tools.builtin.notebook import SKILL_VIEW as VIEW
 from agent.turn.state import Agent
 from gateway.access.policy import Access
-from gateway.cli.prompt import problems
+from gateway.cli.prompt import unused_files
 from gateway.context import prompts
 from gateway.context.prompts import (
     CONTEXT_FILES,
@@ -448,7 +448,7 @@ def test_what_is_no_file_is_told(
         found = [files.read(), files.read()][-1]
     assert found.context_file == SourcedText("CLAUDE.md", "two")
     assert [(line["event"], line["error"]) for line in log] == [("prompt_file_unreadable", reason)]
-    assert list(problems(found)) == [
+    assert list(unused_files(found)) == [
         f"! AGENTS.md cannot be read and counts as not there: {reason}"
     ]
 
@@ -473,9 +473,9 @@ def test_skills_that_cannot_be_read_are_not_there(
             found = [files.read(), files.read()][-1]
         told += [(line["event"], line["file"], line["error"]) for line in log]
         assert found.skills == ()
-        assert list(problems(found)) == [
+        assert list(unused_files(found)) == [
             f"! skills cannot be read and counts as not there: {reason}"
         ]
         (tmp_path / "skills").unlink()
-        assert list(problems(files.read())) == []
+        assert list(unused_files(files.read())) == []
     assert told == [("prompt_file_unreadable", "skills", reason)] * 2

@@ -33,8 +33,8 @@ from agent.view.view import Edit, Entry, Summary, View, ViewPlan
 from gateway.context.window import (
     ContextParts,
     KeptViews,
+    last_report,
     meter_of,
-    report_of,
     summaries_text,
 )
 from gateway.storage import schema
@@ -71,9 +71,9 @@ def parts(home: Path, **sections: dict[str, Any]) -> ContextParts:
 
 def test_a_report_belongs_to_a_place_in_the_transcript() -> None:
     """Without one the view is estimated; a report without its place is none."""
-    assert report_of(REPORTED) == ReportedUsage(900, 30, 12, REPORTED.report_model)
-    assert report_of(Session(7, 1, ViewPlan(), None, None)) is None
-    assert report_of(Session(7, 1, ViewPlan(), None, 900)) is None
+    assert last_report(REPORTED) == ReportedUsage(900, 30, 12, REPORTED.report_model)
+    assert last_report(Session(7, 1, ViewPlan(), None, None)) is None
+    assert last_report(Session(7, 1, ViewPlan(), None, 900)) is None
 
 
 def test_what_was_learned_holds_for_the_model_that_reported() -> None:
@@ -82,7 +82,7 @@ def test_what_was_learned_holds_for_the_model_that_reported() -> None:
     other = ScriptedModel([])
     other.name = "another"
     meter = meter_of(agent_of(other), REPORTED)
-    assert (meter.ratio, meter.report) == (1.0, report_of(REPORTED))
+    assert (meter.ratio, meter.report) == (1.0, last_report(REPORTED))
 
 
 def test_the_meter_counts_the_tools() -> None:
