@@ -458,7 +458,7 @@ async def assembled(
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
-        Inquiries(database, adapters, settings.tools.approval_valid_s, wakeups, access),
+        Inquiries(database, owners, settings.tools.approval_valid_s, wakeups),
         Indexer(database, build_embedder(settings, database)),
         Recall(database, plugins, access, reader),
     )

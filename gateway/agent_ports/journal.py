@@ -242,7 +242,7 @@ class KeptParts:
     sender: str
 
     async def load(self) -> Mapping[str, str]:
-        """Return what is there."""
+        """Return the summaries that are kept."""
         return await self.database.read(compactions.parts_of, self.conversation)
 
     async def keep(self, key: str, text: str, calls: Sequence[ModelCall]) -> None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import structlog
 from sqlalchemy import Connection
 
-from adapters.base import Adapter, Renderer
+from adapters.base import Renderer
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
 from agent.ports import Decision, Inquiry, InquiryKind, InquiryReply
 from gateway.access.pairing import shown_name
-from gateway.access.policy import Access, Answerer, Owners, answer_refusal
+from gateway.access.policy import Answerer, Owners, answer_refusal
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, questions, turn_journal, turns
 from gateway.storage.conversation.conversations import Conversation
@@ -53,19 +53,12 @@ class Inquiries:
     """
 
     def __init__(
-        self,
-        database: Database,
-        adapters: Mapping[tuple[str, str], Adapter],
-        approval_valid_s: float,
-        wakeups: Wakeups,
-        access: Access,
+        self, database: Database, owners: Owners, approval_valid_s: float, wakeups: Wakeups
     ) -> None:
         self.database = database
         self.approval_valid_s = approval_valid_s
         self.wakeups = wakeups
-        self._adapters = adapters
-        self._access = access
-        self._owners = Owners(access, {key: each.render for key, each in adapters.items()})
+        self._owners, self._renderers = owners, owners.renderers
 
     def people(self, turn: Turn) -> "TurnPeople":
         """Return the people that a turn may ask; a delegated child asks its parent's people."""
@@ -92,7 +85,7 @@ class Inquiries:
         """Return due questions with their places; those of accounts that are switched off stay."""
         due = questions.overdue(conn)
         places = [(found, conversations.get(conn, found.conversation)) for found in due]
-        return [(found, place) for found, place in places if place.account_key in self._adapters]
+        return [(found, place) for found, place in places if place.account_key in self._renderers]
 
     def _expire(self, conn: Connection) -> list[tuple[Question, set[int]]]:
         """Expire due questions, inform the chats, and have their turns go on.
@@ -106,7 +99,7 @@ class Inquiries:
             if not questions.expire(conn, found):
                 continue
             expired.append((found, {found.conversation, *questions.shown_in(conn, found.id)}))
-            render, key = self._adapters[place.account_key].render, f"inquiry:{found.id}:expired"
+            render, key = self._renderers[place.account_key], f"inquiry:{found.id}:expired"
             parts = parts_of(render, key, _expired_text(found))
             outbox.append(conn, place.id, parts, inbox_seq=questions.upto_seq(conn, place.id))
             conversations.make_ready(conn, found.conversation)
@@ -114,13 +107,13 @@ class Inquiries:
 
     def still_may_approve(self, conn: Connection, by: str, asked: Inquiry) -> bool:
         """Whether an earlier approval for the conversation still counts."""
-        who = Answerer(role=self._access.weakest(conn, [by]))
+        who = Answerer(role=self._owners.access.weakest(conn, [by]))
         return answer_refusal("approval", asked.tool, who, for_owners=asked.for_owners) is None
 
     def renderer(self, turn: Turn) -> Renderer:
         """Return the renderer for the chat of a turn."""
         address = turn.lease.address
-        return self._adapters[address.platform, address.account].render
+        return self._renderers[address.platform, address.account]
 
     def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
         """Return the rows that ask a question in the chat of a turn."""
@@ -129,14 +122,14 @@ class Inquiries:
 
     def tell_owners(self, conn: Connection, found: Question, question: str, turn: Turn) -> set[int]:
         """Ask owners in their own chats, if none of them reads this chat; returns these chats."""
-        if self._access.weakest(conn, [turn.sender]) == "owner":
+        if self._owners.access.weakest(conn, [turn.sender]) == "owner":
             return set()
         chats = self._owners.chats(conn, self._owners.everybody(conn))
         others = [chat for chat in chats if chat.id != found.conversation]
         text = _who_asks(conn, found, turn) + self._text(found, question, turn)
         for chat in others:
-            render = self._adapters[chat.account_key].render
-            parts = _asked(render, questions.told(found.id, chat.id), text, _choices(found))
+            about = questions.told(found.id, chat.id)
+            parts = _asked(self._renderers[chat.account_key], about, text, _choices(found))
             outbox.append(conn, chat.id, parts, inbox_seq=chat.inbox_head)
         if not others:
             log.warning("owners_not_reached", platform=turn.lease.address.platform)

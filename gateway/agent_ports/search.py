@@ -129,7 +129,7 @@ class ConversationSearcher(Searcher):
 
     @override
     async def search(self, query: SearchQuery) -> Findings:
-        """Return what was found; raises `ToolError` if a time cannot be read."""
+        """Search; raises `ToolError` if a time cannot be read."""
         before = (self.conversation, self.before_seq)
         only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
         scope = await self.database.read(search.searched_by, self.conversation)

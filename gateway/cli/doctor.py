@@ -144,7 +144,7 @@ async def _running(found: Loaded) -> tuple[dict[str, Any] | None, str]:
 
 
 async def _clock(line: Sequence[Configured]) -> str:
-    """Return what is wrong with this machine's clock, by the first model's server."""
+    """Compare this machine's clock with that of the first model's server."""
     for each in line:
         provider = each.models[0].provider
         if provider not in INSIDE:

@@ -97,7 +97,7 @@ def _cache_text(report: UsageReport, money: MoneyRules) -> str:
 
 
 def saved_by_cache_usd(models: Mapping[str, Spent], prices: Mapping[str, Prices]) -> float | None:
-    """Return what prompt caching saved; None if the price of a model is not known.
+    """Return the savings by prompt caching; None if the price of a model is not known.
 
     Negative if writing cost more than reading saved.
     """

@@ -39,7 +39,6 @@ from gateway.supervision.credentials import Checked
 
 SETUP = f"{HOME}/setup"
 DEMO = OfflineModel.provider
-DEMO_NAME = OfflineModel.name
 
 
 def is_without_model(*settings: Settings) -> bool:

@@ -276,7 +276,7 @@ async def log(ask: Ask) -> Result:
 def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line as the page shows it."""
     level = str(record.get("level", ""))
-    # What a line does not know is no news, and a name without a value reads as that of the next.
+    # A name without a value would be read with the value of the next field.
     fields = [
         (name, _text(value))
         for name, value in record.items()

@@ -26,7 +26,7 @@ from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Arguments, Tool
 from agent.turn.state import Agent
 from agent.usage import Usage
-from gateway.access.policy import Access
+from gateway.access.policy import Access, Owners
 from gateway.agent_ports import questions as inquiries
 from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, TurnPeople
 from gateway.app import GatewayPart
@@ -220,9 +220,9 @@ async def sweeping(chat: Running, *, is_due: bool = True) -> AsyncIterator[None]
     wakeups = Wakeups()
     wakeups.ready.listen(gateway.worker.wake)
     wakeups.outbox.listen(gateway.delivery.notify)
-    access = Access(AccessSettings())
-    adapters = gateway.platforms.adapters
-    waiting = Inquiries(gateway.database, adapters, 86_400.0, wakeups, access)
+    renderers = {key: each.render for key, each in gateway.platforms.adapters.items()}
+    owners = Owners(Access(AccessSettings()), renderers)
+    waiting = Inquiries(gateway.database, owners, 86_400.0, wakeups)
     async with asyncio.TaskGroup() as tasks:
         sweep = tasks.create_task(GatewayPart("inquiries", waiting.sweep, inquiries.SWEEP_S).run())
         yield

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, update
 from adapters.messages import Address
 from agent.messages import assistant_message, tool_message
 from agent.ports import Inquiry
-from gateway.access.policy import Access
+from gateway.access.policy import Access, Owners
 from gateway.agent_ports.questions import Inquiries
 from gateway.commands import approvals
 from gateway.errors import TurnCancelled
@@ -40,14 +40,14 @@ from tests.support.storage import (
 from tests.support.turns import asked, resume
 
 APPROVAL = Inquiry("approval", "c1", "act", "May I?")
-OWNED = Access(AccessSettings(owners=["telegram:42"]))
-ADAPTERS: Any = {("telegram", "default"): NullAdapter(lambda _: None)}
+RENDERERS = {("telegram", "default"): NullAdapter(lambda _: None).render}
+OWNED = Owners(Access(AccessSettings(owners=["telegram:42"])), RENDERERS)
 
 
 def asking(current: Turn) -> Any:
     """Return the people of a turn; the database is the test's own connection."""
     database: Any = None
-    return Inquiries(database, ADAPTERS, 86_400.0, Wakeups(), OWNED).people(current)
+    return Inquiries(database, OWNED, 86_400.0, Wakeups()).people(current)
 
 
 def ask(conn: Connection, current: Turn, asked: Inquiry = APPROVAL) -> Question:
