@@ -51,11 +51,9 @@ _ADDRESSES = ("storage.url", "storage.direct_url")
 _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 ENGINE = "context.engine"
 
-config_app = typer.Typer(help="Show, check and change the settings.", no_args_is_help=True)
-adapter_app = typer.Typer(help="The accounts of platforms.", no_args_is_help=True)
-engines_app = typer.Typer(
-    help="The context engines: who decides what the model sees.", no_args_is_help=True
-)
+config_app = typer.Typer(no_args_is_help=True)
+adapter_app = typer.Typer(no_args_is_help=True)
+engines_app = typer.Typer(no_args_is_help=True)
 
 
 def settings_keys(incomplete: str) -> list[str]:

@@ -53,11 +53,11 @@ from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.reports import history
 from gateway.storage.schema import REVISION, iso_time
 
-db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
+db_app = typer.Typer(no_args_is_help=True)
 forget_app = typer.Typer(add_completion=False)
-letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
-search_app = typer.Typer(help="The index of the search.", no_args_is_help=True)
-audit_app = typer.Typer(help="The audit log.", no_args_is_help=True)
+letters_app = typer.Typer(no_args_is_help=True)
+search_app = typer.Typer(no_args_is_help=True)
+audit_app = typer.Typer(no_args_is_help=True)
 
 
 @db_app.command("migrate")

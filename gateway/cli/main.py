@@ -48,7 +48,7 @@ COMMANDS = {
         "Play recorded conversations through the real path; exit code 1 if an answer is missing."
     ),
 }
-"""The texts of `parley --help`, in its order; a test compares them with the commands."""
+"""The texts of `parley --help`, in its order; a test compares those of single commands."""
 
 GONE = {
     "audit list": "Tool calls, in the console",
@@ -74,9 +74,9 @@ class LaterCommand(TyperCommand):
         found = app_of(str(self.name))
         found.rich_markup_mode = None
         # A group with one command stays a group: `parley config show`.
-        is_group = isinstance(found.info.help, str)
+        is_group = found.info.no_args_is_help is True
         command = typer.main.get_group(found) if is_group else typer.main.get_command(found)
-        command.name = self.name
+        command.name, command.help = self.name, command.help or self.help
         for each in getattr(command, "commands", {}).values():
             # Longer texts would be cut at the end of the screen.
             each.short_help = (each.help or "").partition("\n\n")[0]

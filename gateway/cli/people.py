@@ -40,9 +40,9 @@ from gateway.http import control
 from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
 
-pair_app = typer.Typer(help="Decide who may write to the bot.", no_args_is_help=True)
+pair_app = typer.Typer(no_args_is_help=True)
 open_app = typer.Typer(add_completion=False)
-web_app = typer.Typer(help="Let people use the web chat, and sign them out.", no_args_is_help=True)
+web_app = typer.Typer(no_args_is_help=True)
 
 Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
 Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="As in telegram:123456.")]

@@ -13,7 +13,7 @@ from gateway.errors import NotFound
 
 CHOICES = {"role": policy.ROLES, "destination": policy.DESTINATIONS}
 
-policy_app = typer.Typer(help="Which calls of tools may run, and why.", no_args_is_help=True)
+policy_app = typer.Typer(no_args_is_help=True)
 
 
 @policy_app.command("show")

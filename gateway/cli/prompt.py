@@ -21,7 +21,7 @@ from gateway.storage.reports import history
 
 _STABILITIES: dict[str, str] = {layer.name: layer.stability for layer in LAYERS}
 
-prompt_app = typer.Typer(help="What the model is told before anybody speaks.", no_args_is_help=True)
+prompt_app = typer.Typer(no_args_is_help=True)
 
 
 @prompt_app.command("show")

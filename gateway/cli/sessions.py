@@ -61,10 +61,7 @@ EXPORT_PAGE = 500
 OMITTED = "(told with the next message only; the JSON export has it)"
 _BY_PLACE = attrgetter("first_seq", "number")
 
-sessions_app = typer.Typer(
-    help="Show conversations and their segments; export their messages.",
-    no_args_is_help=True,
-)
+sessions_app = typer.Typer(no_args_is_help=True)
 
 
 class Format(StrEnum):

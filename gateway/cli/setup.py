@@ -303,7 +303,7 @@ def _answer_to(question: SetupQuestion) -> str:
     return ""
 
 
-import_app = typer.Typer(help="Take over the data of another agent.", no_args_is_help=True)
+import_app = typer.Typer(no_args_is_help=True)
 
 _STYLES = {"taken": "green", "known": "dim", "left out": "yellow"}
 

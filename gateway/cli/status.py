@@ -38,7 +38,7 @@ NOT_READY, NOT_RUNNING = 1, 3
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 status_app = typer.Typer(add_completion=False)
-alerts_app = typer.Typer(help="Alerts to owners.", no_args_is_help=True)
+alerts_app = typer.Typer(no_args_is_help=True)
 
 
 @status_app.command()
