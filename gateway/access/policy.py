@@ -117,18 +117,14 @@ class Access:
         users = web_users.named(conn, invited) if invited else {}
         who = [_elsewhere(name, sender, users) for name, sender in named]
         roles = members.roles(conn, [each for each in who if each[0] != BUILT_IN])
+        web: dict[str, SenderRole] = {name: self.own_role(user) for name, user in users.items()}
+        web[FIRST_OWNER] = "owner"
         return [
-            self._on_the_web(sender, users)
+            web.get(sender, "stranger")
             if name == BUILT_IN
             else self._granted(name, sender, roles.get((name, sender)))
             for name, sender in who
         ]
-
-    def _on_the_web(self, sender: str, users: Mapping[str, WebUser]) -> SenderRole:
-        """Return the role of a web user who is on no other platform."""
-        if sender == FIRST_OWNER:
-            return "owner"
-        return self.own_role(users[sender]) if sender in users else "stranger"
 
     def _granted(self, platform: str, sender: str, role: members.Role | None) -> SenderRole:
         """Return the role by the settings or by an owner's word."""

@@ -458,8 +458,11 @@ def invite(
     if not _NAME.fullmatch(name) or name in _RESERVED:
         rule = "1 to 32 small letters, digits, - and _, not digits alone, nor `owner` or `web`"
         raise GatewayError(f"{name!r} is no name for a web user: {rule}")
-    if same_as is not None and not _is_identity(same_as):
-        raise GatewayError(f"{same_as!r} must be PLATFORM:ID, such as telegram:123456")
+    if same_as is not None:
+        platform, _, sender = same_as.partition(":")
+        pattern = by_name()[platform].id_pattern if platform in account_types() else None
+        if pattern is None or re.fullmatch(pattern, sender) is None:
+            raise GatewayError(f"{same_as!r} must be PLATFORM:ID, such as telegram:123456")
     before = web_users.user(conn, name)
     if before is not None and before.role != "removed":
         raise GatewayError(f"{name} is a web user already; `parley open {name}` makes a link")
@@ -467,12 +470,6 @@ def invite(
     _put_on_record(conn, "web_user_invited", name, {"role": role, "same_as": same_as}, by)
     link = new_link(conn, name, INVITATION_S, secret=secret)
     return NewLink(name, link.secret, link.life_s, again=before is not None)
-
-
-def _is_identity(text: str) -> bool:
-    platform, _, sender = text.partition(":")
-    known = platform in account_types()
-    return known and re.fullmatch(by_name()[platform].id_pattern, sender) is not None
 
 
 def remove(conn: Connection, name: str, by: str = COMMAND_LINE) -> SignedOut:

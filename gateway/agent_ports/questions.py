@@ -100,7 +100,10 @@ class Inquiries:
                 continue
             expired.append((found, {found.conversation, *questions.shown_in(conn, found.id)}))
             render, key = self._renderers[place.account_key], f"inquiry:{found.id}:expired"
-            parts = parts_of(render, key, _expired_text(found))
+            text = "Nobody answered my question in time: I go on without an answer."
+            if found.kind == "approval":
+                text = f"Nobody answered in time: `{found.tool}` is not run."
+            parts = parts_of(render, key, text)
             outbox.append(conn, place.id, parts, inbox_seq=questions.upto_seq(conn, place.id))
             conversations.make_ready(conn, found.conversation)
         return expired
@@ -294,9 +297,3 @@ def _choices(found: Question) -> tuple[Choice, ...]:
         Choice(label[:CHOICE_LABEL_CHARS], f"/answer {found.id} {number}")
         for number, label in enumerate(found.choices, start=1)
     )
-
-
-def _expired_text(found: Question) -> str:
-    if found.kind == "approval":
-        return f"Nobody answered in time: `{found.tool}` is not run."
-    return "Nobody answered my question in time: I go on without an answer."

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from agent.messages import count, listed, quoted
@@ -45,22 +44,25 @@ def insights_text(found: Insights) -> str:
         f"{outcome_text(name)} {number:,} ({number / turns:.0%})"
         for name, number in found.outcomes.most_common()
     ]
+    half_s, most_s = found.duration_s(0.5), found.duration_s(0.95)
+    times = {}
+    if half_s is not None and most_s is not None:
+        took = f"half of the turns took up to {_time(half_s)}, 95% up to {_time(most_s)}"
+        times = {"Time": took}
     lines = {
         "Turns": f"{turns:,}: {', '.join(shares)}" if shares else "0",
-        **_times(found),
+        **times,
         "Tool calls": _named_text(found.tools),
         "Model calls": f"{spent.calls:,}; {tokens_text(spent)}",
         "Cost": spent.cost,
     }
-    models = [f"  - {line}" for line in _models(found.models)]
+    models = [
+        f"  - {quoted(name)}: {count(each.calls, 'call')}, {each.cost}"
+        for name, each in list(found.models.items())[:MOST_NAMES]
+    ]
+    if others := list(found.models.values())[MOST_NAMES:]:
+        models.append(f"  - others: {sum(others, Spent()).cost}")
     return "\n".join([f"{title}:", "", listed(lines), *models])
-
-
-def _times(found: Insights) -> dict[str, str]:
-    half_s, most_s = found.duration_s(0.5), found.duration_s(0.95)
-    if half_s is None or most_s is None:
-        return {}
-    return {"Time": f"half of the turns took up to {_time(half_s)}, 95% up to {_time(most_s)}"}
 
 
 def _time(seconds: float) -> str:
@@ -77,11 +79,3 @@ def _named_text(tools: Counter[str]) -> str:
     if rest:
         parts.append(f"others {rest:,}")
     return f"{tools.total():,}: {', '.join(parts)}" if parts else "0"
-
-
-def _models(models: Mapping[str, Spent]) -> Iterator[str]:
-    """Yield a line for each model, the dearest first."""
-    for name, spent in list(models.items())[:MOST_NAMES]:
-        yield f"{quoted(name)}: {count(spent.calls, 'call')}, {spent.cost}"
-    if others := list(models.values())[MOST_NAMES:]:
-        yield f"others: {sum(others, Spent()).cost}"

@@ -253,14 +253,12 @@ class LineChart:
 
     Attributes:
         line: The path of the line.
-        area: The same, closed at the bottom.
         levels: (y, kind, text) of lines across.
         marks: (x, text) of upright lines.
     """
 
     title: str
     line: str
-    area: str
     levels: Sequence[tuple[float, str, str]]
     marks: Sequence[tuple[float, str]]
     top: str
@@ -295,4 +293,4 @@ def steps(
         f" {write(max(values))}; {', '.join(text for _, _, text in levels) or 'no levels'};"
         f" {len(marks)} marks."
     )
-    return LineChart(title, line, f"{line}V{HEIGHT}H0Z", drawn, placed, write(top), summary)
+    return LineChart(title, line, drawn, placed, write(top), summary)

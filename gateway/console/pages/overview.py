@@ -15,8 +15,8 @@ from adapters.messages import Address, InboundMessage
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
 from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import day_of
-from gateway.console import presentation, register
-from gateway.console.presentation import number
+from gateway.console import register
+from gateway.console.presentation import bars, number
 from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, page, pages
 from gateway.errors import NotFound
 from gateway.findings.report import FINDINGS, pressing
@@ -25,7 +25,7 @@ from gateway.storage.conversation import questions
 from gateway.storage.people import members
 from gateway.storage.queue import alerts, dead_letters
 from gateway.storage.reports import conversation_list, health, spending
-from gateway.storage.reports.conversation_list import DayTurns, Period, Wanted
+from gateway.storage.reports.conversation_list import Period, Wanted
 from gateway.storage.reports.spending import Spent, Where
 
 DAYS = 14
@@ -77,6 +77,11 @@ async def overview(ask: Ask) -> Result:
     read = await inside.database.read(_read, spans)
     opened = [each for each in read["alerts"] if each.over_at is None]
     warnings = tallied(newest(RECENT, (), lately(), MOST_LINES))
+    begun = [
+        (day.name, [float(n) for n in (day.begun - day.dead - day.failed, day.dead, day.failed)])
+        for day in read["days"]
+    ]
+    spent = [(span.name, [each.usd]) for span, each in zip(spans, read["spent"], strict=True)]
     return Shown(
         "overview.html",
         read
@@ -92,23 +97,12 @@ async def overview(ask: Ask) -> Result:
             "turns_today": read["days"][-1],
             "all_days": sum(read["spent"], Spent()),
             "days": DAYS,
-            "traffic": _traffic(read["days"]),
-            "costs": _costs(spans, read["spent"]),
+            "traffic": bars("Turns by day", ["answered", "given up", "no answer"], begun, number),
+            "costs": bars("Cost by day", ["cost"], spent, format_usd),
             "places": {name: f"{HOME}/{each.page}" for name, each in FINDINGS.items()},
             "now": datetime.now(zone).timestamp(),
         },
     )
-
-
-def _traffic(days: Sequence[DayTurns]) -> presentation.BarChart:
-    parts = [(each.begun - each.dead - each.failed, each.dead, each.failed) for each in days]
-    rows = [(day.name, [float(n) for n in each]) for day, each in zip(days, parts, strict=True)]
-    return presentation.bars("Turns by day", ["answered", "given up", "no answer"], rows, number)
-
-
-def _costs(spans: Sequence[Period], spent: Sequence[Spent]) -> presentation.BarChart:
-    rows = [(span.name, [each.usd]) for span, each in zip(spans, spent, strict=True)]
-    return presentation.bars("Cost by day", ["cost"], rows, format_usd)
 
 
 @page(APPROVALS, "Approvals", "Now")
