@@ -78,24 +78,12 @@ def entry_for(identity: Identity, allowed: Mapping[str, Any]) -> str | None:
 
 
 def identity_provider(settings: WebSettings) -> "Provider | None":
-    """Return the identity provider of the settings.
-
-    Raises:
-        SettingsError: Its library is not installed.
-    """
+    """Return the identity provider of the settings."""
     return Provider(settings.oidc, settings.callback_url or "") if settings.auth == "oidc" else None
 
 
 class Provider:
-    """Asks an identity provider for a browser's user; its metadata is fetched once.
-
-    Args:
-        settings: Complete (gateway/settings/rules.py).
-        callback_url: The address to which it sends browsers back.
-
-    Raises:
-        SettingsError: Its library is not installed.
-    """
+    """Asks an identity provider for a browser's user; its metadata is fetched once."""
 
     def __init__(
         self, settings: OidcSettings, callback_url: str, clock: Clock = time.monotonic

@@ -195,9 +195,6 @@ class Pairing:
 
         It is a reply in the channel, and opens no thread. Only on platforms where a bot's profile
         does not show how to ask.
-
-        Returns:
-            The conversation of the reply, if there is one.
         """
         here, registered = message.address, by_name().get(message.address.platform)
         answers_strangers = registered is not None and registered.answers_strangers
@@ -322,11 +319,7 @@ def same_code(one: str, other: str) -> bool:
 
 
 def approve(conn: Connection, code: str, by: str) -> Decided:
-    """Let the sender of a request in; doing it twice changes nothing.
-
-    Raises:
-        NotFound: There is no such code, or it has expired.
-    """
+    """Let the sender of a request in; doing it twice changes nothing."""
     request = _request_of(conn, code)
     if request.state == "approved":
         return Decided(f"{who(request)} already has access.")
@@ -339,11 +332,7 @@ def approve(conn: Connection, code: str, by: str) -> Decided:
 
 
 def deny(conn: Connection, code: str, by: str) -> Decided:
-    """Refuse a request: its sender cannot ask again for a day.
-
-    Raises:
-        NotFound: There is no such code, or it has expired.
-    """
+    """Refuse a request: its sender cannot ask again for a day."""
     request = _request_of(conn, code)
     if request.state == "approved":
         remedy = f"`pair revoke {request.platform}:{request.sender}` takes that back"
@@ -366,11 +355,7 @@ def _request_of(conn: Connection, code: str) -> PairingRequest:
 
 
 def revoke(conn: Connection, target: str, by: str) -> Decided:
-    """Withdraw the access of a member ("platform:sender id").
-
-    Raises:
-        NotFound: They were not let in by a code; people in the settings are not affected.
-    """
+    """Withdraw the access of a member ("platform:sender id"); people in the settings keep it."""
     platform, _, sender = target.strip().partition(":")
     if not members.revoke(conn, platform, sender):
         raise _unknown(target)
@@ -381,11 +366,7 @@ def revoke(conn: Connection, target: str, by: str) -> Decided:
 
 
 def change_role(conn: Connection, target: str, role: members.Role, by: str) -> Decided:
-    """Make a person who was let in ("platform:sender id") an owner, or a member again.
-
-    Raises:
-        NotFound: They were not let in by a code; people in the settings are not affected.
-    """
+    """Make a person who was let in ("platform:sender id") an owner, or a member again."""
     platform, _, sender = target.strip().partition(":")
     before = members.role(conn, platform, sender)
     if before is None:

@@ -47,11 +47,7 @@ def announce(conn: Connection, owners: Owners, held: Sequence[HeldTool]) -> set[
 
 
 def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decided:
-    """Record an owner's decision about a text.
-
-    Raises:
-        NotFound: There is no such text.
-    """
+    """Record an owner's decision about a text."""
     text = mcp.decide(conn, name, verdict, by)
     is_offered = "is offered from now on" if verdict == "agreed" else "is not offered"
     happened = Happening("tool", text.held.server, text.held.tool, by)

@@ -205,11 +205,7 @@ class WebDoor:
         return visitor
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
-        """Return the owner for the right token.
-
-        Raises:
-            SignInRefused: It is wrong, or there were too many wrong tries.
-        """
+        """Return the owner for the right token."""
         await self._check_token(offered, caller)
         return OWNER
 
@@ -235,11 +231,7 @@ class WebDoor:
         return SignedIn(visitor, fresh)
 
     async def lead_out(self) -> Errand:
-        """Return the redirect of a browser to the identity provider.
-
-        Raises:
-            ProviderUnreachable: The provider does not answer.
-        """
+        """Return the redirect of a browser to the identity provider."""
         return await self._there.lead_out()
 
     async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
@@ -426,9 +418,6 @@ def new_link(
     Args:
         by: The author; "" for Parley itself, which is not recorded.
         secret: Of the link; "" for a new one.
-
-    Raises:
-        NotFound: There is no such user.
     """
     secret = secret or secrets.token_urlsafe(SECRET_BYTES)
     web_users.enter_link(conn, hash_of(secret), sender_of(conn, name), life_s)
@@ -488,11 +477,7 @@ def remove(conn: Connection, name: str, by: str = COMMAND_LINE) -> SignedOut:
 
 
 def revoke(conn: Connection, which: str, by: str = COMMAND_LINE) -> SignedOut:
-    """End a session (its number), or all of a user (their name).
-
-    Raises:
-        NotFound: There is no such session or user.
-    """
+    """End a session (its number), or all of a user (their name)."""
     if which.isascii() and which.isdecimal():
         sender = web_users.end_one(conn, int(which[:18]))
         if sender is None:

@@ -137,9 +137,6 @@ class Budgets:
         """Return the budgets that are spent to at least this part, or that refuse calls.
 
         A budget of 0 is left out: it is meant to refuse.
-
-        Raises:
-            StorageUnavailable: The ledger cannot be read.
         """
         day = today(self._zone)
         since, each_usd = day.start.timestamp(), self._settings.sender_daily_usd

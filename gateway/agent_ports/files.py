@@ -273,11 +273,7 @@ class TurnFiles:
     limit_bytes: int
 
     async def offer(self, name: str, mime: str, content: bytes) -> str:
-        """Store a file for the turn's answer.
-
-        Raises:
-            ToolError: It is too large, or there are too many.
-        """
+        """Store a file for the turn's answer."""
         if len(content) > self.limit_bytes:
             raise ToolError(f"the file is larger than {size_text(self.limit_bytes)}")
         stored = await self.database.write(

@@ -253,11 +253,7 @@ class Embedder:
         return await self._database.read(search.nearness, conversations, asked, only, self._space)
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> list[bytes]:
-        """Return the vectors of texts, by one request, which is booked.
-
-        Raises:
-            ModelError: The provider cannot be asked now, or refuses.
-        """
+        """Return the vectors of texts, by one request, which is booked."""
         inputs = [shortened(self._redactor.text(each)) for each in texts]
         asked: dict[str, object] = {"model": self._name, "input": inputs}
         if self._dimensions is not None:

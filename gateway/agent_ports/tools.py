@@ -148,11 +148,7 @@ class Workspaces:
         return self.root / str(conversation_id)
 
     def forget(self, conversation_id: int) -> None:
-        """Delete a conversation's directory with all files; blocking.
-
-        Raises:
-            StorageUnavailable: Something in it cannot be deleted.
-        """
+        """Delete a conversation's directory with all files; blocking."""
         folder = self.path_for(conversation_id)
         try:
             erase(folder)
@@ -243,12 +239,7 @@ class ConversationPast(Past):
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """Makes the tool context of one turn.
-
-    Attributes:
-        hooks: The hooks of plugins around the calls of this turn.
-        folders: Skills of the operator, and the files of conversations.
-    """
+    """Makes the tool context of one turn."""
 
     database: Database
     access: Access
@@ -294,11 +285,7 @@ class Toolkit:
 
 
 def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpServerSettings]:
-    """Return the MCP servers with `confined` decided if their settings do not.
-
-    Args:
-        confined: Servers on record as confined (`gateway.storage.people.mcp.confined`).
-    """
+    """Return the MCP servers with `confined` decided: by their settings, else by this record."""
     return {
         name: server.with_walls(was_here=name in confined or mcp.EVERY in confined)
         for name, server in settings.tools.mcp.items()

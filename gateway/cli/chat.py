@@ -77,11 +77,6 @@ async def talk_over(
         ask: Returns the next line, None at the end; by default from the process's input.
         console: By default the process's output.
         patience_s: How long the gateway may be away (a restart) before giving up.
-
-    Raises:
-        SettingsError: No chat can have this name.
-        GatewayNotRunning: No gateway listens on the socket, or no longer.
-        LineRefused: The gateway does not let this chat be read.
     """
     if not CHAT_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, hyphens, underscores"
@@ -301,11 +296,7 @@ class Feed:
             await asyncio.sleep(RECONNECT_PAUSE_S)
 
     async def until(self, done: Callable[[], bool], on_change: Callable[[], None]) -> None:
-        """Return when `done()` is true, which is checked after every event.
-
-        Raises:
-            GatewayError: No more events will come.
-        """
+        """Return when `done()` is true, which is checked after every event."""
         while not done():
             if self.failure:
                 raise self.failure

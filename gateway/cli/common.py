@@ -67,11 +67,7 @@ def step_back() -> None:
 
 
 def conversation_id(text: str) -> int:
-    """Read the id of a conversation.
-
-    Raises:
-        NotFound: The text is not an id.
-    """
+    """Read the id of a conversation."""
     if (number := schema.id_in(text)) is None:
         raise NotFound(f"{text!r} is no conversation id; ids are numbers")
     return number
@@ -186,12 +182,7 @@ def trace_in(settings: Settings, conversation: int, seq: int) -> str:
 
 
 def act(settings: Settings, action: str, target: str = "") -> Any:
-    """Carry out an action of gateway/http/control.py: by the running gateway, else directly.
-
-    Raises:
-        NotFound: There is no such target.
-        StorageError: The database cannot be opened or written.
-    """
+    """Carry out an action of gateway/http/control.py: by the running gateway, else directly."""
     return asyncio.run(control.act(settings.home, location_of(settings), action, target))
 
 
@@ -267,10 +258,6 @@ def write_whole(file: Path, pieces: Iterable[str], *, force: bool) -> int:
     """Write a file that only its owner can read, and return its size in bytes.
 
     A file that is replaced changes at once, or not at all.
-
-    Raises:
-        GatewayError: The file exists and must not be replaced.
-        StorageUnavailable: It cannot be written.
     """
     if file.exists() and not (force and file.is_file()):
         remedy = "; --force replaces it" if file.is_file() else " and is not a plain file"

@@ -181,9 +181,6 @@ def view(
         json: Print the stored lines, without those that are not JSON.
         lines: Limit; None for all.
         follow: Go on with new lines, over rotation and truncation, until interrupted.
-
-    Raises:
-        NotFound: There is no log file.
     """
     try:
         file = path.open("rb")

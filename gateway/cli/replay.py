@@ -75,9 +75,6 @@ async def play_files(
 
     Returns:
         Whether every user message of every conversation got its recorded answer.
-
-    Raises:
-        SettingsError: A file cannot be read or has an unknown format; nothing was played.
     """
     recordings = [it for file in files for it in _load(file)]
     with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:

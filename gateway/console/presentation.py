@@ -200,13 +200,7 @@ def bars(
     values: Sequence[tuple[str, Sequence[float]]],
     write: Callable[[float], str],
 ) -> BarChart:
-    """Return a chart of values by label.
-
-    Args:
-        series: Names of the parts of a bar, from the bottom up.
-        values: (label, one value of each series), in order.
-        write: Puts a value into words.
-    """
+    """Return a chart of values by label: one of each series, from the bottom up."""
     top = max((sum(each) for _, each in values), default=0.0)
     step = WIDTH / max(len(values), 1)
     boxes = []
@@ -249,13 +243,7 @@ def stacked(
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """A value that changes, with levels across and marks of events.
-
-    Attributes:
-        line: The path of the line.
-        levels: (y, kind, text) of lines across.
-        marks: (x, text) of upright lines.
-    """
+    """A value that changes, with levels (y, kind, text) across and marks (x, text) of events."""
 
     title: str
     line: str

@@ -55,8 +55,6 @@ class Inside:
 
     Attributes:
         facts: Returns the current figures of a model; of the default one for None.
-        money: Returns the current prices of models.
-        operator: Makes changes, and records them.
     """
 
     database: Database

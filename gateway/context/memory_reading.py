@@ -75,12 +75,10 @@ _redactor = Redactor()
 
 @dataclass(frozen=True, slots=True)
 class OwnWords:
-    """One person's text in one message, without pasted, quoted or forwarded parts.
+    """The text of `by` ("platform:sender id") in one message, without pasted or quoted parts.
 
     Attributes:
-        turn: Id of the turn that answered it.
-        seq: Number of the message that holds it in the transcript.
-        by: "platform:sender id".
+        seq: Number of the message that contains it in the transcript.
     """
 
     turn: int

@@ -60,11 +60,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The parts that outlive a reload.
-
-    Attributes:
-        owners: Finds the owners' chats, and speaks in any chat.
-    """
+    """The parts that outlive a reload."""
 
     database: Database
     owners: Owners

@@ -79,13 +79,9 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The contents of the files; the threat scan cleans all but SOUL.md.
+    """The contents of the files; the threat scan cleans all but SOUL.md, which is `identity`.
 
     Attributes:
-        identity: SOUL.md, the operator's own words.
-        profile: USER.md.
-        skills: Those that can be used, by name.
-        bad_skills: The others.
         findings: What the scan took out, by file.
     """
 
@@ -396,12 +392,7 @@ def of_root(
 
 
 def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] = ()) -> str:
-    """Return the context that is put before a question; "" if there is none.
-
-    Args:
-        settings: With the operator's own words.
-        recalled: The texts of memory providers and plugins; scanned here.
-    """
+    """Return the context that is put before a question, or ""; `recalled` is scanned here."""
     operator = (settings.ephemeral or "").strip()
     own = [SourcedText("From the operator, who may instruct you", operator)] if operator else []
     return memory_context([*own, *map(_cleaned, recalled)])
