@@ -201,12 +201,7 @@ def show_table(
     nothing: str,
     after: object = None,
 ) -> None:
-    """Print a table, or a sentence if it has no rows.
-
-    Args:
-        nothing: The sentence for an empty list.
-        after: The value of `--after`; None for a first page.
-    """
+    """Print a table; if it has no rows the text `nothing`, or on a later page that it is over."""
     if rows:
         out.print(table(headings, rows))
     else:
@@ -218,9 +213,7 @@ def page_of(
 ) -> tuple[Sequence[T], str | None]:
     """Return the rows of a page, and `--after` of the next one, or None for the last page.
 
-    Args:
-        found: The rows of the page, and one more if there is another page.
-        cursor: Names a row, for `--after`.
+    `found` has one row more than the page if there is another one.
     """
     rows = found[:limit]
     return rows, str(cursor(rows[-1])) if len(found) > limit else None

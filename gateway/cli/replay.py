@@ -70,11 +70,8 @@ async def play_files(
 ) -> bool:
     """Play the conversations of the files, and print the results.
 
-    Args:
-        gap_s: Between two turns, for the prompt cache; the replay does not wait.
-
-    Returns:
-        Whether every user message of every conversation got its recorded answer.
+    `gap_s` is the time between two turns for the prompt cache; the replay does not wait. Returns
+    whether every user message got its recorded answer.
     """
     recordings = [it for file in files for it in _load(file)]
     with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:

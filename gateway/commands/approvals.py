@@ -114,11 +114,7 @@ def answer(context: CommandContext) -> ReplyOutcome:
 def _by_command(
     context: CommandContext, kind: InquiryKind, understood: Callable[[str], str]
 ) -> ReplyOutcome:
-    """Take a reply with the number of the question, or to the only one.
-
-    Args:
-        understood: Returns the answer that the words after the number mean.
-    """
+    """Take a reply with the number of the question, or to the only one."""
     reply = Reply(
         context.conn, context.message, context.conversation, context.is_owner, context.may_act
     )
