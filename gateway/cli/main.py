@@ -130,7 +130,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "pair":
             from gateway.cli.people import pair_app as found
         case "prompt":
-            from gateway.cli.prompt import prompt_app as found
+            from gateway.cli.policy import prompt_app as found
         case "audit":
             from gateway.cli.db import audit_app as found
         case "policy":

@@ -21,11 +21,11 @@ from agent import spans
 from agent.messages import clean_text, storable
 from agent.network import in_words
 from agent.tools.registry import HeldTool
-from gateway.access import pairing, tool_texts
+from gateway.access import pairing
 from gateway.access.pairing import Pairing
 from gateway.access.policy import Owners
 from gateway.access.rate_limits import AdmissionLimits
-from gateway.commands import approvals
+from gateway.commands import approvals, mcp
 from gateway.commands.approvals import ReplyOutcome
 from gateway.commands.registry import MoneyRules, StatusFacts
 from gateway.errors import StorageError
@@ -168,7 +168,7 @@ class GatewayIntake:
 
     async def show_tools(self, held: Sequence[HeldTool]) -> None:
         """Show owners the tools' texts that they have not seen yet."""
-        told = await self._database.write(tool_texts.announce, self._owners, held)
+        told = await self._database.write(mcp.announce, self._owners, held)
         for conversation_id in told:
             self._wakeups.outbox(conversation_id)
 

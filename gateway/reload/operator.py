@@ -8,9 +8,10 @@ import orjson
 from aiohttp import web
 
 from adapters.messages import InboundMessage
-from gateway.access import pairing, tool_texts, web_door
+from gateway.access import pairing, web_door
 from gateway.access.pairing import COMMAND_LINE, Decided
 from gateway.access.web_door import NewLink, SignedOut
+from gateway.commands import mcp
 from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError
 from gateway.http.control import ACTIONS, carry_out, plain, tell_replicas
@@ -63,9 +64,7 @@ class Operator:
         Raises:
             NotFound: There is no such text.
         """
-        decision = await self.reloading.parts.shared.database.write(
-            tool_texts.decide, name, verdict, by
-        )
+        decision = await self.reloading.parts.shared.database.write(mcp.decide, name, verdict, by)
         self.reloading.notify()
         return decision
 
