@@ -13,7 +13,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import typer
-from sqlalchemy import Connection
 
 from agent.messages import count
 from agent.models.factory import resolve_provider
@@ -29,7 +28,6 @@ from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.queue import alerts
-from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import health, spending
 from gateway.storage.reports.spending import Where
 from gateway.supervision.accounts import WORKING
@@ -92,7 +90,30 @@ def _stored(found: Loaded, running: dict[str, Any] | None, hangs: str) -> dict[s
     try:
         with opened(settings) as conn:
             facts, there = replace(facts, opened=conn), alerts.found(conn)
-            stored = {"database": _database(settings), **_figures(conn, settings, there)}
+            waiting, unsent = health.waiting(conn, "unanswered"), health.waiting(conn, "unsent")
+            since = budgets.today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
+            spent = spending.total(conn, Where(since))
+            stored = {
+                "database": _database(settings),
+                "queue": {"messages": waiting.count, "oldest_s": round(waiting.oldest_s, 1)},
+                "outbox": {"messages": unsent.count, "oldest_s": round(unsent.oldest_s, 1)},
+                "questions": health.waiting(conn, "asked").count,
+                "dead_letters_7d": health.dead_sends(conn, 7 * health.DAY_S),
+                "replicas": {
+                    "living": health.living_replicas(conn),
+                    "silent": health.silent_replicas(conn),
+                },
+                "today": {
+                    "usd": spent.usd,
+                    "limit_usd": settings.budget.daily_usd,
+                    "calls": spent.calls,
+                    "tokens": spent.usage.total_tokens,
+                },
+                "alerts": [
+                    {name: getattr(each, name) for name in ("kind", "subject", "text", "since")}
+                    for each in there
+                ],
+            }
             rows = report(wanted, facts, there)
     except GatewayError as exc:
         stored = {"database": {"trouble": str(exc)}}
@@ -107,32 +128,6 @@ def _database(settings: Settings) -> dict[str, Any]:
         size = sum(each.stat().st_size for each in files if each.exists())
         return {"at": str(location), "bytes": size}
     return {"at": "a server of PostgreSQL"}
-
-
-def _figures(conn: Connection, settings: Settings, there: list[Alert]) -> dict[str, Any]:
-    waiting, unsent = health.waiting(conn, "unanswered"), health.waiting(conn, "unsent")
-    since = budgets.today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
-    spent = spending.total(conn, Where(since))
-    return {
-        "queue": {"messages": waiting.count, "oldest_s": round(waiting.oldest_s, 1)},
-        "outbox": {"messages": unsent.count, "oldest_s": round(unsent.oldest_s, 1)},
-        "questions": health.waiting(conn, "asked").count,
-        "dead_letters_7d": health.dead_sends(conn, 7 * health.DAY_S),
-        "replicas": {
-            "living": health.living_replicas(conn),
-            "silent": health.silent_replicas(conn),
-        },
-        "today": {
-            "usd": spent.usd,
-            "limit_usd": settings.budget.daily_usd,
-            "calls": spent.calls,
-            "tokens": spent.usage.total_tokens,
-        },
-        "alerts": [
-            {"kind": each.kind, "subject": each.subject, "text": each.text, "since": each.since}
-            for each in there
-        ],
-    }
 
 
 Line = tuple[str, str]
