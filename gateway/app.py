@@ -2,20 +2,19 @@
 
 `run` is the whole story; its caller holds the home (`own_home` in gateway/supervision/home.py).
 `assembled` connects the objects, `parts_of` lists what runs side by side, `serving` runs it and
-stops it in order. What the settings name is built in gateway/wiring.py.
+stops it in order. gateway/wiring.py builds what the settings name.
 """
 
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import structlog
-from aiohttp import web
 
 from adapters.base import Adapter
 from adapters.registry import BUILT_IN
@@ -73,11 +72,16 @@ from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
 from gateway.supervision import credentials, home, silence
-from gateway.supervision.accounts import ReplaceableAdapter, Supervised, supervised_of
+from gateway.supervision.accounts import (
+    ReplaceableAdapter,
+    Supervised,
+    routes_of,
+    supervised_of,
+)
 from gateway.supervision.crash_journal import CrashJournal
 from gateway.supervision.credentials import Checked, Rotation
 from gateway.supervision.service_manager import Pulse, service_manager
-from gateway.supervision.silence import Traffic, Watch
+from gateway.supervision.silence import Account, Traffic, Watch
 from gateway.supervision.vitals import Vitals
 from gateway.wiring import (
     Accounts,
@@ -91,7 +95,6 @@ from gateway.wiring import (
     build_rules,
     build_writers,
     caching_text,
-    learn_windows,
     load_adapters,
     models_of,
     open_tools,
@@ -100,19 +103,17 @@ from gateway.wiring import (
 
 log = structlog.get_logger()
 
-Account = tuple[str, str]
-
 DELIVER_WITHIN_S = 5.0
-"""How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
+"""A stop waits this long for committed answers to be sent; the next start sends the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platforms:
-    """The connected accounts, and who looks after them.
+    """The connected accounts and their supervision.
 
     Attributes:
-        others: What replicas tell each other that serve the same accounts; None on SQLite.
-        alerts: Tells owners of troubles; None where the settings say so.
+        others: None on SQLite.
+        alerts: None if the settings switch them off.
     """
 
     adapters: Mapping[Account, Adapter]
@@ -138,25 +139,25 @@ class Gateway:
 
     @property
     def settings(self) -> Settings:
-        """What it goes by; a reload puts other settings in their place."""
+        """The settings in use; a reload replaces them."""
         return self.reloading.settings
 
     @property
     def replica(self) -> Replica:
-        """What this process is among all that work on the database."""
+        """This process among all that work on the database."""
         return self.worker.replica
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What is said once messages are accepted.
+    """What a start prints once messages are accepted.
 
     Attributes:
-        owner_code: What the first owner sends to the bot; None where there is an owner.
-        warnings: What does not work as it may have been meant.
-        checks: Which keys and tokens are taken.
-        sign_in: The secret of a link that signs the owner in; None where there is no page.
-        summaries: Who writes them.
+        owner_code: What the first owner sends to the bot; None if there is an owner.
+        warnings: What may not work as intended.
+        checks: Which keys and tokens are accepted.
+        sign_in: The secret of a link that signs the owner in; None if there is no page.
+        summaries: Which models write them.
     """
 
     port: int
@@ -178,10 +179,9 @@ async def run(
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
-        settings: All of them; the caller has `own_home` with them.
         on_ready: Called once messages are accepted.
-        source: Where the settings are read again; None: they stay as they are.
-        whole: What the audit log notes where `settings` are these without some parts.
+        source: Where the settings are read again; None: they do not change.
+        whole: Settings for the audit log, if `settings` lack some of their parts.
 
     Raises:
         GatewayError: It cannot start; nothing was changed.
@@ -193,8 +193,8 @@ async def run(
     async with AsyncExitStack() as held:
         await held.enter_async_context(_closed_if_it_fails(models_of([*line, *writers])))
         checked, others, _, _ = await asyncio.gather(
-            learn_windows(line),
-            learn_windows(writers),
+            credentials.learn_windows(line),
+            credentials.learn_windows(writers),
             # While the providers take their time to answer.
             asyncio.to_thread(load_adapters, settings),
             load_beside(models_of(line)[0].name),
@@ -207,7 +207,7 @@ async def run(
         record = await database.write(mcp.at_start, (whole or settings).tools.mcp)
         foreign = await held.enter_async_context(open_tools(settings, record))
         agent = build_agent(settings, line, plugins, foreign)
-        credentials.note(agent.recovery.rests, checked)
+        credentials.note_keys(agent.recovery.rests, checked)
         origin = AgentOrigin(plugins, foreign, line, writers, source)
         accounts = build_accounts(settings)
         gateway = await held.enter_async_context(
@@ -217,14 +217,14 @@ async def run(
         journal.settled()
         await gateway.reloading.note(whole or settings)
         welcome = await _welcome(settings, gateway, agent, origin)
-        running = serving(gateway, stop, force, of_process(gateway, journal))
+        running = serving(gateway, stop, force, journal)
         port, found = await held.enter_async_context(running)
         on_ready(replace(welcome, port=port, checks=(*checked, *others, *found)))
 
 
 @asynccontextmanager
 async def _closed_if_it_fails(models: Sequence[ChatModel]) -> AsyncIterator[None]:
-    """Close the models where the body fails: they were asked before the parts that close them."""
+    """Close the models if the body fails: they were asked before the parts that close them."""
     try:
         yield
     except BaseException:
@@ -242,7 +242,7 @@ def _prepare_process() -> None:
 
 
 def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Event]:
-    """Return what the first signal sets, and what the second one does."""
+    """Return the events that the first and the second signal set."""
     stop, force = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -257,7 +257,7 @@ def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Eve
 async def _welcome(
     settings: Settings, gateway: Gateway, agent: Agent, origin: AgentOrigin
 ) -> Welcome:
-    """Return what is said once there is a port."""
+    """Return what a start prints, without the port."""
     database, model = gateway.database, gateway.intake.rules.model(None)
     if origin.held:
         await gateway.intake.show_tools(origin.held)
@@ -282,10 +282,10 @@ async def _welcome(
 
 @dataclass(frozen=True, slots=True)
 class GatewayPart:
-    """Something that runs beside others.
+    """Something that runs side by side with others.
 
     Attributes:
-        work: Goes on until it is cancelled; with `every_s` one check, which is repeated.
+        work: Runs until it is cancelled; with `every_s` one check, which is repeated.
         every_s: Seconds between two checks; an exception is logged, and the next check follows.
         at_once: Whether the first check does not wait.
         to_the_end: Whether it runs until the last answers are delivered; else until the stop.
@@ -310,13 +310,17 @@ class GatewayPart:
             except StorageError as exc:
                 log.warning("work_failed", work=self.name, error=str(exc))
             except Exception as exc:
-                # Whatever it is, people go on being answered.
+                # Whatever it is, messages are still answered.
                 log.exception("work_failed", work=self.name, error=repr(exc))
             await asyncio.sleep(self.every_s)
 
 
-def parts_of(gateway: Gateway) -> list[GatewayPart]:
-    """Return all that runs side by side, but for the worker, which ends with its last turn."""
+def parts_of(gateway: Gateway, journal: CrashJournal | None = None) -> list[GatewayPart]:
+    """Return all that runs side by side, but for the worker, which ends with its last turn.
+
+    Args:
+        journal: Of a process of its own, which also reloads and notifies its service manager.
+    """
     platforms, beside, replica = gateway.platforms, gateway.beside, gateway.replica
     meanings, reader, alerts = beside.indexer.meanings, beside.recall.reader, platforms.alerts
     backups = Backups(gateway.database, replica, gateway.settings)
@@ -345,37 +349,30 @@ def parts_of(gateway: Gateway) -> list[GatewayPart]:
         parts.append(GatewayPart("memory", reader.run))
     if alerts is not None:
         parts.append(GatewayPart("alerts", alerts.look, alerts_watch.LOOK_EVERY_S))
-    if alerts is not None and alerts.webhook is not None:
-        parts.append(
-            GatewayPart("webhook of alerts", alerts.webhook.post_due, webhook.LOOK_EVERY_S)
-        )
-    return parts
-
-
-def of_process(gateway: Gateway, journal: CrashJournal) -> list[GatewayPart]:
-    """Return what a process needs as well: its journal, reloads, what its service manager hears."""
-    parts = [
-        GatewayPart("crash journal", journal.run, to_the_end=True),
-        GatewayPart("reload", gateway.reloading.run, to_the_end=True),
-    ]
-    if (manager := service_manager()) is not None:
-        still_s = gateway.worker.still_s
-        pulse = Pulse(manager, gateway.database, gateway.replica, still_s)
-        parts.append(GatewayPart("service manager", pulse.run, to_the_end=True))
+        if (hook := alerts.webhook) is not None:
+            parts.append(GatewayPart("webhook of alerts", hook.post_due, webhook.LOOK_EVERY_S))
+    if journal is not None:
+        parts.append(GatewayPart("crash journal", journal.run, to_the_end=True))
+        parts.append(GatewayPart("reload", gateway.reloading.run, to_the_end=True))
+        if (manager := service_manager()) is not None:
+            pulse = Pulse(manager, gateway.database, replica, gateway.worker.still_s)
+            parts.append(GatewayPart("service manager", pulse.run, to_the_end=True))
     return parts
 
 
 @asynccontextmanager
 async def serving(
-    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, more: Sequence[GatewayPart] = ()
+    gateway: Gateway,
+    stop: asyncio.Event,
+    force: asyncio.Event,
+    journal: CrashJournal | None = None,
 ) -> AsyncIterator[tuple[int, Sequence[Checked]]]:
     """Run all parts; the body begins once messages are accepted, and its end waits for `stop`.
 
-    Then: intake off, turns finish, what is committed is delivered.
+    Then: intake off, turns finish (not if `force` is set), what is committed is delivered.
 
     Args:
-        force: Ends it without waiting for turns.
-        more: What else runs.
+        journal: See `parts_of`.
 
     Yields:
         The HTTP server's port, and what the platforms say of their tokens.
@@ -385,7 +382,7 @@ async def serving(
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(gateway.worker.run(), name="worker")
         to_the_end, to_the_stop = list[asyncio.Task[Any]](), list[asyncio.Task[Any]]()
-        for each in (*parts_of(gateway), *more):
+        for each in parts_of(gateway, journal):
             started = tasks.create_task(each.run(), name=each.name)
             (to_the_end if each.to_the_end else to_the_stop).append(started)
         found = await credentials.of_platforms(supervised, stop, gateway.settings.platforms.on())
@@ -416,7 +413,7 @@ async def _either(one: asyncio.Task[None], other: asyncio.Task[Any], within_s: f
 
 
 async def _wait_idle(gateway: Gateway) -> None:
-    """Return when all that was committed is delivered, and plugins were told of it."""
+    """Return once everything committed is delivered, and plugins were notified."""
     await gateway.delivery.wait_idle()
     await gateway.beside.recall.wait_idle()
 
@@ -433,12 +430,11 @@ async def assembled(
 ) -> AsyncIterator[Gateway]:
     """Connect the parts. Whatever an earlier process left unfinished becomes ready.
 
-    Each part is complete once it is built: nothing is put into it later (decision 110).
+    Each part is complete once it is built (decision 110).
 
     Args:
-        database: Open; of SQLite it is used by nobody else.
-        origin: With the plugins that were loaded; None for none, and settings that stay.
-        death: How that process ended; None where nothing is known of it.
+        origin: With the loaded plugins; None for none, and settings that do not change.
+        death: How that process ended, or None if nothing is known of it.
     """
     origin = origin or AgentOrigin()
     access, wakeups, traffic = Access(settings.access, settings.web), Wakeups(), Traffic()
@@ -449,7 +445,12 @@ async def assembled(
     links = ChatLinks(settings.web.token)
     door = WebDoor(database, access, links.token, provider=identity_provider(access.web))
     chats = ChatHistory(database, intake.facts, links)
-    adapters = _replaceable(accounts.connect(intake, chats, door))
+    adapters: dict[Account, Adapter] = {
+        (each.platform, each.account): each
+        if each.platform == BUILT_IN
+        else ReplaceableAdapter(each)
+        for each in accounts.connect(intake, chats, door)
+    }
     await _tell_at_the_start(database, adapters, intake)
 
     owners, plugins = Owners(access, accounts.renderers), origin.plugins
@@ -463,7 +464,7 @@ async def assembled(
         Recall(database, plugins, access, reader),
     )
     shared = Shared(database, owners, wakeups, Stops(), budgets, adapters, plugins, beside)
-    # Behind all that can fail: a start that ends earlier must charge nobody with that death.
+    # After everything that can fail: a start that ends earlier must not charge that death.
     place = f"{socket.gethostname()} {settings.home}"
     replica = await registered(database, place, death or Death(), receiving, accounts.share)
     worker = Worker(database, replica, turn_kit_of(TurnParts(settings, mind, shared)), [*adapters])
@@ -491,15 +492,17 @@ async def assembled(
     platforms = Platforms(adapters, supervised, examination, reactions, others, alerts)
     instruments = Instruments(reloading, watch)
     server = _server(reloading, examination, alerts, instruments, door)
-    async with (
-        _closed_at_the_end(adapters.values(), replica.close, reloading.close, server.stop),
-        instruments.recording(),
-    ):
+    async with AsyncExitStack() as closing:
+        closes = (replica.close, reloading.close, server.stop)
+        # The last one first: the adapters.
+        for close in (*closes, *(each.close for each in adapters.values())):
+            closing.push_async_callback(close)
+        await closing.enter_async_context(instruments.recording())
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
 
 
 def _examination(reloading: Reloading, watch: Watch, origin: AgentOrigin) -> Examination:
-    """Return what checks the gateway by the settings that it uses."""
+    """Return the checks of a running gateway, by the settings it uses."""
 
     def loaded() -> Loaded:
         return origin.source.loaded if origin.source else Loaded(reloading.settings, {}, {})
@@ -513,16 +516,6 @@ def _examination(reloading: Reloading, watch: Watch, origin: AgentOrigin) -> Exa
         lambda: reloading.refused,
     )
     return Examination(vitals, loaded, lambda: origin.line)
-
-
-def _replaceable(connected: Iterable[Adapter]) -> dict[Account, Adapter]:
-    """Return the adapters by account; what stands for one where it can be restarted."""
-    return {
-        (each.platform, each.account): each
-        if each.platform == BUILT_IN
-        else ReplaceableAdapter(each)
-        for each in connected
-    }
 
 
 def _listen(
@@ -545,7 +538,7 @@ def _listen(
 
 
 def _others(reloading: Reloading, accounts: Accounts) -> OtherReplicas | None:
-    """Return what tells the other replicas, and hears them; None on SQLite, which has none."""
+    """Return the exchange with other replicas, or None on SQLite, which has none."""
     shared = reloading.parts.shared
     if shared.database.server is None:
         return None
@@ -557,21 +550,10 @@ def _others(reloading: Reloading, accounts: Accounts) -> OtherReplicas | None:
     return others
 
 
-@asynccontextmanager
-async def _closed_at_the_end(
-    adapters: Iterable[Adapter], *closes: Callable[[], Coroutine[Any, Any, None]]
-) -> AsyncIterator[None]:
-    """Close the adapters when the body ends, then call the others, the last one first."""
-    async with AsyncExitStack() as closing:
-        for close in (*closes, *(each.close for each in adapters)):
-            closing.push_async_callback(close)
-        yield
-
-
 async def _tell_at_the_start(
     database: Database, adapters: Mapping[Account, Adapter], intake: GatewayIntake
 ) -> None:
-    """Tell people what happened to them meanwhile; log the conversations that are unreachable."""
+    """Notify people approved meanwhile; log the conversations that are unreachable."""
     await intake.tell_approved()
     for platform, account, count in await database.read(history.accounts):
         if (platform, account) not in adapters:
@@ -587,40 +569,32 @@ def _server(
     instruments: Instruments,
     door: WebDoor,
 ) -> HttpServer:
-    """Return the server of the public port and of the Unix socket, which is the command line's."""
+    """Return the server of the public port, and of the command line's Unix socket."""
     parts, settings, health = reloading.parts, reloading.settings, Health(examination)
     shared, intake = parts.shared, parts.intake
     operator = Operator(reloading)
     inside = Inside(shared.database, health, intake.facts, intake.money, operator, shared.plugins)
     on = settings.web
-    chat_page: list[web.RouteDef] = []
-    webhooks: list[web.RouteDef] = []
-    # An adapter that receives over several connections is there as often.
-    for adapter in {id(each.adapter): each.adapter for each in parts.supervised}.values():
-        # Only adapters with a page or a webhook have routes.
-        routes: list[web.RouteDef] = getattr(adapter, "routes", list)()
-        (chat_page if adapter.platform == BUILT_IN else webhooks).extend(routes)
-    apart = on.webhook_port is not None
+    # One adapter may have several connections.
+    adapters = {id(each.adapter): each.adapter for each in parts.supervised}.values()
+    chats = [each for each in adapters if each.platform == BUILT_IN]
+    chat_page = [route for each in chats for route in routes_of(each)]
+    webhooks = [route for each in adapters if each not in chats for route in routes_of(each)]
     guard = Guard(door, on)
     page = [*chat_page, *Console(inside, guard).routes()] if on.enabled else []
     own = [*health.routes(guard), *instruments.page.routes()]
-    public = [*own, *([] if apart else webhooks), *page]
-    # `parley chat` reaches the web chat through the socket also where the page is not served.
+    apart = None
+    if on.webhook_port is not None:
+        routes = [*health.routes(None), *webhooks]
+        keys = "web.webhook_host, web.webhook_port"
+        apart, webhooks = Port(on.webhook_host or on.host, on.webhook_port, routes, keys), []
+    # `parley chat` reaches the web chat through the socket even if the page is not served.
     private = [] if on.enabled else chat_page
     private = [*private, health.control_route(), *control.alert_routes(alerts)]
     return HttpServer(
-        Port(on.host, on.port, public),
+        Port(on.host, on.port, [*own, *webhooks, *page]),
         settings.home / control.SOCKET,
         private=[*private, *operators.routes(operator)],
-        webhooks=_webhook_port(settings, [*health.routes(None), *webhooks]),
+        webhooks=apart,
         connections=Connections(on.max_connections, on.connections_per_address, on.trusted),
     )
-
-
-def _webhook_port(settings: Settings, routes: Sequence[web.RouteDef]) -> Port | None:
-    """Return where webhooks have a port of their own, None where they are on that of the page."""
-    on = settings.web
-    if on.webhook_port is None:
-        return None
-    keys = "web.webhook_host, web.webhook_port"
-    return Port(on.webhook_host or on.host, on.webhook_port, routes, keys)

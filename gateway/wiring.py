@@ -25,7 +25,6 @@ from agent.context_engine import Limits
 from agent.errors import ModelError
 from agent.models.base import ChatModel, can_be_key
 from agent.models.factory import build_models, resolve_provider
-from agent.models.providers import KEY_VARIABLES
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.network import UnusableEnvironment
@@ -54,7 +53,6 @@ from gateway.context.parts import Mind
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
 from gateway.context.window import ContextParts, with_engine_tools
 from gateway.errors import SettingsError
-from gateway.findings.finding import Configured
 from gateway.findings.report import Examination
 from gateway.findings.telling import Telling
 from gateway.findings.watch import AlertWatch
@@ -71,23 +69,14 @@ from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.blame import Death
-from gateway.supervision import credentials
 from gateway.supervision.accounts import UnbuiltAdapter
-from gateway.supervision.credentials import Checked
+from gateway.supervision.credentials import INSIDE, Configured
 
 log = structlog.get_logger()
 
 SIDE_TASK_S = 60.0
 """For all calls of one summary or one reading for the memory; the extractor stands in after it."""
-LOOK_UP_S = 2.0
-"""Longest wait for a provider's model information; a start waits for no more."""
-INSIDE = frozenset({"offline", "recorded"})
-"""Models that no network call is made for."""
 NO_PLUGINS = Plugins()
-
-
-Answer = int | ModelError | TimeoutError | None
-"""What came of the question about a model; None where its provider cannot be asked."""
 
 
 def build_line(settings: Settings) -> list[Configured]:
@@ -112,76 +101,6 @@ def _configured(place: str, block: ModelSettings) -> Configured:
     except ModelError as exc:
         # The models know their settings as `model.…`, wherever they stand.
         raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
-
-
-async def learn_windows(line: Sequence[Configured]) -> list[Checked]:
-    """Ask the providers how large their models' windows are, with each key; side by side.
-
-    A window that the settings name stays, unless the provider says that it is smaller. Where a
-    provider cannot be asked, the table's figure stays (agent/models/catalog.py).
-
-    Returns:
-        Which keys are taken; nothing for models inside Parley, which have none.
-    """
-    async with asyncio.TaskGroup() as tasks:
-        asked = [
-            (block, [tasks.create_task(_asked(model)) for model in block.models]) for block in line
-        ]
-    findings: list[Checked] = []
-    for block, each in asked:
-        answers = [task.result() for task in each]
-        _take_window(block, answers)
-        findings += _findings(block, answers)
-    return findings
-
-
-async def _asked(model: ChatModel) -> Answer:
-    try:
-        async with asyncio.timeout(LOOK_UP_S):
-            return await model.look_up()
-    except (ModelError, TimeoutError) as exc:
-        return exc
-
-
-def _findings(block: Configured, answers: Sequence[Answer]) -> list[Checked]:
-    if block.models[0].provider in INSIDE:
-        return []
-    keys = zip(block.models, answers, strict=True)
-    return [
-        credentials.of_model(
-            model,
-            _key_setting(block, number),
-            answer if isinstance(answer, Exception) else None,
-            asked=answer is not None,
-        )
-        for number, (model, answer) in enumerate(keys, start=1)
-    ]
-
-
-def _key_setting(block: Configured, number: int) -> str:
-    """Return where the key of one of a block's models stands."""
-    if number > 1:
-        return f"{block.place}.api_keys"
-    variable = KEY_VARIABLES.get(block.models[0].provider)
-    return f"{block.place}.api_key" + (f" ({variable})" if variable else "")
-
-
-def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
-    """Use what the first key that got an answer was told; all keys are of one model."""
-    told = [answer for answer in answers if isinstance(answer, int)]
-    if not told and isinstance(answers[0], Exception):
-        model, error = block.models[0], type(answers[0]).__name__
-        log.warning("model_not_looked_up", provider=model.provider, model=model.name, error=error)
-    if not told or not told[0]:
-        return
-    window, wanted = told[0], block.settings.context_length
-    if wanted is not None and wanted > window:
-        log.warning(
-            "window_too_large", model=block.models[0].name, wanted=wanted, context_length=window
-        )
-    for each in block.models:
-        each.context_length = min(wanted or window, window)
-        each.facts = replace(each.facts, context_length=window)
 
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:

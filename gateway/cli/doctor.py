@@ -15,7 +15,7 @@ from agent.models.openai.client import base_url_of
 from gateway.agent_ports.tools import with_walls
 from gateway.cli.common import AsJson, loaded, opened, say, show_json
 from gateway.errors import GatewayError, SettingsError
-from gateway.findings.finding import Configured, Evidence
+from gateway.findings.finding import Evidence
 from gateway.findings.machine import clock_trouble
 from gateway.findings.report import FINDINGS, Row, Shown, exit_code, report
 from gateway.http import control
@@ -24,8 +24,8 @@ from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.people import mcp
 from gateway.storage.queue import alerts
-from gateway.supervision.credentials import report_of
-from gateway.wiring import INSIDE, build_line, learn_windows, models_of, tried
+from gateway.supervision.credentials import INSIDE, Configured, ask_platform, learn_windows
+from gateway.wiring import build_line, models_of, tried
 
 MARKS: Mapping[Shown, tuple[str, str, str]] = {
     "error": ("✗", "red", "wrong"),
@@ -185,7 +185,7 @@ def _confined(settings_: Settings) -> Collection[str]:
 async def _tokens(found: Loaded) -> dict[str, AccountReport]:
     """Ask each platform about the tokens of its accounts."""
     on = found.settings.platforms.on()
-    reports = await asyncio.gather(*(report_of(*each) for each in on))
+    reports = await asyncio.gather(*(ask_platform(*each) for each in on))
     return {f"{name}:{each.name}": report for (name, each), report in zip(on, reports, strict=True)}
 
 

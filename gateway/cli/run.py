@@ -60,7 +60,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
     page = settings.web.page(welcome.port)
-    checks = credentials.lines(welcome.checks)
+    checks = credentials.checked_lines(welcome.checks)
     lines = ["", *welcome.warnings, *checks, welcome.caching]
     if welcome.summaries:
         lines += [f"📝 Summaries: {welcome.summaries}"]

@@ -37,7 +37,7 @@ from gateway.setup.questions import (
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
-from gateway.supervision.credentials import Checked, lines
+from gateway.supervision.credentials import Checked, checked_lines
 
 WRITTEN, REFUSED, UNSURE = 0, 2, 3
 """Exit codes: written and tried; refused, nothing written; written, but not tried completely."""
@@ -130,7 +130,7 @@ def _agreed(target: Target, draft: Answers) -> bool:
 
 
 def _show(checked: Sequence[Checked]) -> None:
-    for line in lines(checked):
+    for line in checked_lines(checked):
         say(line, STYLES.get(line.strip()[0], ""))
 
 

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from sqlalchemy import Connection
 
 from adapters.registry import AccountReport
-from agent.models.base import ChatModel
-from agent.settings import ModelSettings
 from gateway.errors import GatewayError
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
@@ -26,20 +24,12 @@ from gateway.storage import maintenance, migrations
 from gateway.storage.database import DatabaseServer, Location, location_of
 from gateway.storage.reports import health
 from gateway.storage.reports.health import GivenUp
-from gateway.supervision.credentials import Checked
+from gateway.supervision.credentials import Checked, Configured
 from gateway.supervision.vitals import LiveFacts
 
 Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
 """What has to be there for a look: settings that can be read, a database of this version, answers
 of the providers (`parley doctor` asks them, a running gateway knows them), a gateway that runs."""
-
-
-class Configured(NamedTuple):
-    """One block of the settings, its models (one for each key), and its place in the file."""
-
-    settings: ModelSettings
-    models: Sequence[ChatModel]
-    place: str = "model"
 
 
 @dataclass(frozen=True)

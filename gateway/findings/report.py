@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 from agent.network import in_words
 from gateway.findings import database, machine, models, people, settings
-from gateway.findings.finding import Configured, Evidence, Finding, Fix, Sight
+from gateway.findings.finding import Evidence, Finding, Fix, Sight
 from gateway.settings.loading import Loaded
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.schema import iso_time
+from gateway.supervision.credentials import Configured
 from gateway.supervision.vitals import LiveFacts, Vitals
 
 ROOMS = (settings, machine, database, models, people)

@@ -30,7 +30,6 @@ from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.backup.pruning import Pruner
 from gateway.context.parts import Mind, Shared, TurnParts
 from gateway.errors import NotFound, SettingsError, StorageError
-from gateway.findings.finding import Configured
 from gateway.logging.setup import change_logging
 from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
@@ -52,7 +51,14 @@ from gateway.storage import audit_log
 from gateway.storage.people import mcp
 from gateway.supervision import credentials
 from gateway.supervision.accounts import ReplaceableAdapter, Supervised
-from gateway.supervision.credentials import Checked, Reloaded, Rotation, SettingsReloaded
+from gateway.supervision.credentials import (
+    Checked,
+    Configured,
+    Reloaded,
+    Rotation,
+    SettingsReloaded,
+    learn_windows,
+)
 from gateway.wiring import (
     NO_PLUGINS,
     build_agent,
@@ -60,7 +66,6 @@ from gateway.wiring import (
     build_mind,
     build_rules,
     build_writers,
-    learn_windows,
     models_of,
 )
 

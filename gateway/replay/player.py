@@ -20,14 +20,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from adapters.errors import FetchRejected
-from adapters.messages import (
-    Address,
-    Attachment,
-    InboundMessage,
-    Outgoing,
-    Receipt,
-    Withdrawal,
-)
+from adapters.messages import Address, Attachment, InboundMessage, Outgoing, Receipt, Withdrawal
 from agent.messages import storable, text_of
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.models.recovery import Recovery, RetryPolicy

@@ -23,7 +23,7 @@ from agent.models.providers import PROVIDERS, provider_of
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
 from gateway.settings.tree import Settings
-from gateway.supervision.credentials import Checked, Outcome, report_of
+from gateway.supervision.credentials import Checked, Outcome, ask_platform
 
 ANSWER_WITHIN_S = 30.0
 QUESTION = "Answer with the one word: ready"
@@ -107,7 +107,7 @@ async def check_account(platform: str, block: AccountSettings) -> Checked:
         if mixed := mixed_up(text, platform, credential.key):
             wrong = f"this is {mixed}; what is asked for is the {credential.title}"
             return Checked(subject, "refused", wrong)
-    report = await report_of(platform, block)
+    report = await ask_platform(platform, block)
     told = (report.outcome, report.text, report.lacks, report.greeting, report.bot)
     return Checked(subject, *told)
 

@@ -1,12 +1,7 @@
-"""Looks after the accounts' adapters: runs them again, and replaces them.
+"""Runs the accounts' adapters: restarts them after failures, and replaces them.
 
-An adapter is restarted with a growing pause, and stopped where its credentials are refused. Its
-failures never reach another one. Where several replicas could receive for an account, its adapter
-runs in one of them, under a lease; in the others it only sends.
-
-Whoever sends or downloads holds a `ReplaceableAdapter`: with another token an account has another
-adapter. While the one behind it is replaced, new calls wait, and those that are on their way end
-with the one that they began with.
+An adapter that fails is restarted with a growing pause; its failures never reach another one. If
+several replicas could receive for an account, one does, under a lease; the others only send.
 """
 
 import asyncio
@@ -20,12 +15,7 @@ import structlog
 from aiohttp import web
 
 from adapters.base import UNANNOUNCED, Adapter, PoolUse, PreviewIntent, Receives, Renderer
-from adapters.errors import (
-    AdapterDisconnected,
-    AdapterRefused,
-    FetchDelayed,
-    SendDelayed,
-)
+from adapters.errors import AdapterDisconnected, AdapterRefused, FetchDelayed, SendDelayed
 from adapters.messages import (
     Address,
     Attachment,
@@ -45,49 +35,18 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 LONGEST_PAUSE_S = 60.0
-"""Of an adapter that fails again and again, before its next run."""
+"""Longest pause before an adapter that keeps failing runs again."""
 STABLE_S = 60.0
-"""An adapter that ran this long begins its back-off anew."""
+"""After a run of this length the back-off starts over."""
 MOST_FAILURES = 3
-"""An adapter that failed so often in a row is not connected, whatever the platform answers."""
+"""After this many failures in a row an adapter counts as not connected."""
 ASK_AGAIN_S, LONGEST_ASK_S, ASK_AGAIN_FOR_S = 5.0, 300.0, 3600.0
 """Pauses before a platform that refused is asked again, doubled each time, and for how long: a 401
 may be the platform's own trouble."""
 CALLS_END_WITHIN_S = 10.0
-"""How long calls that are on their way are waited for; what takes longer is cut by the close, and
-its outcome is found out as after a crash."""
+"""A replacement waits this long for calls under way; a slower one is cut, as by a crash."""
 WORKING = frozenset({"connected", "standby"})
 """States of adapters whose account works, here or in another replica."""
-
-
-@dataclass(slots=True)
-class Attempts:
-    """How the runs of an adapter went.
-
-    Attributes:
-        failed: How many in a row broke.
-        steady_at: When the one that runs counts as a success.
-        refused_at: When the first of those was refused that are refused in a row.
-        ask_in_s: When a refused one is made again; None for never.
-        asked_until: Until when it is, in words; empty for never.
-    """
-
-    failed: int = 0
-    steady_at: float = float("inf")
-    refused_at: float = float("-inf")
-    ask_in_s: float | None = None
-    asked_until: str = ""
-
-    def refused(self, began: float) -> None:
-        """Note a refusal after runs that began then."""
-        now = time.monotonic()
-        if now - began > STABLE_S or now - self.refused_at > ASK_AGAIN_FOR_S:
-            self.refused_at = now
-        pause_s = min(now - self.refused_at + ASK_AGAIN_S, LONGEST_ASK_S)
-        left_s = self.refused_at + ASK_AGAIN_FOR_S - now
-        until = time.strftime("%H:%M UTC", time.gmtime(time.time() + left_s))
-        self.ask_in_s = pause_s if pause_s <= left_s else None
-        self.asked_until = f"it is asked again until {until}" if pause_s <= left_s else ""
 
 
 @dataclass(slots=True)
@@ -95,9 +54,10 @@ class Supervised:
     """An adapter under supervision, or one of several connections that it receives over.
 
     Attributes:
-        lease: Without it nothing is received; None where no other replica could.
+        lease: Without it nothing is received; None if no other replica could.
         stopped: Why it was refused, and does not run.
         trouble: Why its last run ended.
+        asked_until: Until when a refused platform is asked again, in words; empty if it is not.
     """
 
     adapter: Adapter
@@ -105,7 +65,12 @@ class Supervised:
     shard: int = 0
     stopped: str | None = None
     trouble: str | None = None
-    attempts: Attempts = field(default_factory=Attempts)
+    asked_until: str = ""
+    _ask_in_s: float | None = None
+    _failed: int = 0
+    # When the current run counts as a success, and when the first refusal in a row came.
+    _steady_at: float = float("inf")
+    _refused_at: float = float("-inf")
     _due: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Task[None] | None = None
 
@@ -121,9 +86,7 @@ class Supervised:
     @property
     def connected(self) -> bool:
         """Whether the platform was reached lately over this connection, and what comes is taken."""
-        is_failing = (
-            self.attempts.failed >= MOST_FAILURES and time.monotonic() < self.attempts.steady_at
-        )
+        is_failing = self._failed >= MOST_FAILURES and time.monotonic() < self._steady_at
         return self._receiver.connected and not is_failing
 
     @property
@@ -134,7 +97,7 @@ class Supervised:
     def state(self) -> str:
         """What /readyz shows: connected, standby, or connecting, refused or stopped and why."""
         if self.stopped is not None:
-            until = self.attempts.asked_until
+            until = self.asked_until
             return f"refused: {self.stopped}; {until}" if until else f"stopped: {self.stopped}"
         if self.is_standby:
             return "standby"
@@ -149,12 +112,11 @@ class Supervised:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known how its first run went."""
-        known = self.connected or self.is_standby
-        return known or bool(self.stopped or self.trouble)
+        """Whether the result of its first run is known."""
+        return self.connected or self.is_standby or bool(self.stopped or self.trouble)
 
     async def keep(self) -> NoReturn:
-        """Run the adapter until cancelled; one that was halted goes on when it is resumed."""
+        """Run the adapter until cancelled; a halted one continues when it is resumed."""
         while True:
             # It may be halted again before this goes on.
             while not self._due.is_set():
@@ -164,59 +126,56 @@ class Supervised:
                 self._running = tasks.create_task(self._run_though_refused(), name=self.name)
 
     async def _run_though_refused(self) -> None:
-        """Run the adapter; one that was refused asks again, ever more slowly, for an hour."""
+        """Run the adapter; after a refusal ask again, ever more slowly, for an hour."""
         while True:
             await self.run()
-            if self.attempts.ask_in_s is None:
+            if self._ask_in_s is None:
                 return
-            await asyncio.sleep(self.attempts.ask_in_s)
+            await asyncio.sleep(self._ask_in_s)
             self.trouble, self.stopped = self.stopped, None
 
     async def halt(self) -> None:
-        """Stop receiving; returns when nothing is received any more."""
+        """Stop receiving; return once nothing is received any more."""
         self._due.clear()
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
 
     def resume(self) -> None:
-        """Receive again, whatever the last run has ended with."""
+        """Receive again, however the last run ended."""
         self.stopped = self.trouble = None
-        self.attempts.refused_at = float("-inf")
+        self._refused_at = float("-inf")
         self._due.set()
 
     async def run(self) -> None:
         """Run the adapter until cancelled or refused; its failures stay here."""
-        if self.lease is None:
+        if (lease := self.lease) is None:
             await self._keep_running()
             return
         try:
             while self.stopped is None:
-                await self.lease.acquire()
-                await self._run_while_held(self.lease)
+                await lease.acquire()
+                async with asyncio.TaskGroup() as tasks:
+                    running = tasks.create_task(self._keep_running(), name=self.name)
+                    gone = tasks.create_task(lease.gone(), name=f"lease of {self.name}")
+                    await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    running.cancel()
+                    gone.cancel()
         finally:
             # Refused, or the gateway stops: another replica may go on at once.
-            self.lease.give_up()
-
-    async def _run_while_held(self, lease: AccountLease) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(self._keep_running(), name=self.name)
-            gone = tasks.create_task(lease.gone(), name=f"lease of {self.name}")
-            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
-            running.cancel()
-            gone.cancel()
+            lease.give_up()
 
     async def _keep_running(self) -> None:
         failures, began = 0, time.monotonic()
         while self.stopped is None:
             started = time.monotonic()
-            self.attempts.steady_at = started + STABLE_S
+            self._steady_at = started + STABLE_S
             try:
                 await self._receiver.run()
             except AdapterRefused as exc:
-                self.attempts.refused(began)
+                self._note_refusal(began)
                 self.stopped = reason = str(exc)
-                ends = self.attempts.asked_until or "it has stopped"
+                ends = self.asked_until or "it has stopped"
                 log.error("adapter_stopped", adapter=self.name, reason=reason, ends=ends)  # noqa: TRY400
                 return
             except LeaseLost as exc:
@@ -230,19 +189,28 @@ class Supervised:
                 log.warning("adapter_disconnected", adapter=self.name, reason=str(exc))
             except Exception as exc:
                 self.trouble = in_words(exc)
-                self.attempts.failed = (
-                    1 if time.monotonic() > self.attempts.steady_at else self.attempts.failed + 1
-                )
-                self.attempts.steady_at = float("inf")
+                self._failed = 1 if time.monotonic() > self._steady_at else self._failed + 1
+                self._steady_at = float("inf")
                 log.exception("adapter_failed", adapter=self.name)
             # A connection that is lost once a day must not wait a minute each time.
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
             # The exponent has a limit of its own: a power of two beyond 1,023 is no float.
             await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))
 
+    def _note_refusal(self, began: float) -> None:
+        """Decide when to ask again after a refusal that ended runs begun at `began`."""
+        now = time.monotonic()
+        if now - began > STABLE_S or now - self._refused_at > ASK_AGAIN_FOR_S:
+            self._refused_at = now
+        pause_s = min(now - self._refused_at + ASK_AGAIN_S, LONGEST_ASK_S)
+        left_s = self._refused_at + ASK_AGAIN_FOR_S - now
+        until = time.strftime("%H:%M UTC", time.gmtime(time.time() + left_s))
+        self._ask_in_s = pause_s if pause_s <= left_s else None
+        self.asked_until = f"it is asked again until {until}" if pause_s <= left_s else ""
+
 
 def supervised_of(adapters: Iterable[Adapter], receiving: AccountLeases) -> list[Supervised]:
-    """Return what looks after each adapter, with the lease that it needs to receive."""
+    """Return a supervisor for each adapter's connections, with the lease it needs to receive."""
     found = []
     for each in adapters:
         needs_lease = each.is_exclusive and not receiving.is_alone
@@ -253,7 +221,10 @@ def supervised_of(adapters: Iterable[Adapter], receiving: AccountLeases) -> list
 
 
 class ReplaceableAdapter:
-    """`adapters.base.Adapter`: whichever adapter the account has now."""
+    """`adapters.base.Adapter`: the account's current one; another token means another adapter.
+
+    During a replacement new calls wait, and calls under way end with the adapter they began with.
+    """
 
     def __init__(self, adapter: Adapter) -> None:
         self._now = adapter
@@ -268,7 +239,7 @@ class ReplaceableAdapter:
         self.preview_interval_s = adapter.preview_interval_s
 
     async def replace(self, adapter: Adapter) -> None:
-        """Go on with another adapter of the same account; the one before is closed."""
+        """Switch to another adapter of the same account, and close the previous one."""
         self._open.clear()
         try:
             with suppress(TimeoutError):
@@ -311,15 +282,15 @@ class ReplaceableAdapter:
         return self._now.pool
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the paths of its webhooks; each leads to the adapter that is there by then."""
+        """Return the routes of its webhooks; each leads to the adapter that is current by then."""
         return [
             each.__class__(each.method, each.path, self._led_on(each), each.kwargs)
-            for each in _routes_of(self._now)
+            for each in routes_of(self._now)
         ]
 
     def _led_on(self, route: web.RouteDef) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
-            found = {(each.method, each.path): each.handler for each in _routes_of(self._now)}
+            found = {(each.method, each.path): each.handler for each in routes_of(self._now)}
             handler: Any = found[route.method, route.path]
             response: web.StreamResponse = await handler(request)
             return response
@@ -378,10 +349,8 @@ class ReplaceableAdapter:
 class UnbuiltAdapter:
     """`adapters.base.Adapter` of an account whose own could not be made: its answers wait.
 
-    A replay's platform is one that takes them all the same.
-
     Args:
-        reason: What has to be changed; the account stops with it.
+        reason: What the operator must change.
     """
 
     idempotent_sends: bool = False
@@ -438,7 +407,7 @@ class UnbuiltAdapter:
         """See `Adapter`."""
 
 
-def _routes_of(adapter: Adapter) -> list[web.RouteDef]:
-    # Only adapters with a webhook have routes.
+def routes_of(adapter: Adapter) -> list[web.RouteDef]:
+    """Return an adapter's routes; only adapters with a webhook or a page have any."""
     found: list[web.RouteDef] = getattr(adapter, "routes", list)()
     return found

@@ -1,13 +1,9 @@
 """The crash journal: how the process before this one ended.
 
-Two files in PARLEY_HOME, for their owner alone. `process.json` says who runs and when it was last
-alive; its end is noted where there is time for that. `fatal.txt` gets the stacks of all threads
-where a fatal signal ends the process (`faulthandler`). Neither is written for a message, and
-neither waits for the disk: what the kernel was given outlives a process, and a machine that went
-down is known by its boot id.
-
-A turn's task runs in a frame that is named after it (`as_turn`), so that such a stack tells whose
-task ran.
+Two files in PARLEY_HOME: `process.json` says which process runs and when it was last alive, and
+notes its end if there is time; `fatal.txt` gets the stacks of all threads at a fatal signal
+(`faulthandler`). Neither is written for a message, and neither waits for the disk: the kernel keeps
+it beyond the process, and the boot id shows a restart of the machine.
 """
 
 import asyncio
@@ -38,11 +34,10 @@ FILE = "process.json"
 STACKS = "fatal.txt"
 EARLIER_STACKS = "fatal.previous.txt"
 BEAT_S = 1.0
-"""How exactly the time of a death is known."""
+"""Precision of the time of a death."""
 _SIZE = 1024
 """Bytes of the journal. It is overwritten in place, so that a full disk does not stop it."""
-_MOST_STACKS = 1_000_000
-"""Bytes of the stacks that are read."""
+_MOST_STACKS_BYTES = 1_000_000
 # What `faulthandler` writes of a thread, and of a frame in it.
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n((?:  .*\n)*)", re.MULTILINE)
 _TURN = re.compile(r"turn_(\d+)")
@@ -51,30 +46,26 @@ _TURN_FRAME = re.compile(rf'^  File ".*{re.escape(Path(__file__).name)}", line \
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the kernel tells of this machine and of the memory of this process's group.
-
-    Attributes:
-        groups: Where the control groups are, of version 2 or 1.
-    """
+    """Facts from the kernel about this machine and its control groups (version 2 or 1)."""
 
     proc: Path = Path("/proc")
     groups: Path = Path("/sys/fs/cgroup")
 
     def boot_id(self) -> str | None:
-        """Return what changes with each boot; None where the system does not say."""
+        """Return an id that changes with each boot, or None if the system has none."""
         return _text(self.proc / "sys/kernel/random/boot_id")
 
     def up_s(self) -> float | None:
-        """Return for how long the machine runs, in seconds."""
+        """Return the machine's uptime in seconds, or None if it is unknown."""
         text = _text(self.proc / "uptime")
         return float(text.split()[0]) if text else None
 
     def oom_kills(self) -> int | None:
-        """Return how many processes of the whole machine were killed for memory since its boot."""
+        """Return the number of processes killed for memory on the machine since its boot."""
         return _count(_text(self.proc / "vmstat"))
 
     def own_oom_kills(self) -> tuple[str | None, int]:
-        """Return what tells this process's control group from a later one, and the same of it."""
+        """Return this process's control group and the kills in it; None if it is unknown."""
         for counter in self._counters():
             count = _count(_text(counter))
             if count is not None:
@@ -103,7 +94,7 @@ def _text(path: Path) -> str | None:
 
 
 def _count(text: str | None) -> int | None:
-    """Return the number behind `oom_kill`; one kill of a whole group counts as several."""
+    """Return the count of `oom_kill`; a kill of a whole group counts as several."""
     for line in (text or "").splitlines():
         name, _, count = line.partition(" ")
         if name == "oom_kill":
@@ -116,12 +107,10 @@ class Life:
     """One process; times in seconds since the epoch.
 
     Attributes:
-        alive_at: When it was seen alive last.
-        group: What tells its control group from others.
-        group_oom_kills: Processes of the group that were killed for memory by then.
-        machine_oom_kills: The same of the whole machine.
+        group: Id of its control group.
+        group_oom_kills: Processes of the group killed for memory until `alive_at`.
         asked: It was asked to stop.
-        over: It has come to its end by itself.
+        over: It ended by itself.
         error: The class of the exception that ended it.
         turn: The turn in whose task that was raised.
     """
@@ -144,10 +133,9 @@ class Ending:
     """How the process before this one ended.
 
     Attributes:
-        up_s: How long it ran.
         reason: The fatal signal, or the class of the exception.
-        oom_kills: Processes of the whole machine that were killed for memory at about that time,
-            where it is not known whether it was one of them.
+        oom_kills: Processes killed for memory on the machine at about that time, if it is unknown
+            whether it was one of them.
     """
 
     death: Death
@@ -157,17 +145,17 @@ class Ending:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it came to its end by itself, and without an exception."""
+        """Whether it ended by itself, without an exception."""
         return self.death.how == "stopped"
 
 
 @dataclass(slots=True)
 class CrashJournal:
-    """Keeps the two files of this process, and knows how the one before it ended.
+    """Keeps the two files of this process, and reads how the one before it ended.
 
     Attributes:
-        ending: Of the process before, or of an earlier one, where no log tells of it yet.
-        owed: What no process has charged its turns with yet.
+        ending: Of the previous process, or of an earlier one that was not logged yet.
+        owed: The death that its turns were not charged with yet.
     """
 
     home: Path
@@ -180,7 +168,7 @@ class CrashJournal:
     _stacks: int = -1
 
     def open(self) -> None:
-        """Read how the process before ended, and begin this one's journal."""
+        """Read how the previous process ended, and begin this one's journal."""
         earlier, owed, untold = self._read()
         stacks = self._take_stacks()
         if earlier is not None:
@@ -198,7 +186,7 @@ class CrashJournal:
         self.beat()
 
     def tell_of_the_one_before(self) -> None:
-        """Write the line that says how the process before this one ended."""
+        """Log how the previous process ended."""
         if (ending := self.ending) is None:
             return
         level = logging.INFO if ending.is_clean else logging.WARNING
@@ -230,14 +218,14 @@ class CrashJournal:
         return life, owed, untold
 
     def _take_stacks(self) -> str:
-        """Return the stacks that a fatal signal has left, and keep them under another name."""
+        """Return the stacks that a fatal signal left, and keep them under another name."""
         path = self.home / STACKS
         with suppress(OSError):
             if path.stat().st_size:
                 path.replace(self.home / EARLIER_STACKS)
                 # Moved before it is read: should this process die here, the next one must not
                 # take these for its stacks.
-                kept = (self.home / EARLIER_STACKS).read_bytes()[:_MOST_STACKS]
+                kept = (self.home / EARLIER_STACKS).read_bytes()[:_MOST_STACKS_BYTES]
                 return kept.decode(errors="replace")
         return ""
 
@@ -279,7 +267,7 @@ class CrashJournal:
         return max(count - life.machine_oom_kills, 0)
 
     def settled(self) -> None:
-        """Take note that the turns were charged."""
+        """Note that the turns were charged."""
         self.owed = None
         self.beat()
 
@@ -294,22 +282,20 @@ class CrashJournal:
         )
 
     async def run(self) -> None:
-        """Note it again and again."""
+        """Call `beat` every `BEAT_S` until cancelled."""
         while True:
             await asyncio.sleep(BEAT_S)
             self.beat()
 
     def asked_to_stop(self) -> None:
-        """Take note of SIGTERM or SIGINT: a process that dies from now on was to end."""
+        """Note SIGTERM or SIGINT: a process that dies from now on had to end."""
         self._note(asked=True)
 
     def close(self, error: BaseException | None) -> None:
         """Note that this process ends by itself, with an exception or without one."""
-        names = None if error is None else type(error).__name__
-        self._note(
-            alive_at=self.now(), over=True, error=names, turn=error and turn_of_exception(error)
-        )
-        # First: it keeps the number of its file, which may soon be that of another one.
+        name, turn = (type(error).__name__, turn_of_exception(error)) if error else (None, None)
+        self._note(alive_at=self.now(), over=True, error=name, turn=turn)
+        # First: it keeps the number of its file, which another file may get soon.
         faulthandler.disable()
         for file in (self._file, self._stacks):
             if file >= 0:
@@ -333,14 +319,14 @@ def _own_file(path: Path, flags: int) -> int:
 
 
 @contextmanager
-def kept(home: Path) -> Iterator[CrashJournal]:
-    """Keep the journal of this process, from its beginning to however it ends."""
+def keeping_journal(home: Path) -> Iterator[CrashJournal]:
+    """Keep the journal of this process until it ends, however that is."""
     journal = CrashJournal(home)
     journal.open()
     try:
         yield journal
     except BaseException as exc:
-        # A start that was refused has told its operator why, in one line: nothing has died.
+        # A refused start has told its operator why: nothing has died.
         refused = isinstance(exc, GatewayError) and not isinstance(exc, StorageError)
         journal.close(None if refused or isinstance(exc, KeyboardInterrupt) else exc)
         raise

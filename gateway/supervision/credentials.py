@@ -1,12 +1,10 @@
-"""Keys and tokens: are they taken at the start, and what became of those replaced since?
+"""Keys and tokens: whether they are accepted at the start, and what became of those replaced since.
 
-The models are asked when their windows are (gateway/wiring.py). A platform shows it by the first
-steps of its adapter, which has begun to receive by then; one that has taken its token is asked what
-else its app lacks.
+A provider is asked for the window of a model with each of its keys. A platform shows it by the
+first steps of its adapter; one that accepted its token is asked what else its app lacks.
 
-Secrets that the settings refer to are read again with each reload (gateway/reload/reloading.py).
-Models take their new keys with the next call; accounts are restarted with theirs. MCP servers and
-plugins were given theirs at the start: for them the log says that a restart is needed.
+Each reload reads the secrets again (gateway/reload/reloading.py). Models use new keys with the next
+call, accounts are restarted; MCP servers and plugins need a restart, as the log says.
 """
 
 import asyncio
@@ -15,32 +13,47 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import structlog
 
 from adapters.registry import BUILT_IN, AccountReport, AccountSettings, check
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, SecretUnreadable
 from agent.models.base import ChatModel, Renewable, checked_key
+from agent.models.providers import KEY_VARIABLES
 from agent.models.recovery import Rests
 from agent.network import in_words
 from agent.safety.redaction import printable
+from agent.settings import ModelSettings
 from gateway.settings.references import references_in, told
 from gateway.settings.tree import Settings, dotted
 from gateway.supervision.accounts import Supervised
 
 log = structlog.get_logger()
 
+LOOK_UP_S = 2.0
+"""Longest wait for a provider's model information; a start waits for no more."""
 PLATFORMS_WITHIN_S = 2.5
-"""Longest wait for all platforms together; with that for the models (`wiring.LOOK_UP_S`) a start
-is held up by less than 5 s."""
+"""Longest wait for all platforms together: with that for the models a start waits less than 5 s."""
 LOOK_AGAIN_S = 0.01
 LEAST_S = 0.5
-"""What is left for the second question at least."""
+"""Time left at least for the second question."""
+ASKED_WITHIN_S = 5.0
+"""How long providers have to say whether they accept a new key."""
+INSIDE = frozenset({"offline", "recorded"})
+"""Models that need no network call."""
 
 Outcome = Literal["accepted", "refused", "no_credit", "unreachable", "not_checked"]
-WRONG: frozenset[Outcome] = frozenset({"refused", "no_credit"})
-"""Somebody has to change something; the others are fine, or are tried again."""
+Answer = int | ModelError | TimeoutError | None
+"""A provider's answer about a model: its window, 0 if unknown; None if it cannot be asked."""
+
+
+class Configured(NamedTuple):
+    """One block of the settings, its models (one for each key), and its place in the file."""
+
+    settings: ModelSettings
+    models: Sequence[ChatModel]
+    place: str = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +63,11 @@ class Checked:
     Attributes:
         subject: The model and which of its keys ("claude-sonnet-5 (key 2)"), or
             `platform:account`.
-        text: For the operator; where something is wrong it names the setting.
+        text: For the operator; if something is wrong it names the setting.
         lacks: What else has to be switched on at a platform; a sentence each, with the link.
         greeting: Of a platform: an address that sends the code behind it to the bot.
-        bot: Of a platform: the bot's name, where it is known.
-        cost_usd: What the question to a model has cost; None where no price is known.
+        bot: Of a platform: the bot's name, if it is known.
+        cost_usd: The cost of asking a model; None if no price is known.
     """
 
     subject: str
@@ -67,19 +80,64 @@ class Checked:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether somebody has to change something before it can be used."""
-        return self.outcome in WRONG
+        """Whether the operator must change something; other outcomes are fine, or tried again."""
+        return self.outcome in {"refused", "no_credit"}
 
 
-def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked: bool) -> Checked:
-    """Return what a question about a model has shown, and log it.
+async def learn_windows(line: Sequence[Configured]) -> list[Checked]:
+    """Ask the providers how large their models' windows are, with each key; side by side.
 
-    Args:
-        model: The model, with one of its keys.
-        failure: What the question ended with; None for an answer.
-        asked: Whether the provider has such a question.
+    A window from the settings stays unless the provider's is smaller; without an answer the table's
+    stays (agent/models/catalog.py).
+
+    Returns:
+        Which keys are accepted; nothing for models inside Parley, which have none.
     """
-    match failure:
+    async with asyncio.TaskGroup() as tasks:
+        asked = [
+            (block, [tasks.create_task(_asked(model, LOOK_UP_S)) for model in block.models])
+            for block in line
+        ]
+    findings: list[Checked] = []
+    for block, each in asked:
+        answers = [task.result() for task in each]
+        _take_window(block, answers)
+        if block.models[0].provider not in INSIDE:
+            findings += [_of_model(block, n, answer) for n, answer in enumerate(answers)]
+    return findings
+
+
+async def _asked(model: ChatModel, within_s: float) -> Answer:
+    try:
+        async with asyncio.timeout(within_s):
+            return await model.look_up()
+    except (ModelError, TimeoutError) as exc:
+        return exc
+
+
+def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
+    """Use the first key's answer that has one; all keys are of one model."""
+    told = [answer for answer in answers if isinstance(answer, int)]
+    model = block.models[0]
+    if not told and isinstance(answers[0], Exception):
+        error = type(answers[0]).__name__
+        log.warning("model_not_looked_up", provider=model.provider, model=model.name, error=error)
+    if not told or not told[0]:
+        return
+    window, wanted = told[0], block.settings.context_length
+    if wanted is not None and wanted > window:
+        log.warning("window_too_large", model=model.name, wanted=wanted, context_length=window)
+    for each in block.models:
+        each.context_length = min(wanted or window, window)
+        each.facts = replace(each.facts, context_length=window)
+
+
+def _of_model(block: Configured, number: int, answer: Answer) -> Checked:
+    """Log and return what an answer says about one of a block's keys, by its number."""
+    model, setting = block.models[number], f"{block.place}.api_key{'s' if number else ''}"
+    if not number and (variable := KEY_VARIABLES.get(model.provider)):
+        setting += f" ({variable})"
+    match answer:
         case CreditUsedUp():
             outcome: Outcome = "no_credit"
             text = f"its account has no credit left; add some, or change {setting}"
@@ -87,15 +145,15 @@ def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked
             outcome, text = "refused", f"the provider refuses the key; correct {setting}"
         case ModelError() | TimeoutError():
             outcome, text = "unreachable", "does not answer now; it is asked with each message"
-        case _ if asked:
-            outcome, text = "accepted", "its server answers"
-        case _:
+        case None:
             outcome, text = "not_checked", "not checked: its server says nothing about this model"
+        case _:
+            outcome, text = "accepted", "its server answers"
     return _logged(Checked(model.label, outcome, text))
 
 
-def note(rests: Rests, findings: Sequence[Checked]) -> None:
-    """Take note of how the keys of models stand, for those who are told of it later."""
+def note_keys(rests: Rests, findings: Sequence[Checked]) -> None:
+    """Note the state of the models' keys, for later reports."""
     for each in findings:
         match each.outcome:
             case "accepted":
@@ -111,17 +169,16 @@ async def of_platforms(
     stop: asyncio.Event,
     accounts: Iterable[tuple[str, AccountSettings]] = (),
 ) -> list[Checked]:
-    """Wait until each platform has taken or refused its token, and log which; within 2.5 s.
+    """Wait until each platform has accepted or refused its token, and log which; within 2.5 s.
 
-    Those that have taken it are then asked what their app lacks, within the same time. The web chat
-    has no token. Returns early when the gateway is to stop.
+    Those that accepted it are then asked what their app lacks, within the same time. The web chat
+    has no token. Returns early when the gateway must stop.
 
     Args:
-        accounts: Whose tokens are asked about: platform and block.
+        accounts: Platform and block of each account to ask about.
     """
     platforms = [each for each in adapters if each.adapter.platform != BUILT_IN]
     end_at = time.monotonic() + PLATFORMS_WITHIN_S
-    # Adapters tell their state when they are asked.
     while not (stop.is_set() or all(each.is_settled for each in platforms)):
         if time.monotonic() >= end_at:
             break
@@ -141,11 +198,11 @@ Reports = Mapping[tuple[str, str], AccountReport]
 
 
 async def _reports(accounts: Sequence[tuple[str, AccountSettings]], end_at: float) -> Reports:
-    """Ask the platforms, side by side; who does not answer in time is left out."""
+    """Ask the platforms, side by side; leave out those that do not answer in time."""
     found: dict[tuple[str, str], AccountReport] = {}
 
     async def ask(platform: str, block: AccountSettings) -> None:
-        found[platform, block.name] = await report_of(platform, block)
+        found[platform, block.name] = await ask_platform(platform, block)
 
     with suppress(TimeoutError):
         # The first steps of an adapter may have taken all of the time.
@@ -158,8 +215,8 @@ async def _reports(accounts: Sequence[tuple[str, AccountSettings]], end_at: floa
     return found
 
 
-async def report_of(platform: str, block: AccountSettings) -> AccountReport:
-    """Return what `check` does, also where an SDK raises what nobody expects: no start ends so."""
+async def ask_platform(platform: str, block: AccountSettings) -> AccountReport:
+    """Return the report of `check`, also if an SDK raises something unexpected."""
     try:
         return await check(platform, block)
     except Exception as exc:
@@ -196,8 +253,8 @@ def _logged(finding: Checked) -> Checked:
     return finding
 
 
-def lines(findings: Sequence[Checked]) -> list[str]:
-    """Return findings as the start and the set-up print them: first what has to be changed."""
+def checked_lines(findings: Sequence[Checked]) -> list[str]:
+    """Return findings as the start and the set-up print them: first what must be changed."""
     marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
     found: list[str] = []
     for each in sorted(findings, key=lambda each: not each.is_wrong):
@@ -206,12 +263,8 @@ def lines(findings: Sequence[Checked]) -> list[str]:
     return [printable(line) for line in found]
 
 
-log = structlog.get_logger()
-
 _OF_MODELS = frozenset({"model", "fallbacks", "auxiliary"})
 _READ_EACH_TIME = frozenset({("web", "oidc", "client_secret")})
-ASKED_WITHIN_S = 5.0
-"""How long providers have to say whether they take a new key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +272,10 @@ class Reloaded:
     """What became of the secrets, by the settings that refer to them.
 
     Attributes:
-        renewed: Those with another value, which is used from now on.
-        restart: Those with another value that is used after a restart.
-        refused: Keys with another value, which is used from now on, and which the provider refuses.
-        unreadable: Those that cannot be read, and why; the value before goes on.
+        renewed: With a new value, in use from now on.
+        restart: With a new value that needs a restart.
+        refused: Keys with a new value, in use from now on, that the provider refuses.
+        unreadable: Which cannot be read, and why; the previous value stays in use.
         references: How many there are.
     """
 
@@ -238,12 +291,12 @@ class SettingsReloaded:
     """What became of the settings when they were read again, by their keys.
 
     Attributes:
-        live: Those that are gone by from now on.
-        next_turn: Those that turns go by that begin from now on.
-        restart: Those that differ from what is gone by, and wait for a restart.
+        live: In effect from now on.
+        next_turn: In effect for turns that begin from now on.
+        restart: Changed, and waiting for a restart.
         problems: Why nothing was changed, one line for each mistake.
-        adapters: Accounts that were restarted, and how they stand.
-        warnings: What may not work as it is meant.
+        adapters: Accounts that were restarted, and their state.
+        warnings: What may not work as intended.
     """
 
     live: tuple[str, ...] = ()
@@ -279,13 +332,11 @@ def reload_lines(done: Mapping[str, Any]) -> list[str]:
 
 @dataclass(slots=True)
 class Rotation:
-    """Reads the secrets of a running gateway again; `Reloading` sees to it that one does at a time.
+    """Reads the secrets of a running gateway again; `Reloading` ensures one reader at a time.
 
     Attributes:
-        models: That may take other keys.
-        rests: Which of them rest: one with another key need not.
-        restarts_accounts: Whether accounts are restarted for their new tokens; else the process has
-            to be.
+        rests: Which models rest; one with a new key need not.
+        restarts_accounts: Whether accounts restart for new tokens; else the process must.
     """
 
     settings: Settings
@@ -294,11 +345,11 @@ class Rotation:
     restarts_accounts: bool = False
 
     def take(self, settings: Settings, models: Sequence[ChatModel]) -> None:
-        """Go on with the secrets of other settings, and with the models that were made of them."""
+        """Continue with other settings, and the models made from them."""
         self.settings, self.models = settings, models
 
     async def reload(self) -> Reloaded:
-        """Read every secret that is referred to; has models use what is new, and asks about it."""
+        """Read all secrets that the settings refer to; check new keys, and have models use them."""
         done = await self._told_apart(await asyncio.to_thread(self._read))
         trouble = done.restart or done.refused or done.unreadable
         log.log(
@@ -329,35 +380,20 @@ class Rotation:
         return Reloaded(tuple(renewed), tuple(restart), (), tuple(unreadable), len(found))
 
     async def _told_apart(self, done: Reloaded) -> Reloaded:
-        """Have models take their keys; returns which of them a provider refuses."""
+        """Have models use their new keys; return the result with the refused ones apart."""
         names = {id(secret): dotted(path) for path, secret in references_in(self.settings)}
         taking = [each for each in self.models if isinstance(each, Renewable) and each.take_key()]
         for model in taking:
             self.rests.clear(model)
-        answers = await asyncio.gather(*map(_is_refused, taking))
-        for model, is_refused in zip(taking, answers, strict=True):
-            if is_refused:
+        answers = await asyncio.gather(*(_asked(model, ASKED_WITHIN_S) for model in taking))
+        refused = set[str]()
+        for model, answer in zip(taking, answers, strict=True):
+            # Without an answer nothing is known: the model is asked with the next message.
+            if isinstance(answer, CredentialsRefused) and not isinstance(answer, CreditUsedUp):
                 self.rests.note_failure(model.label, CredentialsRefused("the new key is refused"))
+                refused.add(names.get(id(model.secret), model.label))
             else:
                 self.rests.note_accepted(model.label)
-        # A model may have its key since it was refused the one before: that is no news.
-        refused = {
-            names.get(id(model.secret), model.label)
-            for model, is_refused in zip(taking, answers, strict=True)
-            if is_refused
-        }
         renewed = tuple(name for name in done.renewed if name not in refused)
         lines = tuple(f"{name}: the provider refuses it" for name in sorted(refused))
         return replace(done, renewed=renewed, refused=lines)
-
-
-async def _is_refused(model: ChatModel) -> bool:
-    try:
-        async with asyncio.timeout(ASKED_WITHIN_S):
-            await model.look_up()
-    except CredentialsRefused as exc:
-        return not isinstance(exc, CreditUsedUp)
-    except (ModelError, TimeoutError):
-        # Nobody knows: it is asked with the next message.
-        return False
-    return False

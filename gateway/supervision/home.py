@@ -1,8 +1,7 @@
 """PARLEY_HOME: made for its owner, held by one process, and kept closed to others.
 
-The kernel keeps commands of the tool `terminal` from opening Parley's own files, not from changing
-their modes: closed to Parley they stop it, open to others they give everything away. So the modes
-are put back.
+The kernel keeps commands of the tool `terminal` from opening Parley's own files, but not from
+changing their modes. So the modes are restored.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 10.0
 LOCKED = "parley"
-"""What is locked in PARLEY_HOME where no database lies there, by PARLEY_HOME/parley.lock."""
+"""Locked in PARLEY_HOME, by PARLEY_HOME/parley.lock, if no database lies there."""
 RESTORING = "restoring"
 """In PARLEY_HOME while a backup is restored into it (gateway/backup/restoring.py)."""
 WEB_TOKEN = "web.token"  # noqa: S105 - a file's name
@@ -40,15 +39,13 @@ OWN_SECRETS = (WEB_TOKEN, KEY_FILE)
 
 @contextmanager
 def own_home(settings: Settings) -> Iterator[CrashJournal]:
-    """Hold PARLEY_HOME for this process alone; touch nothing in it without that.
+    """Hold PARLEY_HOME for this process alone, and keep its crash journal meanwhile.
 
-    Its crash journal is kept meanwhile. A database in a file is held with it; one on a server is
-    shared by replicas, each of which has a PARLEY_HOME of its own.
+    A database in a file is held with it; replicas on one server have a PARLEY_HOME each.
 
     Raises:
         SettingsError: It cannot be created, or a restore into it is not finished.
         DatabaseLocked: Another process has it.
-        StorageUnavailable: The lock cannot be made.
     """
     prepare_home(settings.home)
     if (settings.home / RESTORING).exists():
@@ -56,7 +53,7 @@ def own_home(settings: Settings) -> Iterator[CrashJournal]:
         raise SettingsError(text)
     location = location_of(settings)
     held = location if isinstance(location, Path) else settings.home / LOCKED
-    with lock_database(held), crash_journal.kept(settings.home) as journal:
+    with lock_database(held), crash_journal.keeping_journal(settings.home) as journal:
         yield journal
 
 
@@ -64,14 +61,14 @@ def prepare_home(home: Path) -> None:
     """Create PARLEY_HOME for its owner alone.
 
     Raises:
-        SettingsError: It cannot be created, or is that of somebody else.
+        SettingsError: It cannot be created, or belongs to another user.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
         raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc
     found, me = home.stat(), os.geteuid()
-    # Not fixed: closing such a folder would close it to those whom it is for.
+    # Not fixed: closing such a folder would lock out its users.
     if found.st_mode & stat.S_ISVTX and found.st_mode & stat.S_IWOTH:
         text = f"PARLEY_HOME {home} is a folder of all users; name one of Parley's own"
         raise SettingsError(text)
@@ -81,12 +78,12 @@ def prepare_home(home: Path) -> None:
 
 
 def with_web_token(settings: Settings) -> Settings:
-    """Return the settings with the web chat's token: that of the settings, else PARLEY_HOME's own.
+    """Return the settings with the web chat's token: their own, else the one kept in PARLEY_HOME.
 
-    That one is made at the first start, from the system's random source, for its owner alone.
+    The first start makes that one.
 
     Raises:
-        SettingsError: It cannot be read or made, or is none any more.
+        SettingsError: It cannot be read or made, or is not a token any more.
     """
     if settings.web.token is not None:
         return settings
@@ -110,8 +107,8 @@ async def keep_modes(current: Callable[[], Settings]) -> None:
 def restore_modes(settings: Settings) -> None:
     """Give directories the mode 0700, and let the owner read and write files, others not write.
 
-    Secrets that Parley made are read by their owner alone. What belongs to another user stays: no
-    command can have changed it.
+    Secrets made by Parley are readable by their owner alone. Files of another user stay: no command
+    can have changed them.
     """
     for path in _own(settings):
         try:
@@ -128,7 +125,7 @@ def restore_modes(settings: Settings) -> None:
 
 
 def _own(settings: Settings) -> Iterator[Path]:
-    """Yield directories before what is in them."""
+    """Yield directories before their contents."""
     home, location = settings.home, location_of(settings)
     yield from (home, home / "logs", Workspaces(settings.tools.workspace, home).root)
     yield from (home / name for name in ("parley.yaml", *OWN_SECRETS))
@@ -137,7 +134,7 @@ def _own(settings: Settings) -> Iterator[Path]:
 
 
 def _wanted(mode: int) -> int:
-    """Return a mode as it should be; others may read files, but not enter the directories."""
+    """Return the mode that should be; others may read files, but not enter the directories."""
     if stat.S_ISDIR(mode):
         return stat.S_IMODE(mode) & ~0o777 | 0o700
     return stat.S_IMODE(mode) & ~0o022 | 0o600

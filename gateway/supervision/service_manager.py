@@ -1,8 +1,8 @@
-"""What systemd is told (sd_notify): ready, stopping, reloading, and now and again "it works".
+"""Notifies systemd (sd_notify): ready, stopping, reloading, and its watchdog.
 
 The watchdog is fed by progress alone: the event loop turns, the database answers, and the worker
-passes through its loop. An error of the database is an answer (a restart empties no disk); one that
-hangs is none. Without NOTIFY_SOCKET nothing of this runs. Source: sd_notify(3).
+passes through its loop. A database error is an answer, since a restart would not fix it; a hanging
+database is not. Without NOTIFY_SOCKET nothing here runs. Source: sd_notify(3).
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from gateway.storage.queue import leases
 log = structlog.get_logger()
 
 STATUS_EVERY_S = 30.0
-"""Where there is no watchdog."""
+"""Without a watchdog."""
 FEEDS = 4
-"""So often in the time of the watchdog; a look may take as long as one of them."""
+"""Per period of the watchdog; one check may take as long as the pause between two."""
 _TOLD = {
     "gateway_ready": "READY=1\nSTATUS=receiving and answering",
     "gateway_stopping": "STOPPING=1\nSTATUS=finishing what has begun",
@@ -36,14 +36,13 @@ _TOLD = {
     "settings_refused": "READY=1",
     "reload_failed": "READY=1",
 }
-"""What an event of the log means to systemd."""
+"""Messages to systemd by event of the log."""
 
 
 def service_manager(environ: MutableMapping[str, str] | None = None) -> "ServiceManager | None":
-    """Return the manager that systemd has named, once: programs that Parley starts are not told.
+    """Return the manager that the environment names, once: programs started later do not see it.
 
-    Args:
-        environ: Instead of the environment. Its variables: sd_notify(3), sd_watchdog_enabled(3).
+    Source of the variables: sd_notify(3), sd_watchdog_enabled(3).
     """
     environ = os.environ if environ is None else environ
     names = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
@@ -57,27 +56,26 @@ def service_manager(environ: MutableMapping[str, str] | None = None) -> "Service
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """The program that runs Parley as a service and is told how that goes.
+    """The program that runs Parley as a service.
 
     Attributes:
         socket: NOTIFY_SOCKET; "@" begins a name that is in no folder.
-        watchdog_s: After so many seconds without a word it starts Parley again; None: never.
+        watchdog_s: After so many seconds without a message it restarts Parley; None: never.
     """
 
     socket: str
     watchdog_s: float | None = None
 
     def tell(self, text: str) -> None:
-        """Send a message; nobody waits for it, and one that cannot be sent is left out."""
+        """Send a message without waiting; drop it if it cannot be sent."""
         kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-        # Where no descriptor is left, too: whom it concerns notices that the watchdog runs out.
+        # Also without a free descriptor: the manager notices that the watchdog runs out.
         with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
             sender.settimeout(0.0)
-            # "@" stands for the first byte of a name that is in no folder.
             sender.sendto(text.encode(), re.sub("^@", "\0", self.socket))
 
     def hear(self, event: Mapping[str, Any]) -> None:
-        """Pass on what an event of the log means."""
+        """Send the message of an event of the log."""
         name = str(event["event"])
         if name == "reload_begun":
             self.tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
@@ -86,11 +84,7 @@ class ServiceManager:
 
 
 class Pulse:
-    """Feeds the watchdog as long as there is progress.
-
-    Attributes:
-        stalled: What does not go on; empty where all does.
-    """
+    """Feeds the watchdog as long as there is progress."""
 
     def __init__(
         self,
@@ -99,10 +93,10 @@ class Pulse:
         replica: Replica,
         worker_still_s: Callable[[], float],
     ) -> None:
-        """Listen to what the manager is to be told, from here on.
+        """Listen to the events for the manager, from here on.
 
         Args:
-            worker_still_s: How long ago the worker has passed through its loop, in seconds.
+            worker_still_s: Returns the seconds since the worker passed through its loop.
         """
         self.stalled = ""
         self._manager = manager
@@ -112,7 +106,7 @@ class Pulse:
         self._end = TAPS.listen([*_TOLD, "reload_begun"], manager.hear)
 
     async def run(self) -> None:
-        """Look, and feed the watchdog, until cancelled."""
+        """Check for progress, and feed the watchdog, until cancelled."""
         watchdog_s = self._manager.watchdog_s
         every_s = STATUS_EVERY_S if watchdog_s is None else watchdog_s / FEEDS
         try:
@@ -123,16 +117,16 @@ class Pulse:
             self._end()
 
     async def look(self, within_s: float) -> str:
-        """Return what does not go on; empty where all does."""
+        """Return what makes no progress; empty if everything does."""
         try:
             async with asyncio.timeout(within_s):
-                # A refusal is an answer: what is wrong is told by those who need it (`/readyz`).
+                # A refusal is an answer; `/readyz` reports it.
                 with suppress(StorageError):
                     await self._database.write(leases.heartbeat, self._replica.id)
         except TimeoutError:
             return "the database does not answer"
         except Exception:
-            # Once it costs one feed of several; if it lasts the watchdog ends what is broken.
+            # Once it costs one feed of several; if it lasts the watchdog ends the process.
             log.exception("progress_look_broke")
             return "whether the database answers cannot be looked up"
         if self._worker_still_s() > within_s * 2:

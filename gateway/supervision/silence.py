@@ -1,20 +1,19 @@
-"""Notices when an account has fallen silent.
+"""Detects accounts that have fallen silent.
 
 An account is silent when it has had something to send for `SILENT_AFTER_S` and sent nothing in
 that time. What does not count:
 
-- what waits because the platform asked for it, or because a budget is used up: the time begins
-  anew when that wait is over;
+- waits that the platform asked for, or for a used-up budget: the time starts over after them;
 - a chat that had failed for `SILENT_AFTER_S` when another chat of the account was sent something:
   the account works, that chat has a trouble of its own;
 - the time before this process began.
 
-Once silent, an account is so until it sends something, or until nothing of it waits any more. So
-each silence is told twice, when it begins and when it is over, and never in between.
+A silence lasts until the account sends something, or nothing of it waits any more; its beginning
+and its end are logged, once each.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -32,7 +31,7 @@ Account = tuple[str, str]
 
 SILENT_AFTER_S = 60.0
 LOOK_EVERY_S = 5.0
-"""How long a silence, and its end, can go unnoticed."""
+"""A silence, and its end, can go unnoticed for this long."""
 
 
 @dataclass(slots=True)
@@ -40,12 +39,11 @@ class AccountTimes:
     """When things happened to one account, in monotonic seconds.
 
     Attributes:
-        began: When this process began to look after it.
-        sent: When the platform last took something; None before the first time.
+        sent: When the platform last accepted something; None before the first time.
         received: When something that came in was last stored; None before the first time.
-        failing: Since when each conversation has failed whose newest attempt did.
-        asked: Until when each conversation waits because somebody asked for it.
-        error: Why the newest message was not taken; None since one was.
+        failing: By conversation whose newest attempt failed: since when.
+        asked: By conversation that was asked to wait: until when.
+        error: Why the newest message was not accepted; None if it was.
     """
 
     began: float
@@ -58,8 +56,7 @@ class AccountTimes:
     def silent_since(self, waiting: Backlog, now: float) -> float:
         """Return since when nothing was sent although this conversation waits; `now` for no time.
 
-        Its row's age comes from the database's clock, so it counts only as far as it is the
-        shorter time.
+        Its row's age comes from the database's clock: it counts only if it is the shorter time.
         """
         failing = self.failing.get(waiting.conversation)
         if self.sent is not None and failing is not None and failing + SILENT_AFTER_S <= self.sent:
@@ -68,20 +65,9 @@ class AccountTimes:
         asked = self.asked.get(waiting.conversation, begins)
         return min(max(begins, asked, now - waiting.age_s), now)
 
-    def forget_all_but(self, conversations: Iterable[int]) -> None:
-        """Forget failures, except those of conversations with unsent rows."""
-        # Else what failed once would stay in memory for as long as the process lives.
-        kept = set(conversations)
-        self.failing = {each: at for each, at in self.failing.items() if each in kept}
-        self.asked = {each: at for each, at in self.asked.items() if each in kept}
-
 
 class Traffic:
-    """Notes what accounts send and receive, in memory: it costs the path no statement.
-
-    Args:
-        clock: Monotonic seconds; `began` is when it was asked first.
-    """
+    """Notes what accounts send and receive, in memory: it costs the path no statement."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.clock = clock
@@ -89,14 +75,14 @@ class Traffic:
         self._accounts: dict[Account, AccountTimes] = {}
 
     def of(self, account: Account) -> AccountTimes:
-        """Return what is known of an account."""
+        """Return the times of an account."""
         times = self._accounts.get(account)
         if times is None:
             times = self._accounts[account] = AccountTimes(self.began)
         return times
 
     def sent(self, account: Account, conversation: int) -> None:
-        """Note that the platform took a message."""
+        """Note that the platform accepted a message."""
         times = self.of(account)
         times.sent, times.error = self.clock(), None
         times.failing.pop(conversation, None)
@@ -109,11 +95,7 @@ class Traffic:
     def failed(
         self, account: Account, conversation: int, error: str, asked_s: float | None = None
     ) -> None:
-        """Note that a message was not taken.
-
-        Args:
-            asked_s: In how many seconds it may be tried again; None where nobody asked to wait.
-        """
+        """Note that a message was not accepted; `asked_s`: how long the platform asked to wait."""
         times, now = self.of(account), self.clock()
         times.error = error
         if asked_s is None:
@@ -124,16 +106,15 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class AccountHealth:
-    """How an account stands; times in seconds, None for what is not or was never.
+    """State of an account; times in seconds, None for what never happened.
 
     Attributes:
-        waiting: Rows of the outbox that are still to be shown.
+        waiting: Unsent rows of the outbox.
         oldest_unsent_s: Age of the oldest of them.
-        last_sent_s: How long ago the platform last took something from this process.
+        last_sent_s: How long ago the platform last accepted something from this process.
         last_received_s: How long ago this process last stored something from the platform.
-        silent_s: For how long it has been silent.
-        pool: How its connections are used (`PoolUse`); None where it has none.
-        last_error: Why the newest message was not taken; None since one was.
+        pool: Use of its connections (`PoolUse`); None if it has no pool.
+        last_error: Why the newest message was not accepted; None if it was.
     """
 
     waiting: int
@@ -146,11 +127,7 @@ class AccountHealth:
 
 
 class Watch:
-    """Looks, now and then, whether an account has fallen silent.
-
-    Args:
-        replica: Of several, each looks at what it has to send itself.
-    """
+    """Checks whether accounts have fallen silent; each replica checks what it sends itself."""
 
     def __init__(
         self,
@@ -167,27 +144,30 @@ class Watch:
 
     @property
     def silent_s(self) -> dict[Account, float]:
-        """For how long each account is silent, as the last look has found it; 0 for who is not."""
+        """For how long each account has been silent at the last check; 0 if it is not."""
         now = self.traffic.clock()
         return {each: now - self._silent.get(each, now) for each in self._adapters}
 
     async def look(self) -> dict[Account, AccountHealth]:
-        """Return how all accounts stand, and tell what has changed; one statement.
+        """Return the state of all accounts, and log what has changed; one statement.
 
         Raises:
             StorageUnavailable: The outbox cannot be read.
         """
         waiting: dict[Account, list[Backlog]] = {account: [] for account in self._adapters}
         for each in await self.database.read(sending.waiting, self.replica.shared_id):
-            # Rows of accounts that are switched off wait, too, and nobody is to be told.
+            # Rows of accounts that are switched off wait, too; they are not reported.
             if (account := (each.platform, each.account)) in waiting:
                 waiting[account].append(each)
         return {account: self._judge(account, rows) for account, rows in waiting.items()}
 
     def _judge(self, account: Account, waiting: list[Backlog]) -> AccountHealth:
-        """Return how an account stands; tell of it where that has changed."""
+        """Return the state of an account; log it if it has changed."""
         times, now = self.traffic.of(account), self.traffic.clock()
-        times.forget_all_but(each.conversation for each in waiting)
+        # Else what failed once would stay in memory as long as the process lives.
+        unsent = {each.conversation for each in waiting}
+        times.failing = {each: at for each, at in times.failing.items() if each in unsent}
+        times.asked = {each: at for each, at in times.asked.items() if each in unsent}
         before = self._silent.get(account)
         since = before
         if before is None:
@@ -210,7 +190,7 @@ class Watch:
     def _note(
         self, account: Account, before: float | None, since: float | None, waiting: int
     ) -> None:
-        """Remember a change, and write the one line that it gets."""
+        """Remember a change, and log it."""
         platform, name = account
         if before is None and since is not None:
             self._silent[account] = since
@@ -224,8 +204,7 @@ class Watch:
         elif before is not None and since is None:
             del self._silent[account]
             sent = self.traffic.of(account).sent
-            # What waited may also have been given up: then it is over now, and not at a message
-            # that was taken.
+            # If what waited was given up, it is over now, not when a message was accepted.
             over = self.traffic.clock() if sent is None or sent <= before else sent
             log.warning(
                 "account_recovered",

@@ -1,4 +1,4 @@
-"""What a running gateway knows of itself, gathered when asked: for `/readyz` and findings."""
+"""The state of a running gateway, gathered on demand for `/readyz` and findings."""
 
 import asyncio
 import time
@@ -19,9 +19,8 @@ from gateway.supervision.accounts import Supervised
 from gateway.supervision.silence import Account, AccountHealth, Watch
 
 WRITE_TIMEOUT_S = 2.0
-"""How long a look waits for a commit."""
 LOW_SHARE = 0.8
-"""Of a budget: so much of it is nearly all."""
+"""A budget used to this share is reported."""
 DATABASE = "the database"
 
 
@@ -30,9 +29,9 @@ class Models:
     """State of the models of this process, by their labels.
 
     Attributes:
-        answered: Those whose newest call was answered.
-        accepted: Those whose key was taken last.
-        line: Those of the configured that answer people.
+        answered: Their newest call was answered.
+        accepted: Their key was accepted last.
+        line: The configured ones that answer people.
     """
 
     configured: frozenset[str] = frozenset()
@@ -44,17 +43,16 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What a running gateway knows of itself, at one moment.
+    """The state of a running gateway at one moment.
 
     Attributes:
         database: "writable", or why it is not.
-        adapters: Their states in words, by `platform:account`, with the number of a further
-            connection behind it.
-        lasting_s: For how long an adapter has been without a connection, or the database away.
-        accounts: How what they send goes; empty while the database is away.
-        servers: Why each MCP server is not connected; "" for one that is.
-        budgets: Those of which `LOW_SHARE` or more is used.
-        refused: The settings file that a reload did not take, and its first mistake.
+        adapters: Their states in words, by `Supervised.name`.
+        lasting_s: How long adapters have been without a connection, and the database away.
+        accounts: Empty while the database is away.
+        servers: Why each MCP server is not connected; "" if it is.
+        budgets: Those used to `LOW_SHARE` or more.
+        refused: The settings file that a reload refused, and its first mistake.
         makes_backups: Whether this replica does: the one of all that has run for longest.
         began_s: For how long this process has run.
     """
@@ -74,12 +72,11 @@ class LiveFacts:
 
 @dataclass(slots=True)
 class Vitals:
-    """Gathers what a running gateway knows of itself.
+    """Gathers the state of a running gateway.
 
     Args:
-        servers: Returns the state of each enabled MCP server.
         models: Returns all models, those that answer people, and which of them fail.
-        refused: Returns the settings file that a reload did not take, and its first mistake.
+        refused: See `LiveFacts.refused`.
     """
 
     adapters: Sequence[Supervised]
@@ -93,15 +90,15 @@ class Vitals:
 
     @property
     def database(self) -> Database:
-        """What it asks."""
+        """The gateway's database."""
         return self.watch.database
 
     async def live(self, *, whole: bool = True) -> LiveFacts:
         """Gather it; each call is a commit.
 
         Args:
-            whole: False for `/readyz`, which may be asked every second: without what only alerts
-                and reports need of the database.
+            whole: False for `/readyz`, which may be asked every second: omit what only alerts and
+                reports read from the database.
         """
         state = await self.database_state()
         accounts: Mapping[Account, AccountHealth] = {}
@@ -146,7 +143,7 @@ class Vitals:
         )
 
     async def database_state(self) -> str:
-        """Return "writable", or why the database is not; it tries a commit."""
+        """Return "writable", or why the database is not; try a commit."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self.database.write(leases.heartbeat, self.watch.replica.id)
@@ -157,7 +154,7 @@ class Vitals:
         return "writable"
 
     def _lasts(self, name: str, *, is_so: bool) -> float:
-        """Return for how long something has been so, by the looks of this process."""
+        """Return for how long something has been so, by the checks of this process."""
         if not is_so:
             self._since.pop(name, None)
             return 0.0

@@ -3,8 +3,6 @@
 The line of models: what the settings make of them, and what the providers tell about them.
 """
 
-import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +10,18 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from pydantic import SecretStr
-from structlog.testing import capture_logs
-from typing_extensions import override
 
 from adapters.telegram.platform import TelegramSettings
 from adapters.web.adapter import WebAdapter
-from agent.errors import (
-    CredentialsRefused,
-    CreditUsedUp,
-    ModelError,
-    ModelUnreachable,
-    RateLimited,
-)
 from agent.models.base import ChatModel
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
 from gateway.commands.registry import StatusFacts, menu
 from gateway.errors import SettingsError
-from gateway.findings.finding import Configured
 from gateway.http.server import ChatHistory
 from gateway.settings.tree import Settings
 from gateway.storage.people.web_users import ChatLinks
+from gateway.supervision.credentials import Configured
 from gateway.wiring import (
     NO_PLUGINS,
     build_accounts,
@@ -43,7 +32,6 @@ from gateway.wiring import (
     build_summariser,
     build_writers,
     caching_text,
-    learn_windows,
 )
 from tests.support.door import AUTHORIZED, MemoryDoor
 from tests.support.gateway import Running, running, settings_of
@@ -187,25 +175,6 @@ async def test_the_page_offers_all_commands(tmp_path: Path) -> None:
 
 CLAUDE = {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": "key-one"}
 LOCAL_BLOCK = {"provider": "openai", "name": "local", "base_url": "http://127.0.0.1:1/v1"}
-TABLE_TOKENS = 200_000
-
-
-class Told(ScriptedModel):
-    """A model whose provider is asked: it answers, fails, or never answers (None)."""
-
-    def __init__(self, answer: int | ModelError | None, name: str = "told") -> None:
-        super().__init__([], name=name, context_length=TABLE_TOKENS)
-        self.answer = answer
-        self.looked_up = 0
-
-    @override
-    async def look_up(self) -> int | None:
-        self.looked_up += 1
-        if self.answer is None:
-            await asyncio.get_running_loop().create_future()
-        if isinstance(self.answer, ModelError):
-            raise self.answer
-        return self.answer
 
 
 def line_of(home: Path, *blocks: dict[str, Any], **sections: dict[str, Any]) -> list[Configured]:
@@ -217,24 +186,6 @@ def line_of(home: Path, *blocks: dict[str, Any], **sections: dict[str, Any]) -> 
 
 def models_of(line: list[Configured]) -> list[ChatModel]:
     return [model for block in line for model in block.models]
-
-
-def block_of(*models: ScriptedModel, setting: int | None = None) -> Configured:
-    """Return a block whose models begin with what setting or table say."""
-    for model in models:
-        model.context_length = setting or TABLE_TOKENS
-    return Configured(ModelSettings(context_length=setting), models)
-
-
-@pytest.fixture
-def logs() -> Iterator[list[Any]]:
-    with capture_logs() as captured:
-        yield captured
-
-
-def told(logs: list[Any]) -> list[Any]:
-    """Return what was logged beside what each key was found to be."""
-    return [line for line in logs if line["event"] != "credentials_checked"]
 
 
 # build_line
@@ -276,121 +227,6 @@ def test_a_block_that_cannot_be_used_stops_the_start(
     blocks = [block] if place == "model" else [CLAUDE, block]
     with pytest.raises(SettingsError, match=rf"^{place}: .*{told.format(place=place)}"):
         line_of(tmp_path, *blocks)
-
-
-# learn_windows
-
-
-async def test_what_the_provider_says_holds_for_all_keys() -> None:
-    """The first key that gets an answer decides, in place of the table's guess."""
-    first, second = Told(CredentialsRefused("401")), Told(900_000)
-    await learn_windows([block_of(first, second)])
-    assert (first.context_length, second.context_length) == (900_000, 900_000)
-    assert (first.looked_up, second.looked_up) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "outcome", "said"),
-    [
-        (0, "accepted", "its server answers"),
-        (CredentialsRefused("401"), "refused", "correct model.api_key"),
-        (CreditUsedUp("402"), "no_credit", "no credit left"),
-        (ModelUnreachable("down"), "unreachable", "does not answer now"),
-        (RateLimited("slow"), "unreachable", "does not answer now"),
-    ],
-)
-async def test_each_key_is_checked(
-    answer: int | ModelError, outcome: str, said: str, logs: list[Any]
-) -> None:
-    """Before anybody has written a message; the event says no more than the page."""
-    [finding] = await learn_windows([block_of(Told(answer))])
-    assert (finding.subject, finding.outcome) == ("told", outcome)
-    assert said in finding.text
-    assert logs[-1]["outcome"] == outcome
-
-
-async def test_the_setting_of_a_refused_key_is_named() -> None:
-    """Which block, and which of its keys."""
-    refused = CredentialsRefused("401")
-    block = block_of(Told(0), Told(refused))._replace(place="fallbacks.0")
-    _, second = await learn_windows([block])
-    assert second.text == "the provider refuses the key; correct fallbacks.0.api_keys"
-
-
-async def test_a_model_inside_parley_is_not_checked(tmp_path: Path) -> None:
-    """It has no key, and no network call is made."""
-    assert await learn_windows(line_of(tmp_path, {"provider": "offline"})) == []
-
-
-async def test_a_window_that_the_settings_name_stays(logs: list[Any]) -> None:
-    """Where the provider's is larger: somebody wants shorter requests."""
-    model = Told(900_000)
-    await learn_windows([block_of(model, setting=50_000)])
-    assert (model.context_length, told(logs)) == (50_000, [])
-
-
-async def test_a_window_that_is_too_large_is_capped(logs: list[Any]) -> None:
-    """With a warning that names both figures; for all keys."""
-    models = Told(128_000), Told(ModelUnreachable("down"))
-    await learn_windows([block_of(*models, setting=500_000)])
-    assert [model.context_length for model in models] == [128_000, 128_000]
-    assert told(logs) == [
-        {
-            "event": "window_too_large",
-            "log_level": "warning",
-            "model": "told",
-            "wanted": 500_000,
-            "context_length": 128_000,
-        }
-    ]
-
-
-async def test_each_block_learns_its_own() -> None:
-    """A fallback's window is its own provider's."""
-    main, spare = Told(300_000), Told(64_000, "spare")
-    await learn_windows([block_of(main), block_of(spare)])
-    assert (main.context_length, spare.context_length) == (300_000, 64_000)
-
-
-@pytest.mark.parametrize(
-    ("failure", "error"),
-    [
-        (CredentialsRefused("401"), "CredentialsRefused"),
-        (ModelUnreachable("down"), "ModelUnreachable"),
-        (None, "TimeoutError"),
-    ],
-    ids=["refused", "down", "silent"],
-)
-async def test_a_provider_that_cannot_be_asked_leaves_the_table(
-    failure: ModelError | None, error: str, logs: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One warning for the block, and the start goes on; the other blocks still learn theirs."""
-    monkeypatch.setattr("gateway.wiring.LOOK_UP_S", 0.01)
-    keys, spare = (Told(failure), Told(failure)), Told(64_000, "spare")
-    await learn_windows([block_of(*keys), block_of(spare)])
-    assert [model.context_length for model in keys] == [TABLE_TOKENS] * 2
-    assert spare.context_length == 64_000
-    assert told(logs) == [
-        {
-            "event": "model_not_looked_up",
-            "log_level": "warning",
-            "provider": "scripted",
-            "model": "told",
-            "error": error,
-        }
-    ]
-
-
-@pytest.mark.parametrize("setting", [None, 50_000])
-async def test_a_provider_that_tells_nothing_changes_nothing(
-    setting: int | None, logs: list[Any]
-) -> None:
-    """It knows the model and not its window; so does one that has nothing to tell at all."""
-    silent, vague = ScriptedModel([]), Told(0)
-    await learn_windows([block_of(silent, setting=setting), block_of(vague, setting=setting)])
-    expected = setting or TABLE_TOKENS
-    assert (silent.context_length, vague.context_length) == (expected, expected)
-    assert told(logs) == []
 
 
 # caching_text

@@ -33,7 +33,6 @@ from gateway.wiring import (
     build_agent,
     build_line,
     build_writers,
-    learn_windows,
     models_of,
 )
 from tests.support.process import free_port
@@ -301,7 +300,7 @@ async def started(home: Path, tree: dict[str, Any], database: Path) -> AsyncIter
 
     settings = loaded.settings
     line, writers = build_line(settings), build_writers(settings)
-    await learn_windows([*line, *writers])
+    await credentials.learn_windows([*line, *writers])
     origin = AgentOrigin(line=line, writers=writers, source=Source(loaded, again))
     agent = build_agent(settings, line)
     async with open_database(database) as opened:

@@ -15,12 +15,11 @@ from typing_extensions import override
 
 from adapters.registry import AccountSettings
 from gateway.errors import GatewayNotRunning, StorageUnavailable
-from gateway.findings.finding import Configured
 from gateway.http import control
 from gateway.reload import reloading as module
 from gateway.reload.reloading import Source, stamp_of
 from gateway.settings.loading import Loaded
-from gateway.supervision.credentials import Reloaded, Rotation, SettingsReloaded
+from gateway.supervision.credentials import Configured, Reloaded, Rotation, SettingsReloaded
 from tests.e2e.web_chat import WebChat
 from tests.support.gateway import Running, running, serving
 from tests.support.model_server import Reply

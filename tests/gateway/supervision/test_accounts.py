@@ -97,7 +97,7 @@ async def test_a_refused_adapter_is_stopped(adapter: RecordingAdapter) -> None:
     await supervised.run()
     await supervised.run()
     assert adapter.runs == 1
-    ends = supervised.attempts.asked_until
+    ends = supervised.asked_until
     assert supervised.state == f"refused: platforms.telegram.token is wrong; {ends}"
     assert supervised.name == "telegram:default"
 

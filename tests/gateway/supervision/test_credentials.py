@@ -1,22 +1,38 @@
 """Keys and tokens are tried at the start, and replaced while the gateway runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from typing_extensions import override
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.registry import account_types
+from agent.errors import (
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelError,
+    ModelUnreachable,
+    RateLimited,
+)
 from agent.models.base import ChatModel
 from agent.safety.redaction import MASK
+from agent.settings import ModelSettings
 from gateway.settings.references import References
 from gateway.settings.tree import Settings
 from gateway.supervision import credentials
 from gateway.supervision.accounts import Supervised
-from gateway.supervision.credentials import Checked, Reloaded, Rotation, of_platforms
+from gateway.supervision.credentials import (
+    Checked,
+    Configured,
+    Reloaded,
+    Rotation,
+    learn_windows,
+    of_platforms,
+)
 from gateway.wiring import build_agent, build_line
 from tests.agent.models.clients import BOTH, Double
 from tests.support.anthropic_server import AnthropicServer
@@ -25,6 +41,7 @@ from tests.support.model_server import Fault, Reply
 from tests.support.process import free_port
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.responses_server import ResponsesServer
+from tests.support.scripted_model import ScriptedModel
 from tests.support.slack.server import SlackServer
 from tests.support.thorough import WAIT_S
 
@@ -86,7 +103,7 @@ async def test_what_an_app_lacks_is_told_although_it_is_connected() -> None:
     finding = await connected_with({"files:read"})
     assert (finding.outcome, finding.text) == ("accepted", "connected as parley")
     assert "add files:read" in finding.lacks[0]
-    first, second = credentials.lines([finding])
+    first, second = credentials.checked_lines([finding])
     assert (first, second.startswith("    ! ")) == ("  ✓ slack:default: connected as parley", True)
     assert (await connected_with(set())).lacks == ()
 
@@ -143,7 +160,7 @@ def test_what_has_to_be_changed_is_printed_first() -> None:
     fine = Checked("main", "accepted", "answers")
     wrong = Checked("spare", "refused", "no\x1b[2J")
     lacking = Checked("discord:default", "accepted", "connected", ("an intent is off",))
-    first, *others = credentials.lines([fine, lacking, wrong])
+    first, *others = credentials.checked_lines([fine, lacking, wrong])
     assert first.startswith("  ✗ spare: no")
     assert "\x1b" not in first
     assert others == [
@@ -270,3 +287,154 @@ async def test_a_key_that_the_provider_no_longer_takes(tmp_path: Path, double: D
             assert await chat.ask("Which key?") == f"It is {MASK}, not {MASK}."
             assert chat.events("model_call_failed")[0]["action"] == "renew_key"
             assert NEW not in str(chat.log)
+
+
+TABLE_TOKENS = 200_000
+
+
+class Told(ScriptedModel):
+    """A model whose provider is asked: it answers, fails, or never answers (None)."""
+
+    def __init__(self, answer: int | ModelError | None, name: str = "told") -> None:
+        super().__init__([], name=name, context_length=TABLE_TOKENS)
+        self.answer = answer
+        self.looked_up = 0
+
+    @override
+    async def look_up(self) -> int | None:
+        self.looked_up += 1
+        if self.answer is None:
+            await asyncio.get_running_loop().create_future()
+        if isinstance(self.answer, ModelError):
+            raise self.answer
+        return self.answer
+
+
+def block_of(*models: ScriptedModel, setting: int | None = None) -> Configured:
+    """Return a block whose models begin with what setting or table say."""
+    for model in models:
+        model.context_length = setting or TABLE_TOKENS
+    return Configured(ModelSettings(context_length=setting), models)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+def beside_findings(logs: list[Any]) -> list[Any]:
+    """Return what was logged beside what each key was found to be."""
+    return [line for line in logs if line["event"] != "credentials_checked"]
+
+
+async def test_what_the_provider_says_holds_for_all_keys() -> None:
+    """The first key that gets an answer decides, in place of the table's guess."""
+    first, second = Told(CredentialsRefused("401")), Told(900_000)
+    await learn_windows([block_of(first, second)])
+    assert (first.context_length, second.context_length) == (900_000, 900_000)
+    assert (first.looked_up, second.looked_up) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "said"),
+    [
+        (0, "accepted", "its server answers"),
+        (CredentialsRefused("401"), "refused", "correct model.api_key"),
+        (CreditUsedUp("402"), "no_credit", "no credit left"),
+        (ModelUnreachable("down"), "unreachable", "does not answer now"),
+        (RateLimited("slow"), "unreachable", "does not answer now"),
+    ],
+)
+async def test_each_key_is_checked(
+    answer: int | ModelError, outcome: str, said: str, logs: list[Any]
+) -> None:
+    """Before anybody has written a message; the event says no more than the page."""
+    [finding] = await learn_windows([block_of(Told(answer))])
+    assert (finding.subject, finding.outcome) == ("told", outcome)
+    assert said in finding.text
+    assert logs[-1]["outcome"] == outcome
+
+
+async def test_the_setting_of_a_refused_key_is_named() -> None:
+    """Which block, and which of its keys."""
+    refused = CredentialsRefused("401")
+    block = block_of(Told(0), Told(refused))._replace(place="fallbacks.0")
+    _, second = await learn_windows([block])
+    assert second.text == "the provider refuses the key; correct fallbacks.0.api_keys"
+
+
+async def test_a_model_inside_parley_is_not_checked(tmp_path: Path) -> None:
+    """It has no key, and no network call is made."""
+    assert await learn_windows(build_line(settings_of(tmp_path))) == []
+
+
+async def test_a_window_that_the_settings_name_stays(logs: list[Any]) -> None:
+    """Where the provider's is larger: somebody wants shorter requests."""
+    model = Told(900_000)
+    await learn_windows([block_of(model, setting=50_000)])
+    assert (model.context_length, beside_findings(logs)) == (50_000, [])
+
+
+async def test_a_window_that_is_too_large_is_capped(logs: list[Any]) -> None:
+    """With a warning that names both figures; for all keys."""
+    models = Told(128_000), Told(ModelUnreachable("down"))
+    await learn_windows([block_of(*models, setting=500_000)])
+    assert [model.context_length for model in models] == [128_000, 128_000]
+    assert beside_findings(logs) == [
+        {
+            "event": "window_too_large",
+            "log_level": "warning",
+            "model": "told",
+            "wanted": 500_000,
+            "context_length": 128_000,
+        }
+    ]
+
+
+async def test_each_block_learns_its_own() -> None:
+    """A fallback's window is its own provider's."""
+    main, spare = Told(300_000), Told(64_000, "spare")
+    await learn_windows([block_of(main), block_of(spare)])
+    assert (main.context_length, spare.context_length) == (300_000, 64_000)
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (CredentialsRefused("401"), "CredentialsRefused"),
+        (ModelUnreachable("down"), "ModelUnreachable"),
+        (None, "TimeoutError"),
+    ],
+    ids=["refused", "down", "silent"],
+)
+async def test_a_provider_that_cannot_be_asked_leaves_the_table(
+    failure: ModelError | None, error: str, logs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning for the block, and the start goes on; the other blocks still learn theirs."""
+    monkeypatch.setattr("gateway.supervision.credentials.LOOK_UP_S", 0.01)
+    keys, spare = (Told(failure), Told(failure)), Told(64_000, "spare")
+    await learn_windows([block_of(*keys), block_of(spare)])
+    assert [model.context_length for model in keys] == [TABLE_TOKENS] * 2
+    assert spare.context_length == 64_000
+    assert beside_findings(logs) == [
+        {
+            "event": "model_not_looked_up",
+            "log_level": "warning",
+            "provider": "scripted",
+            "model": "told",
+            "error": error,
+        }
+    ]
+
+
+@pytest.mark.parametrize("setting", [None, 50_000])
+async def test_a_provider_that_tells_nothing_changes_nothing(
+    setting: int | None, logs: list[Any]
+) -> None:
+    """It knows the model and not its window; so does one that has nothing to tell at all."""
+    silent, vague = ScriptedModel([]), Told(0)
+    await learn_windows([block_of(silent, setting=setting), block_of(vague, setting=setting)])
+    expected = setting or TABLE_TOKENS
+    assert (silent.context_length, vague.context_length) == (expected, expected)
+    assert beside_findings(logs) == []
