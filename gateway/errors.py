@@ -1,4 +1,4 @@
-"""What can go wrong in the gateway; the class says what to do next.
+"""Errors of the gateway; the class says what to do next.
 
 GatewayError
 ├── SettingsError        tell the operator which key to fix; nothing is started
@@ -34,10 +34,10 @@ class StorageUnavailable(StorageError):
 
 
 class CommitUnknown(StorageUnavailable):
-    """The database was told to commit, and its answer was lost.
+    """The answer to a commit was lost.
 
-    Whoever tries again finds out what became of it: each transaction function does nothing the
-    second time (by a key that is unique), or is fenced.
+    Trying again is safe: each transaction function does nothing the second time (by a unique key),
+    or is fenced.
     """
 
 

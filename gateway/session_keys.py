@@ -1,4 +1,4 @@
-"""Sessions: which conversation a message belongs to (invariant 12), and when it begins anew."""
+"""Sessions: which conversation a message belongs to (invariant 12), and when it starts over."""
 
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Literal
@@ -11,15 +11,15 @@ GroupSessions = Literal["per_user", "shared"]
 ResetReason = Literal["daily", "idle"]
 
 FOR_ONE_QUESTION = "ask-"
-"""Begins the name of a chat that `parley ask` opens: nobody comes back to read in it."""
+"""Prefix of a chat that `parley ask` opens, and that is not read again."""
 
 
 def session_key(message: InboundMessage, groups: GroupSessions) -> str:
     """Return `platform:account:chat[:thread][:user]`.
 
-    A direct chat is one conversation, a thread is shared by all who write in it, and a group is
-    one conversation per sender or one for all, as `sessions.groups` says. A sender stands behind an
-    empty thread, so that it is not taken for one.
+    A direct chat is one conversation, a thread is shared by all its senders, and a group is one
+    conversation per sender or one for all, by `sessions.groups`. A sender follows an empty thread,
+    so that it is not taken for one.
     """
     if message.chat_kind == "group" and groups == "per_user":
         return member_key(message.address, message.sender)
@@ -33,7 +33,7 @@ def sole_sender(message: InboundMessage, groups: GroupSessions) -> str | None:
 
 
 def member_key(address: Address, sender: str) -> str:
-    """Return the key of the conversation that somebody has alone in a group."""
+    """Return the key of a sender's own conversation in a group."""
     return f"{address_key(address)}::{_quoted(sender)}"
 
 
@@ -46,28 +46,27 @@ def address_key(address: Address) -> str:
 
 
 def is_direct(row: Any) -> bool:
-    """Return whether a conversation is its sender's direct chat, by its row with one of its keys.
+    """Return whether a row's conversation is its sender's direct chat.
 
-    One in a group that a sender has alone has another key; a delegated child's is nobody's chat.
+    A sender's own conversation in a group has another key; a delegated child's is not a chat.
     """
     here = address_key(Address(row.platform, row.account, row.chat, row.thread))
     return row.user is not None and row.parent_turn_id is None and row.session_key == here
 
 
 def _quoted(part: str) -> str:
-    """Keep the parts of a key apart also where an id has a colon."""
+    """Keep the parts of a key apart even if an id has a colon."""
     return part.replace("%", "%25").replace(":", "%3A")
 
 
 def reset_due(
     settings: SessionSettings, last_active: datetime | None, now: datetime
 ) -> ResetReason | None:
-    """Return why a conversation is to begin anew with what is said now; None where it goes on.
+    """Return why a conversation starts over with a new message, or None if it continues.
 
     daily: `at_hour` has struck since, in the zone of the settings. Each local day has one such
     moment: an hour that comes twice strikes the first time, one that is skipped strikes when the
-    clocks are put forward. idle: more than `idle_minutes` have passed. Where both hold it is idle,
-    which says more about the pause.
+    clocks are put forward. idle: more than `idle_minutes` have passed; it wins if both apply.
 
     Args:
         last_active: When the conversation's newest message was recorded, aware; None for never.
@@ -75,7 +74,7 @@ def reset_due(
     """
     if last_active is None:
         return None
-    # Times of one and the same zone would be compared by their clocks, not by what passed.
+    # Times of the same zone would be compared by their clocks, not by the time that passed.
     last, now = last_active.astimezone(UTC), now.astimezone(UTC)
     silence_s = (now - last).total_seconds()
     if settings.reset in {"idle", "both"} and silence_s > settings.idle_minutes * 60:

@@ -1,7 +1,7 @@
 """Hints within the process that rows have changed. Rows are the truth: a lost hint costs seconds.
 
-Intake, worker, delivery and who fetches files know only this, not each other. `Stops` brings
-`/stop` to a running turn at once: the rows alone tell it at its next write.
+Intake, worker, delivery and the fetcher of files know only this, not each other. `Stops` brings
+`/stop` to a running turn at once, not only at its next write.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ P = ParamSpec("P")
 
 
 class Hint(Generic[P]):
-    """One kind of hint. Calling it calls all who listen, at once; without listeners it is lost."""
+    """One kind of hint. Calling it calls all listeners at once; without listeners it is lost."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[P, None]] = []
 
     def listen(self, listener: Callable[P, None]) -> None:
-        """Call this one, too, from now on."""
+        """Add a listener."""
         self._listeners.append(listener)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -39,21 +39,21 @@ class Wakeups:
     work: Hint[int] = field(default_factory=Hint)
     """A conversation's inbox has something new."""
     ready: Hint[int] = field(default_factory=Hint)
-    """A conversation can go on or end its turn, though no message came: its files are there or
+    """A conversation can continue or end its turn without a new message: its files are there or
     never will be, its question is settled, it was stopped."""
     files: Hint[[]] = field(default_factory=Hint)
     """A message came with files, or one that waits for its files was dropped."""
     stop: Hint[int, int] = field(default_factory=Hint)
     """A conversation's turns up to this inbox seq are cancelled."""
     reaction: Hint[MessageRef, Reaction] = field(default_factory=Hint)
-    """A message of a person is to be marked."""
+    """A message must be marked."""
     outbox: Hint[int] = field(default_factory=Hint)
     """A conversation's outbox has something new."""
     forgotten: Hint[[]] = field(default_factory=Hint)
     """`parley forget` erased a conversation: no text of it may stay in memory."""
 
     def mark(self, turn: Turn, reaction: Reaction) -> None:
-        """Have all messages marked that a turn is about."""
+        """Have all messages of a turn marked."""
         for ref in turn.refs:
             self.reaction(replace(turn.question, message_ref=ref), reaction)
 
@@ -66,10 +66,7 @@ class Stops:
         self._stopped: dict[int, int] = {}
 
     def stop(self, conversation_id: int, upto_seq: int) -> None:
-        """Interrupt the conversation's turn if it answers nothing newer than `upto_seq`.
-
-        A turn that is about to begin is interrupted when it does.
-        """
+        """Interrupt the turn that answers nothing newer than `upto_seq`, now or when it begins."""
         self._stopped[conversation_id] = upto_seq
         if conversation_id in self._scopes:
             self._interrupt(conversation_id)
@@ -79,7 +76,7 @@ class Stops:
         return self._scopes.keys()
 
     def forget(self, conversation_id: int) -> None:
-        """Drop what was said before the next turn begins: the rows tell about that."""
+        """Drop the stops from before the next turn: the rows have them."""
         self._stopped.pop(conversation_id, None)
 
     @contextmanager
@@ -96,6 +93,6 @@ class Stops:
 
     def _interrupt(self, conversation_id: int) -> None:
         turn_upto, scope = self._scopes[conversation_id]
-        # asyncio refuses to set an expired scope anew.
+        # asyncio refuses to reschedule an expired scope.
         if turn_upto <= self._stopped.get(conversation_id, 0) and not scope.expired():
             scope.reschedule(asyncio.get_running_loop().time())

@@ -1,9 +1,8 @@
 """Builds what the settings name: models, agent, context, prompts, adapters, tools of MCP servers.
 
-`app.py` connects the result; commands show with it what a gateway would work with. A platform, a
-model or an MCP server that is not configured is not imported: each SDK costs 40 to 75 MB.
-
-Each key of a model is a model of its own in the line, so that recovery can go from one to the next.
+`app.py` connects the result; commands show with it what a gateway would use. A platform, a model
+or an MCP server that is not configured is not imported: each SDK costs 40 to 75 MB. Each key of a
+model is a model of its own, so that recovery can switch between them.
 """
 
 import asyncio
@@ -58,7 +57,7 @@ from gateway.findings.telling import Telling
 from gateway.findings.watch import AlertWatch
 from gateway.findings.webhook import AlertWebhook
 from gateway.http.server import ChatHistory
-from gateway.logging.setup import log_path, refuse_unwritable
+from gateway.logging.setup import log_path, refuse_unwritable_log
 from gateway.pipeline.admission import IntakeRules
 from gateway.replicas.other_replicas import SharedChats
 from gateway.replicas.replica import AccountLeases, Replica, tell_of
@@ -75,7 +74,7 @@ from gateway.supervision.credentials import INSIDE, Configured
 log = structlog.get_logger()
 
 SIDE_TASK_S = 60.0
-"""For all calls of one summary or one reading for the memory; the extractor stands in after it."""
+"""For all calls of one summary or one reading for the memory."""
 NO_PLUGINS = Plugins()
 
 
@@ -99,12 +98,12 @@ def _configured(place: str, block: ModelSettings) -> Configured:
     try:
         return Configured(block, build_models(block), place)
     except ModelError as exc:
-        # The models know their settings as `model.…`, wherever they stand.
+        # The models know their settings as `model.…`, wherever they are.
         raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
 
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:
-    """Return what the start-up tells about the caching of a model's prompts."""
+    """Return what a start prints about the caching of a model's prompts."""
     if model.cache_layout is not None:
         via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
         return f"💾 Prompt caching: ENABLED (Claude via {via}, {caching.cache_ttl} TTL)"
@@ -119,11 +118,7 @@ def build_agent(
     plugins: Plugins = NO_PLUGINS,
     foreign: Sequence[Tool] = (),
 ) -> Agent:
-    """Return the agent: the configured models and the enabled tools.
-
-    Args:
-        plugins: Whose tools stand behind the others.
-        foreign: Tools of MCP servers.
+    """Return the agent: the configured models, and the enabled, MCP (`foreign`) and plugin tools.
 
     Raises:
         SettingsError: A tool does not exist, or cannot be confined as the settings demand.
@@ -153,12 +148,12 @@ def build_agent(
 
 
 def _offered(settings: Settings) -> ToolSettings:
-    """Return the settings of the tools without `skill_view` where there is no skill to view."""
+    """Return the settings of the tools, without `skill_view` if there is no skill."""
     enabled = settings.tools.enabled
     try:
         has_skills = bool(SkillShelf(settings.home / SKILLS).names())
     except OSError:
-        # What cannot be read counts as not there; `OperatorFiles` tells of it.
+        # `OperatorFiles` reports it.
         has_skills = False
     if "skill_manage" in enabled or has_skills:
         return settings.tools
@@ -173,9 +168,6 @@ def build_context(
 
     Args:
         writers: Of `build_writers`; None to build them.
-
-    Raises:
-        SettingsError: As for `build_writers`.
     """
     compression, model = settings.compression, agent.models[0]
     writers = build_writers(settings) if writers is None else writers
@@ -215,10 +207,9 @@ def _auxiliaries(settings: Settings, block: AuxiliaryModelSettings, name: str) -
 def build_summariser(
     settings: Settings, agent: Agent, writers: Sequence[Configured]
 ) -> Summariser | None:
-    """Return who writes summaries: the auxiliary model first, then those that answer.
+    """Return the summariser: the auxiliary model first, then those that answer.
 
-    Returns:
-        None if all only play a part (offline, replay): the extractor is used alone.
+    None if all are inside Parley (offline, replay): the extractor is used alone.
     """
     answering = (model for model in agent.models if model.provider not in INSIDE)
     if not (models := [*models_of(writers), *answering]):
@@ -228,11 +219,7 @@ def build_summariser(
 
 
 def build_readers(settings: Settings) -> list[Configured]:
-    """Return the model that reads for the memory, if one is named.
-
-    Raises:
-        SettingsError: It lacks its key, or the block cannot be used.
-    """
+    """Return the model that reads for the memory, if one is named; as `build_writers`."""
     return _auxiliaries(settings, settings.auxiliary.memory, "auxiliary.memory")
 
 
@@ -247,9 +234,7 @@ def build_memory_reader(
     """Return the reader for the notebook, or None if no model is named for it.
 
     Args:
-        agent: Knows which models are left alone for a while.
-        models: Of `build_readers`; whoever has built them closes them.
-        budgets: Also limit its calls.
+        models: Of `build_readers`; the caller closes them.
     """
     if not models:
         return None
@@ -259,11 +244,7 @@ def build_memory_reader(
 
 
 def build_embedder(settings: Settings, database: Database) -> Embedder | None:
-    """Return what compares meanings for searches, or None if no model is named for it.
-
-    Raises:
-        SettingsError: As for `embedding_model`.
-    """
+    """Return the embedder for searches, or None if no model is named for it."""
     model = embedding_model(settings)
     return None if model is None else Embedder(database, model, redactor_of(settings))
 
@@ -308,7 +289,7 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
 
 
 def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
-    """Return who writes the system prompts; the operator's files are read now."""
+    """Return the writer of system prompts; the operator's files are read now."""
     files = OperatorFiles(settings.home, settings.agent.workspace)
     files.read()
     return Prompts(
@@ -330,13 +311,11 @@ def build_mind(
     """Return the mind of these settings.
 
     Args:
-        agent: The models and the enabled tools (`gateway.wiring.build_agent`).
         writers: Models that only write summaries; None to build them.
-        database: The pictures among its files can be shown to models.
-        before: What the gateway has gone by until now; None at its start.
+        before: The mind in use until now; None at the start.
 
     Raises:
-        SettingsError: There is a budget, and a model whose price is not known; at the start also: a
+        SettingsError: There is a budget, and a model without a known price; at the start also: the
             model that reads for the memory lacks its key.
     """
     context = build_context(settings, agent, writers)
@@ -345,13 +324,13 @@ def build_mind(
     agent = with_pictures_of(database, with_engine_tools(agent, context))
     readers = tuple(models_of(build_readers(settings))) if before is None else before.readers
     models = (*agent.models, *context.writers, *readers)
-    # Once more: now with the models that write summaries, and those that read.
+    # Once more, now with the models that write summaries, and those that read.
     refuse_unpriced(settings.budget, models)
     return Mind(agent, context, build_prompts(settings, plugins), models, readers)
 
 
 def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
-    """Return what decides about messages as they come in."""
+    """Return the rules for incoming messages."""
     return IntakeRules(
         access,
         settings.queue,
@@ -366,12 +345,11 @@ def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
 def build_alerts(
     current: Callable[[], Settings], examination: Examination, wakeups: Wakeups, owners: Owners
 ) -> AlertWatch | None:
-    """Return what tells owners of troubles; None where the settings say that nothing does.
+    """Return the alerts for owners, or None if the settings switch them off.
 
     Args:
-        current: Returns the settings that are gone by.
-        wakeups: Told where there is something to be sent.
-        owners: Who is told where the settings name no chats.
+        current: Returns the settings in use.
+        owners: Recipients if the settings name no chats.
     """
     alerts = current().alerts
     if not alerts.enabled:
@@ -386,7 +364,7 @@ def build_alerts(
 
 
 def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
-    """Return the prices of these models, and the budgets, as `/usage` tells them."""
+    """Return the prices of these models, and the budgets, as `/usage` shows them."""
     known = {model.name: model.facts.prices for model in models}
     return MoneyRules(
         prices={name: prices for name, prices in known.items() if prices is not None},
@@ -399,15 +377,15 @@ def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The accounts that a gateway is to serve, before their adapters are there.
+    """The accounts that a gateway serves, before their adapters exist.
 
     Attributes:
-        renderers: How each of them shows text. The intake replies in the transaction that admits a
-            message, so it must know them before there is an adapter that could call it.
+        renderers: The intake replies in the transaction that admits a message, so it needs them
+            before there is an adapter.
         connect: Returns their adapters, which hand what they receive to the intake.
-        share: What part of the platforms' limits is this process's.
-        elsewhere: Other replicas that serve them, as they know them.
-        make: Returns, for the same three, the adapter of one account of a platform.
+        share: This process's part of the platforms' limits.
+        elsewhere: Other replicas that serve them.
+        make: Returns the adapter of one account; None: it cannot be restarted.
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
@@ -420,8 +398,8 @@ class Accounts:
 def build_accounts(settings: Settings) -> Accounts:
     """Return all configured accounts, the web chat first.
 
-    The web chat is always there: `parley chat` reaches it through the Unix socket also where
-    `web.enabled` is false and the page is not served.
+    The web chat is always there: `parley chat` reaches it through the Unix socket even if
+    `web.enabled` is false.
     """
     blocks = _blocks(settings)
     # On SQLite there are no other replicas.
@@ -460,29 +438,27 @@ def build_accounts(settings: Settings) -> Accounts:
 
 
 def load_adapters(settings: Settings) -> None:
-    """Import the adapters of all configured accounts: `build_accounts` has them at hand then."""
+    """Import the adapters of all configured accounts, before `build_accounts` needs them."""
     for platform, _ in _blocks(settings):
         load(platform)
 
 
 def _blocks(settings: Settings) -> list[tuple[str, PlatformSection]]:
     """Return (platform, settings) of each account that is on, the web chat first."""
-    blocks: list[tuple[str, PlatformSection]] = [(BUILT_IN, settings.web)]
-    blocks += settings.platforms.on()
-    return blocks
+    return [(BUILT_IN, settings.web), *settings.platforms.on()]
 
 
 def accounts_of(*adapters: Adapter) -> Accounts:
-    """Return the accounts of adapters that are there already, and that receive nothing."""
+    """Return the accounts of existing adapters that receive nothing."""
     renderers = {(each.platform, each.account): each.render for each in adapters}
     return Accounts(renderers, lambda _intake, _chats, _door: adapters)
 
 
 def tried(settings: Settings) -> tuple[list[str], list[MutableMapping[str, Any]]]:
-    """Load what others wrote and build all else, as a start would; for commands alone.
+    """Load plugins and build all else, as a start would; for commands alone.
 
     Returns:
-        Why a gateway would not start, a line each, and what the attempt has logged.
+        Why a gateway would not start, a line each, and what the attempt logged.
     """
     with structlog.testing.capture_logs() as logged:
         plugins = load_plugins(settings.plugins, settings.home)
@@ -495,9 +471,7 @@ def tried(settings: Settings) -> tuple[list[str], list[MutableMapping[str, Any]]
 
 
 def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:
-    """Build what a start builds of its settings; not for a thread in which a loop runs.
-
-    No network call is made, and no code of a plugin runs.
+    """Build what a start builds of its settings, without network calls; not within a loop.
 
     Raises:
         SettingsError: A gateway would not start with these.
@@ -505,7 +479,7 @@ def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:
     asyncio.run(_build(settings, plugins))
     identity_provider(settings.web)
     Workspaces(settings.tools.workspace, settings.home)
-    refuse_unwritable(log_path(settings.logging, settings.home))
+    refuse_unwritable_log(log_path(settings.logging, settings.home))
 
 
 async def _build(settings: Settings, plugins: Plugins) -> None:
@@ -523,10 +497,7 @@ async def _build(settings: Settings, plugins: Plugins) -> None:
 def open_tools(
     settings: Settings, record: McpRecord = UNKNOWN
 ) -> AbstractAsyncContextManager[ServedTools]:
-    """Return what connects to the enabled servers, and yields their tools while it is open.
-
-    Entering takes as long as the slowest server needs, `start_timeout_s` at most.
-    """
+    """Connect to the enabled servers, and yield their tools; within `start_timeout_s`."""
     if not any(server.enabled for server in settings.tools.mcp.values()):
         return nullcontext(NO_SERVERS)
     # The SDK takes longer to import than the rest of the agent, and most gateways have no server.
@@ -539,17 +510,11 @@ def open_tools(
 async def registered(
     database: Database, place: str, death: Death, accounts: AccountLeases, share: Share
 ) -> Replica:
-    """Register this process; what the one before left unfinished becomes ready.
+    """Register this process; what the previous one left unfinished becomes ready.
 
     Args:
-        database: On SQLite nobody else's by now.
-        place: Where it runs: at most one process is there at a time.
-        death: How the process before it there ended.
-        accounts: What it is to receive for, if there may be others.
-        share: What it may send, if there may be others.
-
-    Raises:
-        StorageUnavailable: The database does not work now.
+        place: Where it runs; at most one process is there at a time.
+        death: How the previous process there ended.
     """
     if database.server is not None:
         # Its driver takes memory and time that SQLite needs none of.

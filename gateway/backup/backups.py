@@ -1,9 +1,8 @@
 """Backups: the database, the home's files and the workspaces in one folder, whole or not there.
 
-A backup is a folder `parley-<time>`, for its owner alone. It is written under another name, read
-again, and renamed: what a kill or a full disk leaves has a name that does not count, and the next
-backup removes it. `backup.json` in it says what there is, with a checksum of each file; restoring:
-gateway/backup/restoring.py.
+A backup is a folder `parley-<time>`. It is written under another name, read again, and renamed:
+what a kill or a full disk leaves behind has a name that does not count, and the next backup removes
+it. `backup.json` lists its files with their checksums. Restoring: gateway/backup/restoring.py.
 """
 
 import asyncio
@@ -60,30 +59,26 @@ _TIME = "%Y%m%dT%H%M%S"
 _UNFINISHED = ".unfinished-"
 _REMOVED = ".removed-"
 _OURS = re.compile(rf"{_NAME.pattern}$|{'|'.join(map(re.escape, (_UNFINISHED, _REMOVED, LOCK)))}")
-"""What belongs to a folder of backups: it is in no other backup."""
-MOST_LIST_BYTES = 200_000_000
-"""Of a list: more than a million files."""
+"""Names in a folder of backups; no other backup contains them."""
+_MOST_LIST_BYTES = 200_000_000
+"""More than a million files."""
 _NAMED = 5
-"""So many of those that were left out are named; the others stand in the list."""
+"""This many of the entries that were left out are named; `backup.json` has the others."""
 LOOK_EVERY_S = 60.0
 RETRY_AFTER_S = 900.0
 """Pause after a backup that failed."""
 HOUR_S = 3600.0
-SKEW_S = HOUR_S
-"""By so much another machine's clock may be ahead."""
-LATE = 1.5
-"""A backup is overdue when it is so many times as old as `backup.every_h`."""
+_SKEW_S = HOUR_S
+"""Another machine's clock may be ahead by this."""
+_LATE = 1.5
+"""A backup older than `backup.every_h` times this is overdue."""
 FIRST_WITHIN_S = HOUR_S
-"""The first backup is due at once: it was tried four times by then."""
+"""The first backup is due at once, and was tried four times by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A whole backup.
-
-    Attributes:
-        manifest: What `backup.json` says.
-    """
+    """A whole backup; `manifest` is its `backup.json`."""
 
     path: Path
     at: datetime
@@ -92,13 +87,13 @@ class Backup:
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """What could not be copied, and why; nothing where an older version wrote it."""
+        """What could not be copied, and why; empty for backups of older versions."""
         found: Mapping[str, str] = self.manifest.get("left_out", {})
         return found
 
     @property
     def lacks(self) -> str:
-        """What could not be copied, in words; "" where there is no such thing."""
+        """What could not be copied, in words; "" if there is none."""
         if not self.left_out:
             return ""
         first = [f"{name} ({why})" for name, why in islice(self.left_out.items(), _NAMED)]
@@ -106,38 +101,37 @@ class Backup:
         return f"not in it, as it could not be copied: {', '.join(first)}{more}"
 
     def age_s(self, now: datetime) -> float:
-        """Return how old it is; never less than 0, whatever was done to the clock."""
+        """Return its age, at least 0, even if the clock was changed."""
         return max((now - self.at).total_seconds(), 0.0)
 
 
 def newest(to: Path | None) -> Backup | None:
-    """Return the newest whole backup in a folder; None where there is none, or no folder.
+    """Return the newest whole backup in a folder, or None.
 
-    What was begun in the future, by a clock that was wrong, does not count: else there would be no
-    other one until then, and nobody would be told.
+    One from the future, by a wrong clock, does not count: else no other one would be made until
+    then, and without a finding.
     """
-    latest = datetime.now(UTC) + timedelta(seconds=SKEW_S)
+    latest = datetime.now(UTC) + timedelta(seconds=_SKEW_S)
     found = _found(to) if to is not None else ()
     return next((each for each in found if each.at <= latest), None)
 
 
 def newest_age_s(to: Path) -> float | None:
-    """Return how old what `newest` returns is; None where there is none.
+    """Return the age of the newest backup, or None.
 
-    A list of all files may have megabytes, and this is asked every few seconds: what has the name
-    of a whole backup, and a list, is taken for one.
+    Called every few seconds, and a list may have megabytes: the name of a whole backup and the
+    presence of a list are enough here.
     """
     now = datetime.now(UTC)
     times = (_begun(each) for each in _named(to) if (each / MANIFEST).is_file())
     ages = ((now - at).total_seconds() for at in times if at is not None)
-    return next((max(age_s, 0.0) for age_s in ages if age_s >= -SKEW_S), None)
+    return next((max(age_s, 0.0) for age_s in ages if age_s >= -_SKEW_S), None)
 
 
 def overdue_s(settings: Settings, running_s: float) -> float | None:
-    """Return for how long there has been no new backup where that is too long, else None.
+    """Return how long there has been no new backup if that is too long, else None.
 
-    Where there never was one that is `running_s`, the age of the process, and 0 within
-    `FIRST_WITHIN_S`; None as well where Parley makes none.
+    If there never was one: `running_s`, the age of the process, or 0 within `FIRST_WITHIN_S`.
     """
     to = folder_of(settings)
     if to is None:
@@ -145,11 +139,11 @@ def overdue_s(settings: Settings, running_s: float) -> float | None:
     age_s = newest_age_s(to)
     if age_s is None:
         return running_s if running_s > FIRST_WITHIN_S else 0.0
-    return age_s if age_s > LATE * settings.backup.every_h * HOUR_S else None
+    return age_s if age_s > _LATE * settings.backup.every_h * HOUR_S else None
 
 
 def _found(to: Path) -> Iterator[Backup]:
-    """Yield the whole backups in a folder, the newest first; nothing where there is no folder."""
+    """Yield the whole backups in a folder, the newest first."""
     return (found for each in _named(to) if (found := read(each)) is not None)
 
 
@@ -169,15 +163,15 @@ def _begun(path: Path) -> datetime | None:
 
 
 def read(path: Path) -> Backup | None:
-    """Return the backup that a folder is, as its list says; None for another folder."""
+    """Return a folder's backup by its list, or None if it has no valid one."""
     file = path / MANIFEST
     try:
-        if not is_plain(file) or file.stat().st_size > MOST_LIST_BYTES:
+        if not is_plain(file) or file.stat().st_size > _MOST_LIST_BYTES:
             return None
         told = orjson.loads(file.read_bytes())
         size = sum(each.get("bytes", 0) for each in told["files"].values())
         began = _begun(path) or datetime.strptime(told["at"], _TIME).replace(tzinfo=UTC)
-        # Its author may be a stranger.
+        # A stranger may have written it.
         texts = (told["version"], told["database"], told["revision"] or "")
         sums = (each.get("sha256", each.get("link")) for each in told["files"].values())
         reasons = told.get("left_out", {}).values()
@@ -188,12 +182,12 @@ def read(path: Path) -> Backup | None:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a path is a file, not a link to one, nor a pipe that never ends."""
+    """Whether a path is a regular file, and not a link to one."""
     return path.is_file() and not path.is_symlink()
 
 
 def folder_of(settings: Settings) -> Path | None:
-    """Return where backups are kept, by the settings: relative to PARLEY_HOME; None for nowhere."""
+    """Return the settings' folder of backups, relative to PARLEY_HOME, or None."""
     to = settings.backup.to
     return None if to is None else settings.home / to.expanduser()
 
@@ -204,8 +198,8 @@ def make(
     """Make a backup, also while a gateway runs; blocking, for as long as the copy takes.
 
     Args:
-        keep: Whole backups that stay, this one counted; None: all.
-        stopped: Asked now and again; when it says so, nothing is kept.
+        keep: Number of whole backups that stay, including this one; None: all.
+        stopped: Asked now and again; on True nothing is kept.
 
     Raises:
         StorageUnavailable: It cannot be made; nothing of it is there.
@@ -215,13 +209,13 @@ def make(
     try:
         to.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(to / LOCK, timeout=0):
-            # What a process that was killed has left.
+            # Leftovers of a killed process.
             left = (_UNFINISHED, _REMOVED)
             for each in [each for each in to.iterdir() if each.name.startswith(left)]:
                 shutil.rmtree(each)
             try:
                 _write(settings, to, unfinished, stopped)
-                # A folder is renamed over an empty one only: a backup is never replaced.
+                # A rename replaces an empty folder only, never a backup.
                 unfinished.rename(to / name)
             finally:
                 # Within the lock: without it another one's may have this name.
@@ -237,10 +231,10 @@ def make(
 
 
 def require(path: Path) -> Backup:
-    """Return the backup that a folder is.
+    """Return a folder's backup.
 
     Raises:
-        StorageUnavailable: It is none.
+        StorageUnavailable: It has none.
     """
     found = read(path)
     if found is None:
@@ -251,7 +245,7 @@ def require(path: Path) -> Backup:
 
 
 def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None:
-    """Write all of a backup, its list last, read it again, and have the disk write it."""
+    """Write a backup, its list last; flush it to the disk, and read it again."""
     location, root = location_of(settings), Workspaces(settings.tools.workspace, settings.home).root
     guard = RoomGuard(to, stopped)
     copied = Copying(_apart(settings, root), _folders_of_backups(settings, to), _OURS, guard)
@@ -305,7 +299,7 @@ def _copy_database(location: Location, folder: Path, guard: RoomGuard) -> Path:
             copy = folder / DUMP
             dump(location, copy, guard.ends)
     except StorageUnavailable:
-        # Why it had to end comes before what ended it.
+        # The reason of a stop goes first.
         guard.check()
         raise
     copy.chmod(0o600)
@@ -313,21 +307,20 @@ def _copy_database(location: Location, folder: Path, guard: RoomGuard) -> Path:
 
 
 def _place(path: Path, home: Path) -> str:
-    """Return a path, relative to PARLEY_HOME where it is below, however both are spelled."""
+    """Return a path, relative to PARLEY_HOME if it is below it, however both are spelled."""
     found, home = _spelled(path), home.resolve()
     return str(found.relative_to(home) if found.is_relative_to(home) else path)
 
 
 def _spelled(path: Path) -> Path:
-    """Return the one spelling of a path; what it names itself may be a link, and stays one."""
+    """Return a path's one spelling; its last part may be a link, and stays one."""
     return path.parent.resolve() / path.name
 
 
 def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
-    """Return what is no part of the home's files: copied apart, made anew, or of this process.
+    """Return the paths that are not copied with the home: copied apart, or of this process.
 
-    In one spelling: where it would be copied as well, closing a copied database gives up SQLite's
-    locks on it.
+    In one spelling: closing a copied database would drop SQLite's locks on the original.
     """
     home, location = settings.home, location_of(settings)
     database = location if isinstance(location, Path) else home / DATABASE
@@ -352,17 +345,16 @@ def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
 
 
 def _folders_of_backups(settings: Settings, to: Path) -> frozenset[tuple[int, int]]:
-    """Return which folders hold backups, as the disk knows them: a path has several spellings."""
+    """Return device and inode of the folders of backups: a path has several spellings."""
     found = (each.stat() for each in (to, folder_of(settings) or to) if each.is_dir())
     return frozenset((each.st_dev, each.st_ino) for each in found)
 
 
 def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False) -> None:
-    """Read a backup as a whole: each file, and the database as a database.
+    """Read a whole backup: each file, and the database as a database.
 
     Raises:
-        BackupStopped: The process ends.
-        StorageUnavailable: It is not what its list says.
+        StorageUnavailable: It differs from its list, or the process ends (`BackupStopped`).
     """
     for name in (HOME, WORKSPACES, told["database"]):
         if (path / name).is_symlink():
@@ -383,9 +375,9 @@ def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False
 
 
 def _thin_out(to: Path, keep: int | None, made: Path) -> None:
-    """Remove the oldest whole backups; one that is half removed has a name that does not count.
+    """Remove the oldest whole backups, under a name that does not count.
 
-    Never what was just made: by a clock that was set back it may be the oldest.
+    Never the one just made: it may be the oldest if the clock was set back.
     """
     old = list(_found(to))[keep:] if keep is not None else ()
     for each in (each for each in old if each.path != made):
@@ -395,9 +387,9 @@ def _thin_out(to: Path, keep: int | None, made: Path) -> None:
 
 
 class Backups:
-    """Makes backups on a timer: in one of all replicas, and none where `backup.to` names no folder.
+    """Makes backups on a timer, in one of all replicas, if `backup.to` names a folder.
 
-    The clock is the age of the newest backup: a restart neither makes one early nor forgets one.
+    The age of the newest backup is the clock, so a restart makes none early and forgets none.
     """
 
     def __init__(self, database: Database, replica: Replica, settings: Settings) -> None:
@@ -418,7 +410,7 @@ class Backups:
                 log.error("backup_failed", to=str(to), error=str(exc))  # noqa: TRY400
                 pause_s = RETRY_AFTER_S
             except Exception as exc:
-                # Workspaces hold what commands like: whatever it is, people go on being answered.
+                # Workspaces may hold anything; messages are still answered.
                 log.exception("backup_failed", to=str(to), error=repr(exc))
                 pause_s = RETRY_AFTER_S
             await asyncio.sleep(pause_s)
@@ -427,7 +419,7 @@ class Backups:
         age_s = await asyncio.to_thread(newest_age_s, to)
         if age_s is not None and age_s < self._settings.backup.every_h * HOUR_S:
             return False
-        # Of several replicas the one that lives for longest; on SQLite there is one.
+        # Of several replicas, the one that has lived longest.
         return await self._database.read(health.oldest_replica) == self._replica.id
 
     async def _make(self, to: Path) -> None:
@@ -438,7 +430,7 @@ class Backups:
         try:
             made = await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The thread goes on until it is told, and a stop waits for it.
+            # The thread runs until it is told to stop, and a stop waits for it.
             stopping.set()
             await asyncio.wait({work})
             raise
@@ -449,5 +441,5 @@ class Backups:
             duration_ms=round((time.monotonic() - began) * 1000),
         )
         if made.left_out:
-            # Their names are in its list: whoever gave them may have meant to be read here.
+            # Their names may be chosen to be read here, so only the list has them.
             log.warning("backup_incomplete", path=str(made.path), entries=len(made.left_out))

@@ -1,8 +1,7 @@
-"""Copies of files and of a server's database, on the disk before anybody counts on them.
+"""Copies files and a server's database, and flushes them to the disk.
 
-The database is copied by PostgreSQL's own programs, pg_dump and pg_restore. Where they are not
-installed the caller is told so. What is secret in the URL goes into their environment, never into
-their arguments, which all users of a machine can read.
+PostgreSQL's own programs, pg_dump and pg_restore, copy the database. Secrets of the URL go into
+their environment, never into their arguments, which all users of a machine can read.
 """
 
 import errno
@@ -21,12 +20,12 @@ from gateway.errors import StorageUnavailable
 from gateway.storage.database import DatabaseServer
 
 SPARE_BYTES = 50_000_000
-"""Room that is left on the disk of the backups."""
+"""Space left free on the disk of the backups."""
 _CHUNK = 1 << 20
 DEEPEST = 100
-"""Folders above a file that is copied: commands may make many more in a workspace."""
+"""Folders above a copied file: commands may make many more in a workspace."""
 _LONGEST = 2_000
-"""Bytes of such a file's path; the system takes 4,096, with those of the folder it is in."""
+"""Bytes of such a file's path; the system's limit is 4,096, including the target's folder."""
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM})
 _COPIED = frozenset({stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG})
 
@@ -50,11 +49,11 @@ Stopped = Callable[[], bool]
 
 
 class BackupStopped(StorageUnavailable):
-    """The process ends; what was written is removed."""
+    """The process ends; the unfinished backup is removed."""
 
 
 class RoomGuard:
-    """Ends a copy when the process ends, or when others would have no room on the disk."""
+    """Ends a copy when the process ends, or when the disk is nearly full."""
 
     def __init__(self, to: Path, stopped: Stopped) -> None:
         self._to = to
@@ -62,7 +61,7 @@ class RoomGuard:
         self._why: StorageUnavailable | None = None
 
     def ends(self) -> bool:
-        """Whether the copy has to end; `check` says why, from then on."""
+        """Whether the copy must end; from then on `check` raises the reason."""
         if self._stopped():
             self._why = BackupStopped("the backup was stopped")
         elif (free := shutil.disk_usage(self._to).free) < SPARE_BYTES:
@@ -71,11 +70,11 @@ class RoomGuard:
         return self._why is not None
 
     def check(self) -> None:
-        """Return where the copy may go on.
+        """Return if the copy may go on.
 
         Raises:
             BackupStopped: The process ends.
-            StorageUnavailable: The disk is full, but for what is left to others.
+            StorageUnavailable: The disk is full but for `SPARE_BYTES`.
         """
         if self._why is None:
             self.ends()
@@ -84,18 +83,18 @@ class RoomGuard:
 
 
 class Copying:
-    """Copies folders, links as links; what is no file, and what goes away meanwhile, is not told.
+    """Copies folders, links as links; skips special files, and files that vanish meanwhile.
 
-    Commands write into workspaces what they like: it is walked without recursion, and what cannot
-    be copied makes no backup fail.
+    Workspaces may hold anything: they are walked without recursion, and an entry that cannot be
+    copied does not fail the backup.
 
     Args:
-        apart: What is not copied, by its one spelling.
-        backups: Device and inode of folders that hold backups, whose names `ours` knows.
+        apart: Paths that are not copied, in their one spelling.
+        backups: Device and inode of folders of backups, whose entries match `ours`.
 
     Attributes:
-        files: What is known of each file, by its place in the backup.
-        left_out: Why something is not in it, by the place that it would have, printable.
+        files: Facts of each file, by its place in the backup.
+        left_out: Why an entry is not in it, by the place it would have, printable.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Copying:
         self._guard = guard
 
     def size_of(self, source: Path) -> int:
-        """Return how many bytes a folder has that would be copied; what goes away has none."""
+        """Return the number of bytes that copying a folder would take."""
         size, waiting = 0, [source]
         while waiting:
             self._guard.check()
@@ -122,14 +121,14 @@ class Copying:
                 inside = [folder / each for each in self._names(folder)]
                 known = [(each, each.lstat()) for each in inside if each not in self._apart]
             except OSError:
-                # Copying it says what is wrong.
+                # Copying it reports what is wrong.
                 continue
             waiting += [each for each, found in known if stat.S_ISDIR(found.st_mode)]
             size += sum(found.st_size for _, found in known if stat.S_ISREG(found.st_mode))
         return size
 
     def take(self, source: Path, target: Path, name: str) -> None:
-        """Copy a folder with all that is in it."""
+        """Copy a folder with all its contents."""
         waiting = [*self._folder(source, target, name)]
         while waiting:
             self._guard.check()
@@ -139,13 +138,13 @@ class Copying:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as exc:
-                # Of the copy it is the disk's trouble, and that of all that comes after it.
+                # An error of the copy is the disk's trouble, and concerns all that follows.
                 if exc.errno not in _UNREADABLE or exc.filename != str(each):
                     raise
                 self._leave_out(label, in_words(exc))
 
     def _copied(self, each: Path, copy: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
-        """Copy one entry; return what is in it where it is a folder."""
+        """Copy one entry; return the contents if it is a folder."""
         mode = each.lstat().st_mode
         if each in self._apart or stat.S_IFMT(mode) not in _COPIED:
             return ()
@@ -162,7 +161,7 @@ class Copying:
         return ()
 
     def _folder(self, source: Path, target: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
-        """Make a folder; return what comes into it, the last first."""
+        """Make a folder; return its future contents, the last first."""
         names = sorted(self._names(source), reverse=True)
         target.mkdir(mode=0o700)
         return [(source / each, target / each, f"{label}/{each}") for each in names]
@@ -178,7 +177,7 @@ class Copying:
 
 
 def _misfit(label: str, link: str) -> str:
-    """Return why something has no place in a backup; "" where it has."""
+    """Return why an entry has no place in a backup, or ""."""
     try:
         length, _ = len(label.encode()), link.encode()
     except UnicodeEncodeError:
@@ -188,21 +187,20 @@ def _misfit(label: str, link: str) -> str:
 
 
 def encodable(path: str | Path) -> str:
-    """Return a path whose bytes that are no UTF-8 are escaped."""
+    """Return a path with bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _file(source: Path, copy: Path, guard: RoomGuard) -> dict[str, Any]:
-    """Copy a file with its times, for its owner alone; return what is known of the copy.
+    """Copy a file with its times, for its owner alone; return the facts of the copy.
 
-    What is appended meanwhile is not in it: it may come faster than it is copied.
+    What is appended meanwhile is left out: it may come faster than it is copied.
 
     Raises:
-        FileNotFoundError: It is no file any more.
-        StorageUnavailable: The copy has to end.
+        FileNotFoundError: It is not a regular file any more.
     """
     digest = hashlib.sha256()
-    # A command may put a link or a pipe in its place at any time.
+    # A command may replace it by a link or a pipe at any time.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(str(source), flags)
@@ -222,17 +220,13 @@ def _file(source: Path, copy: Path, guard: RoomGuard) -> dict[str, Any]:
                 writing.write(part)
                 left -= len(part)
     os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
-    # Keys may stand in it, whatever its mode was; and it has to be read again.
+    # It may contain keys, whatever its mode was; and it must be readable later.
     copy.chmod(stat.S_IMODE(found.st_mode) & 0o700 | 0o400)
     return {"bytes": found.st_size - left, "sha256": digest.hexdigest()}
 
 
 def digest_of(file: Path, stopped: Stopped = lambda: False) -> str:
-    """Return the checksum of a file.
-
-    Raises:
-        BackupStopped: The process ends.
-    """
+    """Return the checksum of a file; `BackupStopped` if the process ends."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while part := stream.read(_CHUNK):
@@ -243,11 +237,7 @@ def digest_of(file: Path, stopped: Stopped = lambda: False) -> str:
 
 
 def flush(folder: Path, stopped: Stopped = lambda: False) -> None:
-    """Have the disk write all files and folders below one, and itself.
-
-    Raises:
-        BackupStopped: The process ends.
-    """
+    """Flush a folder and everything below it to the disk; `BackupStopped` if the process ends."""
     for each in _below(folder):
         if stopped():
             raise BackupStopped("the backup was stopped")
@@ -255,7 +245,7 @@ def flush(folder: Path, stopped: Stopped = lambda: False) -> None:
 
 
 def flush_one(path: Path) -> None:
-    """Have the disk write a file, or what a folder has by which name."""
+    """Flush a file, or a folder's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -264,7 +254,7 @@ def flush_one(path: Path) -> None:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the files and folders below one, what is in a folder first, and itself."""
+    """Yield the files and folders below a folder, contents first, and itself."""
     waiting, folders = [folder], list[Path]()
     while waiting:
         folders.append(waiting.pop())
@@ -278,13 +268,12 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def dump(server: DatabaseServer, target: Path, stopped: Stopped) -> None:
-    """Write a copy of one moment, while replicas run, and read its table of contents once.
+    """Write a consistent copy, while replicas run, and check it.
 
     Raises:
-        StorageUnavailable: The program is not there, or fails.
+        StorageUnavailable: The program is missing, or fails.
     """
-    copy = ["--format=custom", f"--file={target}"]
-    _run("pg_dump", copy, server, stopped)
+    _run("pg_dump", ["--format=custom", f"--file={target}"], server, stopped)
     check_dump(target)
 
 
@@ -292,16 +281,16 @@ def check_dump(dumped: Path) -> None:
     """Read the table of contents of a copy.
 
     Raises:
-        StorageUnavailable: It is none, or is cut.
+        StorageUnavailable: It is not a copy, or is incomplete.
     """
     _run("pg_restore", ["--list", "--file=/dev/null", str(dumped)], None, lambda: False)
 
 
 def restore_dump(server: DatabaseServer, dumped: Path) -> None:
-    """Put a copy into an empty database: all of it, or nothing.
+    """Restore a copy into an empty database: all of it, or nothing.
 
     Raises:
-        StorageUnavailable: The program is not there, or fails.
+        StorageUnavailable: The program is missing, or fails.
     """
     whole = ["--single-transaction", "--exit-on-error", "--no-owner"]
     name = _environment(server)["PGDATABASE"]
@@ -309,7 +298,7 @@ def restore_dump(server: DatabaseServer, dumped: Path) -> None:
 
 
 def place_of(server: DatabaseServer) -> str:
-    """Return where a database is: `host:port/name`, and nothing that is secret."""
+    """Return a database's place, `host:port/name`, without secrets."""
     found = _environment(server)
     host = found.get("PGHOSTADDR") or found.get("PGHOST", "")
     return f"{host}:{found.get('PGPORT', '')}/{found['PGDATABASE']}"
@@ -324,10 +313,7 @@ def _environment(server: DatabaseServer) -> dict[str, str]:
 
 
 def _run(
-    name: str,
-    arguments: Sequence[str],
-    server: DatabaseServer | None,
-    stopped: Stopped,
+    name: str, arguments: Sequence[str], server: DatabaseServer | None, stopped: Stopped
 ) -> None:
     program = shutil.which(name)
     if program is None:
@@ -353,7 +339,7 @@ def _run(
 
 
 def _said(running: subprocess.Popen[bytes], stopped: Stopped) -> bytes:
-    """Wait for the end of a program, or end it; return its complaints."""
+    """Wait for the end of a program, or kill it when stopped; return its stderr."""
     while True:
         try:
             return running.communicate(timeout=LOOK_EVERY_S)[1]

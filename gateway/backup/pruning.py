@@ -1,7 +1,7 @@
-"""Erases what is too old, class by class, in steps so short that turns go on beside it.
+"""Erases what is too old, class by class, in steps so short that turns are not held up.
 
-What each class is and what stays: gateway/storage/retention.py. `parley db prune` does the same at
-once, and `--dry-run` only counts.
+The classes, and what stays: gateway/storage/retention.py. `parley db prune` does the same at once,
+and `--dry-run` only counts.
 """
 
 import asyncio
@@ -28,13 +28,8 @@ PAUSE_S = 0.005
 """Least pause between two steps; a step that took longer is followed by as long a pause."""
 
 
-def age_s(days: int | None) -> float | None:
-    """Return days in seconds; None for ever."""
-    return None if days is None else days * DAY_S
-
-
 def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> dict[str, Pruned]:
-    """Return what would go of each class that is limited; nothing is changed."""
+    """Return how much of each limited class would be erased; nothing is changed."""
     counted = {"raw": retention.count_raw(conn, raw_days * DAY_S)}
     for name, days in _swept(settings):
         total = Pruned()
@@ -45,9 +40,13 @@ def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> d
         for each in _counted_transcripts(conn, settings.transcript_days * DAY_S):
             counted["transcript"] = counted["transcript"].plus(each)
     if settings.limits_files:
-        due = retention.files_due(conn, age_s(settings.files_days), settings.files_max_bytes)
+        due = retention.files_due(conn, _files_age_s(settings), settings.files_max_bytes)
         counted["files"] = Pruned(len(due), sum(size_bytes for _, size_bytes in due))
     return _in_order(counted)
+
+
+def _files_age_s(settings: RetentionSettings) -> float | None:
+    return None if settings.files_days is None else settings.files_days * DAY_S
 
 
 def _in_order(classes: dict[str, Pruned]) -> dict[str, Pruned]:
@@ -55,7 +54,7 @@ def _in_order(classes: dict[str, Pruned]) -> dict[str, Pruned]:
 
 
 def _swept(settings: RetentionSettings) -> Iterator[tuple[str, int]]:
-    """Yield the classes that are limited by age alone, with their days."""
+    """Yield the classes limited by age alone, with their days."""
     for name in retention.SWEEPS:
         days = getattr(settings, f"{name}_days")
         if days is not None:
@@ -70,29 +69,19 @@ def _counted_transcripts(conn: Connection, old_s: float) -> Iterator[Pruned]:
 
 
 class Pruner:
-    """Erases by the settings."""
+    """Erases by the settings of retention, and `storage.raw_days`."""
 
     def __init__(self, database: Database, settings: RetentionSettings, raw_days: int) -> None:
-        """Erase nothing yet.
-
-        Args:
-            settings: How long each class is kept.
-            raw_days: How long raw updates are (`storage.raw_days`).
-        """
         self._database = database
         self._settings = settings
         self._raw_days = raw_days
 
     def take(self, settings: RetentionSettings, raw_days: int) -> None:
-        """Go by other limits from the next class on."""
+        """Use other limits from the next class on."""
         self._settings, self._raw_days = settings, raw_days
 
     async def prune(self) -> dict[str, Pruned]:
-        """Erase what is too old now; return how much was erased of each limited class.
-
-        Raises:
-            StorageUnavailable: The disk is in trouble; what is erased by then stays erased.
-        """
+        """Erase what is too old now; return how much was erased of each limited class."""
         settings = self._settings
         gone = {"raw": await self._summed(self._raw())}
         for name, days in _swept(settings):
@@ -102,20 +91,17 @@ class Pruner:
             gone["transcript"] = gone["transcript"].plus(messages)
         if settings.limits_files:
             gone["files"] = await self._summed(self._files())
-        self._tell(gone)
+        rows = {name: each.rows for name, each in gone.items() if each.rows}
+        if rows:
+            log.info("storage_pruned", rows=rows, bytes=sum(each.bytes for each in gone.values()))
         return _in_order(gone)
 
     async def _step(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Run a short transaction, and leave the writer to others for as long."""
+        """Run a short transaction, then leave the writer to others for as long."""
         started = time.monotonic()
         result = await self._database.write(fn, *args)
         await asyncio.sleep(max(PAUSE_S, time.monotonic() - started))
         return result
-
-    def _tell(self, gone: dict[str, Pruned]) -> None:
-        rows = {name: each.rows for name, each in gone.items() if each.rows}
-        if rows:
-            log.info("storage_pruned", rows=rows, bytes=sum(each.bytes for each in gone.values()))
 
     async def _summed(self, steps: AsyncIterator[Pruned]) -> Pruned:
         total = Pruned()
@@ -139,7 +125,7 @@ class Pruner:
                     some = keys[at : at + retention.STEP_ROWS]
                     before = before.plus(await self._step(retention.erase, sweep, old_s, some))
                 yield before
-                # Where none of them may go any more, the next look would find the same rows.
+                # If none of them may go any more, the same rows would be found again.
                 if len(keys) < retention.FOUND_ROWS or not before.rows:
                     break
 
@@ -147,14 +133,10 @@ class Pruner:
         old_s = days * DAY_S
         async for conversation in self._each(retention.conversations_with_old, old_s):
             await self._step(retention.begin_anew, conversation, old_s)
-            # A reader looks first: nothing may go of most conversations that are in use.
+            # A reader checks first: nothing may go of most conversations in use.
             if await self._database.read(retention.may_take_out, conversation, old_s):
-                async for gone in self._repeated(retention.take_out, conversation, old_s):
+                while (gone := await self._step(retention.take_out, conversation, old_s)).rows:
                     yield gone
-
-    async def _repeated(self, fn: Callable[..., Pruned], *args: Any) -> AsyncIterator[Pruned]:
-        while (gone := await self._step(fn, *args)).rows:
-            yield gone
 
     async def _each(self, find: Callable[..., list[int]], old_s: float) -> AsyncIterator[int]:
         after = 0
@@ -163,7 +145,7 @@ class Pruner:
                 yield after
 
     async def _files(self) -> AsyncIterator[Pruned]:
-        old_s, most = age_s(self._settings.files_days), self._settings.files_max_bytes
+        old_s, most = _files_age_s(self._settings), self._settings.files_max_bytes
         for file_id, size_bytes in await self._database.read(retention.files_due, old_s, most):
             if await self._step(retention.remove_file, file_id):
                 yield Pruned(1, size_bytes)

@@ -1,10 +1,9 @@
-"""Restoring a backup into an empty PARLEY_HOME: looked at first, then done, then there as a whole.
+"""Restores a backup into an empty PARLEY_HOME: checked first, then whole or not at all.
 
-While it is under way a mark stands in the home: `parley run` refuses a home with it, and the same
-restore, given once more, does all of it again. The mark goes when the disk has written everything.
-A home that runs, or holds anything else, is left alone.
+While it is under way the home has a mark: `parley run` refuses such a home, and the same restore,
+given again, starts over. The mark goes once everything is on the disk.
 
-What a home would run, read and contact is listed before any of it runs: references of foreign
+What the home would run, read and contact is listed before any of it runs: references of foreign
 settings are not resolved (`gateway.settings.loading.read_foreign`), and files are only counted.
 """
 
@@ -36,13 +35,13 @@ from gateway.storage.engine import lock_database
 from gateway.supervision.home import LOCKED, RESTORING, prepare_home
 
 _ALLOWED = frozenset({RESTORING, f"{DATABASE}.lock", f"{LOCKED}.lock", "logs"})
-"""What may be in a home that counts as empty."""
+"""Entries of a home that counts as empty."""
 MOST_NAMED = 20
 """Names in one line; further ones are only counted."""
 _ADDRESS_KEYS = ("url", "endpoint", "issuer", "webhook")
 """Endings of the names of settings that contain an address."""
 _OWN_ADDRESSES = frozenset({"public_url", "webhook_url"})
-"""Where others find Parley."""
+"""Addresses of Parley itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,8 @@ class Plan:
     """What a restore will do.
 
     Attributes:
-        home: Where to; PARLEY_HOME.
-        database: The file that is written, or the server, whose database is empty.
-        workspaces: The folder of all workspaces; None where the backup has none.
+        database: The file to write, or the server with an empty database.
+        workspaces: The folder of all workspaces; None if the backup has none.
     """
 
     backup: Backup
@@ -61,13 +59,14 @@ class Plan:
     workspaces: Path | None
 
     def lines(self) -> Iterator[str]:
-        """Yield what will be done, in words."""
+        """Describe what will be done."""
         told = self.backup.manifest
         files = sum(name.startswith(f"{HOME}/") for name in told["files"])
         size, began = self.backup.size_bytes, self.backup.at
         yield f"{self.backup.path}: {size:,} bytes of {began:%Y-%m-%d %H:%M} UTC"
         yield f"  written by Parley {told['version']}, schema revision {told['revision']}"
-        where = "the server's database" if self.is_on_server else self.database
+        is_on_server = isinstance(self.database, DatabaseServer)
+        where = "the server's database" if is_on_server else self.database
         yield f"  the database into {where}"
         yield f"  {files:,} files (settings, prompts, skills, …) into {self.home}"
         if self.workspaces is not None:
@@ -79,11 +78,6 @@ class Plan:
         yield "a gateway in the restored home (nothing of this is run or read before it starts):"
         yield from (f"  {line}" for line in runs or ["runs nothing but itself"])
 
-    @property
-    def is_on_server(self) -> bool:
-        """Whether the database is PostgreSQL's."""
-        return isinstance(self.database, DatabaseServer)
-
 
 def plan_of(
     path: Path,
@@ -91,16 +85,16 @@ def plan_of(
     server: DatabaseServer | None = None,
     outside: Collection[Path] = (),
 ) -> Plan:
-    """Look at a backup and at the home that it would go into; nothing is changed.
+    """Check a backup and its target home; nothing is changed.
 
     Args:
-        server: Where a copy of PostgreSQL's goes.
-        outside: Places outside of the home that may be written to, where the backup names them.
+        server: Target of a PostgreSQL copy.
+        outside: Places outside of the home that may be written to if the backup names them.
 
     Raises:
-        StorageUnavailable: The backup is none, or not whole; or there is no room for it.
+        StorageUnavailable: The backup is invalid or incomplete; or the disk has no room for it.
         DatabaseTooNew: Its schema is a newer version's.
-        GatewayError: The home is not empty, or the database is not.
+        GatewayError: The home or the database is not empty.
     """
     found = backups.require(path)
     told = found.manifest
@@ -123,7 +117,10 @@ def plan_of(
         if server is None:
             raise GatewayError("the backup is PostgreSQL's: name an empty database (storage.url)")
         if maintenance.holds_anything(server) and not _is_in(server, mark):
-            raise GatewayError(_not_empty(mark))
+            text = "the database that storage.url names is not empty: name another one"
+            if mark is not None:
+                text += ", or make it anew (a restore into it was cut off, and may have filled it)"
+            raise GatewayError(text)
         return Plan(found, home, server, workspaces)
     database = _place(found, "database_at", home, outside)
     if workspaces in database.parents and workspaces not in (home, *home.parents):
@@ -134,10 +131,10 @@ def plan_of(
 
 
 def restore(plan: Plan) -> None:
-    """Do it; blocking. What was killed half-way is done again from the beginning.
+    """Carry out a plan; blocking. One that was killed half-way starts over.
 
     Raises:
-        DatabaseLocked: Somebody runs in the home.
+        DatabaseLocked: A gateway runs in the home.
         StorageUnavailable: Something cannot be written.
     """
     prepare_home(plan.home)
@@ -153,7 +150,7 @@ def restore(plan: Plan) -> None:
             for place in places:
                 flush(place)
             (plan.home / RESTORING).unlink()
-            # Else it may be back after the machine went down, and what was answered meanwhile go.
+            # Else it may be back after a power cut, and a new restore undo what came since.
             flush_one(plan.home)
         except OSError as exc:
             text = f"cannot restore into {plan.home}: {exc.strerror} ({exc.filename})"
@@ -168,7 +165,7 @@ def _copy_database(plan: Plan) -> None:
             copying.restore_dump(plan.database, copy)
             _mark(plan.home, copying.place_of(plan.database))
         return
-    # Of one that was put here before the restore was cut off.
+    # Leftovers of a restore that was cut off.
     for end in ("-wal", "-shm", "-journal"):
         Path(f"{plan.database}{end}").unlink(missing_ok=True)
     # Renamed: a database is there as a whole or not at all.
@@ -194,31 +191,24 @@ def _mark(home: Path, line: str, how: int = os.O_APPEND) -> None:
 def _marked(home: Path) -> Sequence[str] | None:
     """Return the mark's lines: the backup, and the server's database that has it; None: no mark.
 
-    It may be empty, after a kill or when the machine went down: then any backup may be restored.
+    It may be empty after a kill or a power cut: then any backup may be restored.
     """
     try:
         text = os.fsdecode((home / RESTORING).read_bytes())
     except FileNotFoundError:
         return None
-    # What has no end was not written as a whole.
+    # A line without an end is incomplete.
     lines = text.strip("\0").split("\n")[:-1]
     return [each for each in lines if each]
 
 
 def _is_in(server: DatabaseServer, mark: Sequence[str] | None) -> bool:
-    """Whether the mark says that a database on a server has been restored."""
+    """Whether the mark says that a server's database was restored."""
     return mark is not None and copying.place_of(server) in mark[1:]
 
 
-def _not_empty(mark: Sequence[str] | None) -> str:
-    text = "the database that storage.url names is not empty: name another one"
-    if mark is None:
-        return text
-    return f"{text}, or make it anew (a restore into it was cut off, and may have filled it)"
-
-
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder into one that is there or not; links as links, and never through one."""
+    """Copy a folder, links as links, into a new or existing one, and never through a link."""
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in sorted(source.iterdir()):
         place = target / each.name
@@ -235,9 +225,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _place(found: Backup, key: str, home: Path, outside: Collection[Path]) -> Path:
-    """Return where something goes: below the home, whoever wrote the list, or where it may go.
+    """Return a target that the list names: below the home, or one of `outside`.
 
-    A link in the backup's home, which comes first, must not lead it away either.
+    A link in the backup's home, which is copied first, must not redirect it.
     """
     named = found.manifest.get(key)
     if not isinstance(named, str):
@@ -258,10 +248,9 @@ def _place(found: Backup, key: str, home: Path, outside: Collection[Path]) -> Pa
 
 
 def _require_empty(home: Path, path: Path, mark: Sequence[str] | None) -> None:
+    if mark and mark[0] != str(path):
+        raise GatewayError(f"a restore of {mark[0]} into {home} is not finished: give that again")
     if mark is not None:
-        if mark and mark[0] != str(path):
-            text = f"a restore of {mark[0]} into {home} is not finished: give that again"
-            raise GatewayError(text)
         return
     there = [each.name for each in home.iterdir()] if home.exists() else []
     there = sorted(each for each in there if each not in _ALLOWED)
@@ -273,12 +262,11 @@ def _require_empty(home: Path, path: Path, mark: Sequence[str] | None) -> None:
 
 
 def _require_absent(place: Path, home: Path, mark: Sequence[str] | None) -> None:
-    """Refuse a place that holds what no restore has put there."""
+    """Refuse a place with contents that are not from a restore."""
     if mark is not None and (mark or place.is_relative_to(home)):
         return
-    if place.is_dir() and not any(place.iterdir()):
-        return
-    if place.exists():
+    is_empty = place.is_dir() and not any(place.iterdir())
+    if place.exists() and not is_empty:
         raise GatewayError(f"{place} is there already: move it away first")
 
 
@@ -295,21 +283,21 @@ def would_run(files: Path, home: Path) -> Iterator[str]:
 
     Args:
         files: A copy of PARLEY_HOME.
-        home: Where it will be: settings with relative paths mean that place.
+        home: Its future place, which relative paths in settings refer to.
     """
     file = files / CONFIG_NAME
     if file.is_symlink() or not file.exists():
         yield f"settings: no {CONFIG_NAME} is in it; those in use there decide the rest"
     else:
         try:
-            yield from of_settings(read_foreign(file, home))
+            yield from would_run_by(read_foreign(file, home))
         except SettingsError as exc:
             yield from (f"settings: {line}" for line in str(exc).splitlines())
     yield from _of_files(files)
 
 
-def of_settings(settings: Settings) -> Iterator[str]:
-    """Yield the lines that follow from the settings alone."""
+def would_run_by(settings: Settings) -> Iterator[str]:
+    """Yield the lines of `would_run` for the settings alone."""
     for path, text in unresolved(settings):
         kind, _, rest = text.partition(":")
         what = "runs for a secret" if kind == "command" else f"reads a secret ({kind})"
@@ -360,7 +348,7 @@ def _of_files(files: Path) -> Iterator[str]:
 
 
 def _address(value: Any) -> str:
-    """Return the host of an address, or "": the rest of it may be secret."""
+    """Return an address's scheme and host, or "": the rest may be secret."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     if not isinstance(text, str) or is_reference(text):
         return ""

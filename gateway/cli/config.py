@@ -20,7 +20,7 @@ from agent.plugins.registry import DEFAULT
 from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor, printable
 from agent.settings import ReferencedSecret
-from gateway.backup.restoring import of_settings
+from gateway.backup.restoring import would_run_by
 from gateway.cli.common import AsJson, out, say, settings_of, show_json, table, warn
 from gateway.cli.common import loaded as read
 from gateway.errors import GatewayNotRunning, NotFound, SettingsError
@@ -194,7 +194,7 @@ def _check_another(file: Path, home: Path) -> None:
     if wrong := [f"{key}: {text}" for key, text in found if not any(unresolved(values.get(key)))]:
         raise SettingsError("\n".join(located(SettingsError("\n".join(wrong)), file)))
     say(f"{file}: its keys and values are valid. It is not in use, so it was not tried. With it:")
-    for line in [*of_settings(settings)] or ["a gateway runs nothing but itself"]:
+    for line in [*would_run_by(settings)] or ["a gateway runs nothing but itself"]:
         say(f"  {line}")
     say(f"`parley --config {file} config check` tries it: reads its secrets and runs its commands")
 

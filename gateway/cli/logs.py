@@ -25,7 +25,7 @@ from gateway.cli.common import (
     settings_of,
 )
 from gateway.errors import GatewayError, NotFound
-from gateway.logging.recent import LEVELS, LineFilter, parsed
+from gateway.logging.recent import LEVELS, LineFilter, log_record
 from gateway.logging.setup import log_path, predecessors
 from gateway.settings.tree import Settings
 from gateway.storage.reports import history
@@ -259,14 +259,14 @@ class LogTail:
 
 def _show_readable(lines: list[bytes], console: Console) -> None:
     for line in lines:
-        record = parsed(line)
+        record = log_record(line)
         plain = Text(printable(line.decode("utf-8", "replace")))
         console.print(plain if record is None else _assembled(record), soft_wrap=True)
 
 
 def _show_stored(lines: list[bytes], console: Console) -> None:
     # Not by the console, which would wrap and colour lines that programs read.
-    found = (line.decode("utf-8", "replace") for line in lines if parsed(line) is not None)
+    found = (line.decode("utf-8", "replace") for line in lines if log_record(line) is not None)
     console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
     console.file.flush()
 

@@ -1,12 +1,11 @@
-"""Who may hold a connection to the HTTP port, how many, and for how long.
+"""Limits of connections to the HTTP port: how many there may be, and for how long.
 
-A connection costs a descriptor and memory, and nobody needs a password to open one. So there is
-a limit for each address and one for all, and one below the number of descriptors. Whoever comes
-beyond a limit takes the place of the connection that waits longest without having sent a whole
-request: every request gets an answer, however many connections wait. The last fifth is a reserve:
-while all others are busy, the guard of the web chat serves only owners. Deadlines end the rest:
-`IDLE_S` for the head of a request, also of the next one on the same connection, and `BODY_S` or
-`UPLOAD_S` for its body.
+A connection costs a descriptor and memory, and opening one needs no password. So there is a limit
+for each address, one for all, and one below the number of descriptors. A connection beyond a limit
+takes the place of the one that has waited longest without sending a whole request: every request
+gets an answer, however many connections wait. The last fifth is a reserve: while all others are
+busy, the guard of the web chat serves only owners. Deadlines end the rest: `IDLE_S` for the head of
+a request, also of the next one on the same connection, and `BODY_S` or `UPLOAD_S` for its body.
 """
 
 import asyncio
@@ -32,18 +31,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Network = IPv4Network | IPv6Network
 
 BACKLOG = 1024
-"""Connections that may wait for being accepted; who finds no room comes again in a second."""
+"""Connections that may wait to be accepted; a client without room tries again in a second."""
 IDLE_S = 20.0
 """From the opening of a connection, or the answer before, to the last byte of a request's head."""
 BODY_S = 30.0
 """From there to the last byte of its body."""
 UPLOAD_S = 600.0
-"""Likewise of a form, which may have files."""
+"""The same for a form, which may have files."""
 MAX_HEADERS = 64
 MAX_LINE_BYTES = 8_192
 """Of a request's first line, and of a header; a proxy's cookies have a few thousand."""
 MAX_HEAD_BYTES = 32_768
-"""Of the first line and all headers; as much as nginx takes before it passes a request on."""
+"""Of the first line and all headers; nginx's limit."""
 _HEAD_ENDS = b"\r\n\r\n"
 _TOO_LONG = f"The request's head is longer than {MAX_HEAD_BYTES:,} bytes.\n"
 _REFUSAL = (
@@ -51,9 +50,9 @@ _REFUSAL = (
     f"Content-Length: {len(_TOO_LONG)}\r\nConnection: close\r\n\r\n{_TOO_LONG}"
 ).encode()
 _RESERVE = 5
-"""One of so many connections is for health pages, webhooks and owners while all others are busy.
+"""One in so many connections is for health pages, webhooks and owners while all others are busy.
 
-It is more than asyncio accepts at once: a burst does not displace connections that just came.
+That is more than asyncio accepts at once: a burst does not displace connections that just came.
 """
 
 
@@ -62,10 +61,10 @@ class _Open:
     """One connection.
 
     Attributes:
-        head_bytes: Of the next request's head, as far as it is there.
-        is_headed: Whether it is there as a whole, and nobody has begun to answer.
-        answered: The request before, whose body may still come.
-        last: The end of what is there, where the mark may begin that ends a head.
+        answered: The previous request, whose body may still come.
+        head_bytes: Received so far of the next request's head.
+        is_headed: Whether that head is complete, and not being answered yet.
+        last: Its last bytes, where the mark that ends a head may begin.
     """
 
     transport: asyncio.Transport
@@ -78,11 +77,11 @@ class _Open:
 
     @property
     def only_waits(self) -> bool:
-        """Whether nothing is done for it: no request, or one whose body is not there yet."""
+        """Whether it has no request, or one with an incomplete body."""
         return self.request is None or not self.request.content.is_eof()
 
     def takes(self, data: bytes) -> bool:
-        """Count what came in; False where a head has become too long. Bodies have other limits."""
+        """Count what came in; return False if a head is too long. Bodies have other limits."""
         current = self.request or self.answered
         if self.is_headed or (current is not None and not current.content.is_eof()):
             return True
@@ -102,7 +101,7 @@ class Connections:
     Attributes:
         most: Of all addresses together.
         most_per_address: Of one address, or of one /64 network of IPv6.
-        exempt: Networks of proxies, which come for many: for them only `most` counts.
+        exempt: Networks of proxies, for which only `most` counts.
     """
 
     most: int = 1000
@@ -111,14 +110,14 @@ class Connections:
     _open: dict[asyncio.BaseTransport, _Open] = field(default_factory=dict)
 
     def let_in(self, transport: asyncio.Transport) -> bool:
-        """Enter a new connection, if need be in the place of one that waits; False for no."""
+        """Add a connection, if need be in place of one that waits; return False if refused."""
         address = _address_of(transport)
         here = [each for each in self._open.values() if each.address == address]
         reason = self._too_many(transport, address, here)
         if reason:
             pool: Iterable[_Open] = here if reason == "address" else self._open.values()
             waiting = next((each for each in pool if each.only_waits), None)
-            # Its own descriptor is above the limit, whoever goes in its place.
+            # Its own descriptor is above the limit, even if another one closes.
             if waiting is None or reason == "descriptors":
                 log.warning(
                     "connection_refused", reason=reason, address=address, limit=descriptors.limit()
@@ -131,11 +130,11 @@ class Connections:
         return True
 
     def forget(self, transport: asyncio.BaseTransport) -> None:
-        """Take out a connection that is over; one that was taken out before, too."""
+        """Remove a connection that is over, if it is still here."""
         self._open.pop(transport, None)
 
     def asks(self, transport: asyncio.BaseTransport | None, request: web.Request | None) -> None:
-        """Note what a connection asks for now."""
+        """Note the request that a connection makes now."""
         found = self._open.get(transport) if transport is not None else None
         if found is not None:
             found.request, found.answered = request, found.request
@@ -151,12 +150,12 @@ class Connections:
         return sum(not each.only_waits for each in self._open.values()) > shared
 
     def takes(self, transport: asyncio.Transport, data: bytes) -> bool:
-        """Take note of what comes in; False where it is refused, and the connection closed."""
+        """Note what comes in; return False if it is refused, and the connection closed."""
         found = self._open.get(transport)
         if found is None or found.takes(data):
             return True
         log.warning("head_too_long", address=found.address)
-        # In the middle of an answer the other side would take this for a part of it.
+        # In the middle of an answer the client would take this for a part of it.
         if found.request is None:
             transport.write(_REFUSAL)
         self.forget(transport)
@@ -164,8 +163,8 @@ class Connections:
         return False
 
     def _too_many(self, transport: asyncio.Transport, address: str, here: Sized) -> str:
-        """Return which limit a new connection is beyond; "" for none."""
-        # The system hands out the lowest free number: it tells how many are in use.
+        """Return the limit that a new connection exceeds, or ""."""
+        # The system hands out the lowest free number, which shows how many are in use.
         if transport.get_extra_info("socket").fileno() >= descriptors.ceiling():
             return "descriptors"
         if len(here) >= self.most_per_address and not _is_in(address, self.exempt):
@@ -175,7 +174,7 @@ class Connections:
 
 def _address_of(transport: asyncio.Transport) -> str:
     peer = transport.get_extra_info("peername")
-    # The peer may be gone before it was let in.
+    # The peer may be gone already.
     return network_of(peer[0]) if peer else ""
 
 
@@ -187,24 +186,24 @@ def _is_in(address: str, networks: Iterable[Network]) -> bool:
 async def listen(
     runner: web.AppRunner, host: str, port: int, connections: Connections
 ) -> asyncio.Server:
-    """Listen on host and port, and count who comes; the caller closes it before the runner."""
+    """Listen on host and port, and count connections; the caller closes it before the runner."""
     server = runner.server
     assert server is not None  # noqa: S101 - the runner is set up
-    # asyncio accepts as many at a time as its queue is long; before the first of them is closed
-    # those of four times are open. The system's own queue may be longer.
+    # asyncio accepts as many at a time as its queue is long, and may have four times as many open
+    # before it closes the first of them. The system's own queue may be longer.
     at_once = min(128, (descriptors.limit() - descriptors.ceiling()) // 5)
     listening = await asyncio.get_running_loop().create_server(
         lambda: _Doorway(server, connections), host, port, backlog=at_once
     )
     for each in listening.sockets:
-        # A copy of the descriptor: leaving `with` closes it, and asyncio goes on with its own.
+        # A copy of the descriptor: leaving `with` closes it, and asyncio keeps its own.
         with socket.socket(fileno=os.dup(each.fileno())) as same:
             same.listen(BACKLOG)
     return listening
 
 
 class _Doorway(asyncio.Protocol):
-    """Stands before the protocol of a connection, to see it begin and end."""
+    """Wraps the protocol of a connection, to see it begin and end."""
 
     def __init__(
         self, inside: Callable[[], asyncio.BaseProtocol], connections: Connections
@@ -254,7 +253,7 @@ class _Doorway(asyncio.Protocol):
 
 
 def counting(connections: Connections) -> Middleware:
-    """Return the middleware that tells what a connection asks, and ends one whose body is late."""
+    """Return the middleware that notes a connection's request, and closes one with a late body."""
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -262,7 +261,7 @@ def counting(connections: Connections) -> Middleware:
         request[CROWDED] = connections.are_crowded
         transport = request.transport
         late_s = UPLOAD_S if request.content_type == "multipart/form-data" else BODY_S
-        # A request without a body is complete by now: most need no deadline.
+        # A request without a body is complete by now, and needs no deadline.
         timer = (
             None
             if request.content.is_eof()

@@ -1,8 +1,8 @@
 """Writes of an operator: through the running gateway's Unix socket, else directly.
 
-Only the socket's owner can connect to it. An action is one transaction function, which notes in the
-audit log who wanted it; the gateway is the only writer while it runs. Its side of the socket, and
-the console's: gateway/reload/operator.py.
+Only the socket's owner can connect to it. An action is one transaction function, which writes its
+caller to the audit log; a running gateway is the only writer. Its side of the socket, and the
+console's: gateway/reload/operator.py.
 """
 
 import re
@@ -38,7 +38,7 @@ SOCKET = "parley.sock"
 TEST_ALERTS = "test-alerts"
 CONNECTED_WITHIN_S = 5.0
 READY_WITHIN_S = 15.0
-"""So long a gateway has to say how it is; its own looks at the database take a few seconds."""
+"""Longest wait for a gateway's state; its own checks of the database take a few seconds."""
 S = TypeVar("S", bound=Section)
 
 
@@ -73,7 +73,7 @@ def _reindex(conn: Connection, _: str, __: str) -> None:
 
 
 def _prune(_: Connection, __: str, ___: str) -> None:
-    """Do nothing: what is erased is erased in many transactions (`_pruned`)."""
+    """Do nothing: `_pruned` erases in many transactions."""
 
 
 def _invite(conn: Connection, target: str, by: str) -> NewLink:
@@ -82,7 +82,7 @@ def _invite(conn: Connection, target: str, by: str) -> NewLink:
 
 
 Action = Callable[[Connection, str, str], Any]
-"""A transaction function of its target, and of who wants it (for the audit log)."""
+"""A transaction function of its target and its caller (for the audit log)."""
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": dead_letters.retry,
     "drop-dead-letter": dead_letters.drop,
@@ -103,7 +103,7 @@ ACTIONS: dict[str, Action] = {
 
 
 def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
-    """Return the control route of `parley alerts test`; for the Unix socket only."""
+    """Return the control route of `parley alerts test`, for the Unix socket only."""
 
     async def test(_: web.Request) -> web.Response:
         if watch is None:
@@ -118,18 +118,17 @@ def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
 
 
 async def act(home: Path, location: Location, action: str, target: str) -> Any:
-    """Carry out an action in the gateway that runs in `home`, or directly where none does.
+    """Carry out an action in the gateway that runs in `home`, or directly if none does.
 
     Raises:
         NotFound: There is no such target.
-        StorageError: The database cannot be opened or written.
     """
     # Without a gateway the database can be opened here.
     with suppress(GatewayNotRunning):
         return await _result_of(home, action, target)
     require_database(location)
     async with open_database(location, home) as opened:
-        return plain(await carry_out(opened, ACTIONS[action], target))
+        return as_json(await carry_out(opened, ACTIONS[action], target))
 
 
 async def port_of(home: Path) -> int:
@@ -142,7 +141,7 @@ async def port_of(home: Path) -> int:
 
 
 async def ready_in(home: Path) -> dict[str, Any] | None:
-    """Return what the gateway that runs in `home` says of itself; None if none runs.
+    """Return the state of the gateway that runs in `home`, or None.
 
     Raises:
         GatewayError: It does not answer.
@@ -155,7 +154,7 @@ async def ready_in(home: Path) -> dict[str, Any] | None:
 
 
 async def ask_settings(home: Path, question: SettingsQuestion, target: str = "") -> Any:
-    """Have the gateway that runs in `home` read its settings again, or say what they are.
+    """Have the gateway that runs in `home` read its settings again, or return them.
 
     Args:
         question: secrets: see `Reloaded`. reload: see `SettingsReloaded`. differences: a list of
@@ -174,7 +173,7 @@ async def test_alerts(home: Path) -> dict[str, Any]:
 
     Raises:
         GatewayNotRunning: None does.
-        NotFound: It tells nobody of anything.
+        NotFound: Its alerts are off.
     """
     found: dict[str, Any] = await _result_of(home, TEST_ALERTS, "")
     return found
@@ -193,11 +192,7 @@ async def _asked(
     """Get a page of the gateway that runs in `home`, or post a target to it.
 
     Args:
-        within_s: None: to erase a large conversation takes as long as it takes.
-
-    Raises:
-        GatewayNotRunning: None runs there.
-        GatewayError: It does not answer.
+        within_s: None for no limit: erasing a large conversation may take long.
     """
     connector = aiohttp.UnixConnector(str(home / SOCKET))
     timeout = aiohttp.ClientTimeout(total=within_s, connect=CONNECTED_WITHIN_S)
@@ -218,7 +213,7 @@ async def _asked(
 async def carry_out(database: Database, action: Action, target: str, by: str = COMMAND_LINE) -> Any:
     """Run an action; what it erased is gone from the files when this returns.
 
-    A search index that was emptied is full again, in writes so short that turns go on beside it.
+    A search index that was emptied is full again, by writes so short that turns are not held up.
     """
     if action is _forget:
         return await _forget_in_steps(database, target, by)
@@ -231,7 +226,7 @@ async def carry_out(database: Database, action: Action, target: str, by: str = C
 
 
 async def _forget_in_steps(database: Database, target: str, by: str) -> int:
-    """Erase a conversation and what is left of it, with other writes between any two steps."""
+    """Erase a conversation in steps, with other writes between any two of them."""
     messages = await database.write(_forget, target, by)
     while await database.write(maintenance.erase_some, int(target)):
         pass
@@ -244,7 +239,7 @@ async def _forget_in_steps(database: Database, target: str, by: str) -> int:
 
 
 async def tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
-    """Tell all replicas within a second or two; on SQLite there are none."""
+    """Notify all replicas within a second or two; on SQLite there are none."""
     if database.server is not None:
         from gateway.storage.queue import replicas  # noqa: PLC0415
 
@@ -252,14 +247,14 @@ async def tell_replicas(database: Database, kind: Literal["forgotten", "secrets"
 
 
 async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
-    """Erase what is too old by the settings of whoever asks; the target holds them as JSON."""
+    """Erase what is too old by the caller's settings, which the target has as JSON."""
     asked = _read(_Pruning, target)
-    # A message goes with its words in the index: one that is not there yet would stay.
+    # Words that are not in the index yet would be left behind.
     await Indexer(database).feed_all()
     gone = await Pruner(database, asked.retention, asked.raw_days).prune()
     return {name: each._asdict() for name, each in gone.items()}
 
 
-def plain(result: Any) -> Any:
+def as_json(result: Any) -> Any:
     """Return the result of an action for JSON."""
     return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

@@ -1,8 +1,7 @@
-"""The gateway's HTTP server, and what it answers from the database.
+"""The gateway's HTTP server, its health routes, and the web chat's reads (`ChatHistory`).
 
 One port serves pages, webhooks and health; one Unix socket serves tools. `/healthz` says that the
-process runs, `/readyz` that it can store messages and that all accounts work. `ChatHistory` is what
-the web chat reads (`adapters.base.History`).
+process runs, `/readyz` that it can store messages and that all accounts work.
 """
 
 import asyncio
@@ -41,31 +40,28 @@ from gateway.storage.conversation import attachments, conversations
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.reports import history, usage
+from gateway.supervision.silence import AccountHealth
 
 log = structlog.get_logger()
 
 SHUTDOWN_S = 2.0
-"""How long a stop waits for requests that are under way."""
+"""A stop waits this long for requests under way."""
 READY_S = 1.0
-"""How long an answer of `/readyz` holds for those who are told nothing else."""
+"""An answer of `/readyz` without details is reused for this long."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
+"""Linux allows 107 bytes, macOS 103. Source: unix(7)."""
 NO_DATABASE = (
     "Parley's database does not answer, so nobody can be signed in now. Messages wait where they"
     " are, and are answered once it is back. Whoever runs Parley: on its machine parley doctor says"
     " what is wrong and how to fix it; docs/operations.md (At 3 am) has the rest."
 )
-"""What people read who want to sign in, or open a page; it says nothing of why."""
-"""Linux takes 107 bytes, macOS 103. Source: unix(7)."""
+"""Shown at a sign-in, or instead of a page; without the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where a server listens, and what it answers there; port 0 is any free one.
-
-    Attributes:
-        keys: The settings that say so.
-    """
+    """An address to listen on, its routes, and its settings' `keys`; port 0 is any free one."""
 
     host: str
     port: int
@@ -74,9 +70,9 @@ class Port:
 
 
 class HttpServer:
-    """Serves routes on a port, the same and `private` ones on the Unix socket.
+    """Serves routes on a port, and the same and `private` ones on the Unix socket.
 
-    Webhooks may have a port of their own: that one alone has to be reached from outside.
+    Webhooks may have a port of their own: only that one must be reachable from outside.
     """
 
     def __init__(
@@ -100,7 +96,7 @@ class HttpServer:
         self._private = _runner([*here.routes, *private, told])
 
     async def start(self) -> int:
-        """Listen; returns the port, which differs from the setting where that is 0.
+        """Listen; return the port, which differs from a setting of 0.
 
         Raises:
             GatewayError: A port is taken or may not be used.
@@ -117,7 +113,7 @@ class HttpServer:
         for _, runner in self._ports:
             await runner.cleanup()
         await self._private.cleanup()
-        # A path that was skipped may belong to somebody else.
+        # A skipped path may belong to another process.
         if self._bound:
             self._socket.unlink(missing_ok=True)
 
@@ -134,11 +130,11 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port it listens on."""
         return int(self._listening[0].sockets[0].getsockname()[1])
 
     async def _tell_port(self, _: web.Request) -> web.Response:
-        """Tell the command line where the page is: the settings may say "any free port"."""
+        """Tell the command line where the page is, if the settings say "any free port"."""
         return web.json_response({"port": self.port})
 
     async def _start_socket(self) -> None:
@@ -146,7 +142,7 @@ class HttpServer:
         if len(str(self._socket).encode()) > LONGEST_SOCKET_PATH:
             log.warning("control_socket_skipped", reason="PARLEY_HOME's path is too long")
             return
-        # A process that was killed leaves its socket behind, and the name cannot be bound twice.
+        # A killed process leaves its socket behind, and the name cannot be bound twice.
         self._socket.unlink(missing_ok=True)
         await web.UnixSite(self._private, self._socket).start()
         self._socket.chmod(0o600)
@@ -155,20 +151,18 @@ class HttpServer:
 
 @web.middleware
 async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer 503 where nothing could be stored, so that clients send again."""
+    """Answer 503 if nothing could be stored, so that clients send again."""
     try:
         return await handler(request)
     except StorageError as exc:
         log.warning("request_not_stored", path=request.path, error=str(exc))
         if request.writer.output_size and request.transport is not None:
-            # Its answer has begun, and a second one would stand in the middle of it.
+            # Its answer has begun, and a second one would land in the middle of it.
             request.transport.close()
-        wants_in = request.path == "/api/sign-in" or "text/html" in request.headers.get(
-            "Accept", ""
-        )
-        text = (
-            NO_DATABASE if wants_in else "Parley cannot store messages right now. Please try again."
-        )
+        is_page = "text/html" in request.headers.get("Accept", "")
+        text = "Parley cannot store messages right now. Please try again."
+        if is_page or request.path == "/api/sign-in":
+            text = NO_DATABASE
         return answer_to(request, Refusal(503, NOT_STORED, text), leads_back=True)
 
 
@@ -182,7 +176,7 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
         access_log=None,
         handle_signals=False,
         shutdown_timeout=SHUTDOWN_S,
-        # Of aiohttp also the deadline for the first request's head, which bytes do not put off.
+        # In aiohttp also the deadline for the first request's head, which bytes do not extend.
         keepalive_timeout=IDLE_S,
         max_headers=MAX_HEADERS,
         max_line_size=MAX_LINE_BYTES,
@@ -200,24 +194,20 @@ class Health:
         self._looking = asyncio.Lock()
 
     def routes(self, guard: Guard | None) -> list[web.RouteDef]:
-        """Return both routes; `/readyz` tells owners why, everybody else whether all is well.
-
-        Args:
-            guard: Knows owners; None where nobody signs in.
-        """
+        """Return both routes; `/readyz` gives details to owners only, whom `guard` recognizes."""
         ready = partial(self._readyz, guard)
         return [web.get("/healthz", self._healthz), web.get("/readyz", ready)]
 
     @property
     def accounts(self) -> list[tuple[str, str]]:
-        """All accounts that this process serves: (platform, account)."""
+        """The accounts of this process: (platform, account)."""
         return [
             (each.adapter.platform, each.adapter.account)
             for each in self.examination.vitals.adapters
         ]
 
     def control_route(self) -> web.RouteDef:
-        """Return the route that tells all of it; for the Unix socket only."""
+        """Return the route of the whole state, for the Unix socket only."""
         return web.get("/control/ready", self._told)
 
     async def _told(self, _: web.Request) -> web.Response:
@@ -235,8 +225,8 @@ class Health:
         return web.json_response(body, status=200 if body["ready"] else 503)
 
     async def _is_ready(self) -> bool:
-        """Look at most once in `READY_S`, however many ask: each look is a commit."""
-        # Those who ask meanwhile wait for the look that is under way, and share what it finds.
+        """Check at most once in `READY_S`, however many ask: each check is a commit."""
+        # Concurrent requests wait for the check under way, and share its result.
         async with self._looking:
             now = time.monotonic()
             if self._known is None or now - self._known[0] >= READY_S:
@@ -245,17 +235,14 @@ class Health:
             return self._known[1]
 
     async def look(self) -> dict[str, Any]:
-        """Return all of it, as it is now; each look is a commit."""
+        """Return the current state; each call is a commit."""
         live, rows = await self.examination.of_live()
         return {
             "ready": is_ready(rows),
             "database": live.database,
             "descriptors": "scarce" if live.is_scarce else "free",
             "adapters": live.adapters,
-            "accounts": {
-                ":".join(account): _rounded(asdict(found))
-                for account, found in live.accounts.items()
-            },
+            "accounts": {":".join(each): _rounded(found) for each, found in live.accounts.items()},
             "servers": live.servers,
             "findings": [each.as_data() for each in rows],
         }
@@ -265,25 +252,24 @@ async def _is_owner(guard: Guard, request: web.Request) -> bool:
     try:
         visitor = await guard.visitor(request)
     except StorageError:
-        # Whose session it is cannot be read; the token and the Unix socket need no database.
+        # The session cannot be read; the token and the Unix socket need no database.
         return False
     return visitor is not None and visitor.role == OWNER.role
 
 
-def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
+def _rounded(health: AccountHealth) -> dict[str, Any]:
     return {
         name: round(value, 1) if isinstance(value, float) else value
-        for name, value in figures.items()
+        for name, value in asdict(health).items()
     }
 
 
 @dataclass(frozen=True, slots=True)
 class ChatHistory:
-    """Reads of direct chats.
+    """Reads of direct chats (`adapters.base.History`).
 
     Attributes:
-        facts: Returns the figures of the model that was chosen, None for the default, as they are
-            now.
+        facts: Returns the current figures of a chosen model, None for the default.
     """
 
     database: Database
@@ -291,13 +277,13 @@ class ChatHistory:
     links: ChatLinks
 
     async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
-        """Return somebody's own conversations, newest activity first."""
+        """Return a sender's own conversations, newest activity first."""
         return await self.database.read(history.chats, platform, account, sender)
 
     async def items(
         self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
     ) -> list[ChatItem]:
-        """Return what was said after the two positions, in order."""
+        """Return the messages after the two positions, in order."""
         key = address_key(address)
         found = await self.database.read(history.items, key, after_inbox, after_outbox)
         answers = (item.markdown for item in found if item.outbox_seq)
@@ -307,13 +293,13 @@ class ChatHistory:
         return [item if here is None else self._with_links(item, here) for item in found]
 
     def _with_links(self, item: ChatItem, conversation: int) -> ChatItem:
-        # What people write stays as they wrote it.
-        is_answer = item.outbox_seq > 0
-        shown = self.links.shown(item.markdown, conversation) if is_answer else item.markdown
-        return replace(item, markdown=shown)
+        # People's own texts stay unchanged.
+        if item.outbox_seq <= 0:
+            return item
+        return replace(item, markdown=self.links.shown(item.markdown, conversation))
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
-        """Return a file of this chat, and of no other."""
+        """Return a file of this chat alone."""
         conversation_id = await self.database.read(conversations.find, address_key(address))
         if conversation_id is None:
             return None

@@ -1,11 +1,11 @@
-"""Who hears what is logged, and the newest lines of the log.
+"""Listeners to events of the log, and its newest lines.
 
-A listener hears an event before its line is made, even if `logging.level` leaves the line out; of
-`debug` events it hears those that are logged. It is called where the event happens, often on the
-path of a message: it takes note, returns at once, and neither raises nor logs.
+A listener hears an event before its line is made, even if `logging.level` drops the line (but for
+`debug` events). It is called on the path of a message: it returns at once, and neither raises nor
+logs.
 
-The newest lines are kept in memory as the outputs get them, redacted and bounded, even if no log
-file is written (`logging.file: false`); older ones are looked for in the log file.
+The newest lines are kept in memory, redacted and bounded, even without a log file
+(`logging.file: false`); older ones are read from the log file.
 """
 
 import threading
@@ -25,10 +25,8 @@ from structlog.typing import EventDict
 Listener = Callable[[Mapping[str, Any]], None]
 """Takes the fields of a line: `event`, `level`, what was bound, and its own."""
 End = Callable[[], None]
-"""Ends what was begun."""
-
 EVERYTHING = ""
-"""Instead of a name: any event."""
+"""As a name: any event."""
 
 
 class Taps:
@@ -38,11 +36,7 @@ class Taps:
         self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
 
     def listen(self, names: Iterable[str], listener: Listener) -> End:
-        """Have a listener hear the events of these names; returns a function that ends it.
-
-        Args:
-            names: Of events, or `EVERYTHING`.
-        """
+        """Add a listener for events of these names; return a function that removes it."""
         heard = tuple(dict.fromkeys(names))
         for name in heard:
             self._listeners[name].append(listener)
@@ -54,7 +48,7 @@ class Taps:
         return end
 
     def tell(self, event: Mapping[str, Any]) -> None:
-        """Tell who listens to it of an event."""
+        """Pass an event to its listeners."""
         for name in (event["event"], EVERYTHING):
             for listener in self._listeners.get(name, ()):
                 listener(event)
@@ -64,24 +58,19 @@ TAPS = Taps()
 
 
 class Tapped:
-    """A processor of structlog: tells who listens, then drops what is below a level."""
+    """A processor of structlog: calls the listeners, then drops events below a level."""
 
-    def __init__(self, level: int, taps: Taps = TAPS) -> None:
-        self._taps = taps
+    def __init__(self, level: int) -> None:
         self.write_from(level)
 
     def write_from(self, level: int) -> None:
-        """Have events of this level and above be written, from now on."""
+        """Write events of this level and above, from now on."""
         numbers = structlog.processors.NAME_TO_LEVEL
         self._written = frozenset(name for name, number in numbers.items() if number >= level)
 
     def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
-        """Pass an event on.
-
-        Raises:
-            DropEvent: It is below the level that is written.
-        """
-        self._taps.tell(event)
+        """Pass an event on, or raise DropEvent if it is below the level."""
+        TAPS.tell(event)
         if event["level"] not in self._written:
             raise structlog.DropEvent
         return event
@@ -89,13 +78,13 @@ class Tapped:
 
 MOST_LINES = 5_000
 MOST_BYTES = 2_000_000
-"""Of the lines in memory, together."""
+"""Bound of the lines in memory together."""
 SEARCHED_BYTES = 6_000_000
-"""As much of the end of the log file is looked at, about 20,000 lines; 100 ms."""
+"""Searched at the end of the log file, about 20,000 lines; 100 ms."""
 LEVELS = ("debug", "info", "warning", "error")
 _SUBJECTS = ("kind", "plugin", "call", "server", "tool", "model", "adapter", "platform")
 _TELLING = (*_SUBJECTS, "sender", "how", "code", "reason", "error", "problems", "path")
-"""Fields that say what a line is about, in this order."""
+"""Fields that describe a line, in this order."""
 _PLACES = ("conversation", "session", "session_id", "chat", "parent")
 
 
@@ -110,7 +99,6 @@ class RecentLines:
     """The newest lines of this process; bounded, and written to from any thread."""
 
     def __init__(self) -> None:
-        """Begin without lines."""
         self._kept: deque[KeptLine] = deque()
         self._bytes = 0
         self._count = 0
@@ -118,7 +106,7 @@ class RecentLines:
 
     @property
     def count(self) -> int:
-        """How many lines there were so far: the number of the newest one."""
+        """The number of the newest line."""
         return self._count
 
     def add(self, line: bytes) -> None:
@@ -131,27 +119,27 @@ class RecentLines:
                 self._bytes -= len(self._kept.popleft().line)
 
     def since(self, number: int) -> list[KeptLine]:
-        """Return the lines behind a number that are still kept, in order."""
+        """Return the lines after a number that are still kept, in order."""
         with self._lock:
             behind = min(max(self._count - number, 0), len(self._kept))
             return list(islice(self._kept, len(self._kept) - behind, None))
 
 
 RECENT = RecentLines()
-"""Those of this process, as the configuration of logging is the process's."""
+"""The lines of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineFilter:
-    """Which lines are wanted; what is empty wants all.
+    """Which lines are wanted; an empty field admits all.
 
     Attributes:
         level: This one and those above it; one of `LEVELS`.
         event: Its name; `*` and `?` as in file names.
         place: The id of a session, a conversation or a chat.
-        chat: The platform's id of a chat, with the ids of its conversations behind it.
+        chat: The platform's id of a chat, then the ids of its conversations.
         trace: Its beginning.
-        text: Stands anywhere in the line, in small or capital letters.
+        text: Anywhere in the line, in any case.
         since: The first moment, as in the field timestamp without its Z.
     """
 
@@ -165,11 +153,8 @@ class LineFilter:
     since: str = ""
 
     def admits(self, line: bytes) -> dict[str, Any] | None:
-        """Return the fields of a line that is wanted, None for any other and for what is no line.
-
-        Raises nothing: a file may hold anything.
-        """
-        record = parsed(line)
+        """Return the fields of a wanted line, else None; a file may contain anything."""
+        record = log_record(line)
         if record is None or not self._fits(record):
             return None
         if self.text and self.text.casefold() not in line.decode(errors="replace").casefold():
@@ -194,22 +179,18 @@ class LineFilter:
 
 
 LATELY_S = 900
-"""How long a warning is news."""
+"""A warning is recent for this long."""
 
 
 def lately() -> LineFilter:
-    """Return what wants the warnings and errors of the last `LATELY_S` seconds."""
+    """Return the filter of the recent warnings and errors."""
     began = datetime.now(UTC) - timedelta(seconds=LATELY_S)
     return LineFilter(level="warning", since=f"{began:%Y-%m-%dT%H:%M:%S.%f}")
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """How many lines there are of a name, and when and why the newest was written.
-
-    Attributes:
-        why: What it is about and the reason, as far as it says, at most 300 characters.
-    """
+    """The number of lines of a name, and time and reason of the newest, of 300 characters."""
 
     name: str
     count: int
@@ -218,7 +199,7 @@ class Occurrences:
 
 
 def tallied(records: Sequence[Mapping[str, Any]], by: str = "event") -> list[Occurrences]:
-    """Return lines, the oldest first, by what one of their fields says; the most frequent first."""
+    """Count lines (the oldest first) by one of their fields; the most frequent first."""
     last = {str(record.get(by)): record for record in records}
     counts = Counter(str(record.get(by)) for record in records).most_common()
     return [
@@ -238,8 +219,8 @@ def rank(level: str) -> int:
     return LEVELS.index(level)
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the fields of a line of the log; None for what is none."""
+def log_record(line: bytes) -> dict[str, Any] | None:
+    """Return the fields of a line of the log, or None for anything else."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -250,37 +231,32 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 def newest(
     recent: RecentLines, files: Sequence[Path], wanted: LineFilter, limit: int
 ) -> list[dict[str, Any]]:
-    """Return the newest lines that are wanted, the oldest of them first.
+    """Return the newest wanted lines, the oldest of them first.
 
-    Those in memory come first; where they are too few the end of the log file is looked at, which
-    has the lines of earlier processes as well. Takes up to `SEARCHED_BYTES` of reading: call it in
-    a thread.
+    If those in memory are too few, the end of the log file is searched, which has the lines of
+    earlier processes as well. It may read `SEARCHED_BYTES`: call it in a thread.
 
     Args:
-        files: The log file and those before it, the newest first; none where there is none.
+        files: The log file and the rotated ones, the newest first.
     """
     here = recent.since(0)
     found = _taken((each.line for each in reversed(here)), wanted, limit)
     if files and len(found) < limit:
         first = here[0].line if here else b""
-        older = reversed(_before(_end_of(files), first).splitlines())
+        text = _end_of(files)
+        at = text.rfind(first) if first else -1
+        older = reversed((text if at < 0 else text[:at]).splitlines())
         found += _taken(older, wanted, limit - len(found))
     return found[::-1]
 
 
 def _taken(lines: Iterable[bytes], wanted: LineFilter, limit: int) -> list[dict[str, Any]]:
-    """Return the first lines that are wanted, in the order in which they come."""
+    """Return the first wanted lines, in their order."""
     return list(islice(filter(None, map(wanted.admits, lines)), limit))
 
 
-def _before(text: bytes, line: bytes) -> bytes:
-    """Return what stands before a line in a text; all of it where the line is not there."""
-    at = text.rfind(line) if line else -1
-    return text if at < 0 else text[:at]
-
-
 def _end_of(files: Sequence[Path]) -> bytes:
-    """Return the end of the log: of its file, and of those before where that is short."""
+    """Return the end of the log: of its file, and of rotated ones if that is short."""
     parts: list[bytes] = []
     missing = SEARCHED_BYTES
     for each in files:
@@ -299,5 +275,5 @@ def _end_of_file(path: Path, most: int) -> bytes:
             file.seek(max(0, size - most))
             return file.read(most)
     except FileNotFoundError:
-        # It has been renamed just now, or there is none yet.
+        # It was renamed just now, or does not exist yet.
         return b""

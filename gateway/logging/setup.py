@@ -1,7 +1,7 @@
 """Logging: structlog events and the libraries' records become JSON lines, secrets masked.
 
-An event is rendered once, redacted at that place, and goes to stdout (JSON lines, or readable on
-a terminal) and to a rotated file, which stands at the end here. docs/logging.md lists the events.
+An event is rendered and redacted once, and goes to stdout (JSON lines, or readable on a terminal)
+and to a rotated file. docs/logging.md lists the events.
 """
 
 import atexit
@@ -39,8 +39,7 @@ from gateway.settings.tree import LoggingSettings, Settings
 
 log = structlog.get_logger()
 
-# They log every request at INFO; httpx writes the bot token into it. The platforms' SDKs come on
-# top, from the register.
+# They log every request at INFO; httpx with the bot token. The register adds the platforms' SDKs.
 TAMED_LIBRARIES = (
     "aiohttp.access",
     "anthropic",
@@ -50,19 +49,19 @@ TAMED_LIBRARIES = (
     "httpx2",
     "sqlalchemy",
 )
-# Their errors quote what tools said; what went wrong is logged without that.
+# Their errors quote texts of tools; the failure is logged without them.
 SILENT_LIBRARIES = ("mcp",)
 MAX_BYTES = 20_000_000
 KEPT_FILES = 5
-"""Rotated files that are kept beside the newest one."""
+"""Rotated files kept with the newest one."""
 FLOOD_S = 1.0
 LINES_PER_S = 1_000
 TROUBLES_PER_S = 20
-"""Lines of one event in a second: what each message leaves, and warnings and errors. Under trouble
-an event can come ten thousand times a second, which pushes everything before it out of the files.
+"""Lines of one event in a second: of debug and info, and of warnings and errors. Ten thousand a
+second would push everything else out of the files.
 """
 MOST_CONVERSATIONS = 1_000
-"""So many are told apart."""
+"""Counted separately."""
 REFUSALS = frozenset({
     *("body_too_slow", "connection_displaced", "connection_refused", "head_too_long"),
     *("metrics_refused", "slack_webhook_denied", "telegram_webhook_denied"),
@@ -76,9 +75,9 @@ MOST_ADDRESSES = 100
 """Addresses counted separately in a minute; the others count as one. Bounds memory and lines."""
 OTHERS = "others"
 LineToText = Callable[[bytes], str]
-"""Shows a line, which is JSON, to a person."""
+"""Makes a JSON line readable."""
 FloodKey = tuple[Any, Any, str, str]
-"""Key of a count: event, a library's logger, level; for a refusal also the address."""
+"""Event, a library's logger, level; for a refusal also the address."""
 _QUIET = frozenset({"debug", "info"})
 _LEADING = ("timestamp", "level", "event")
 # By itself it cuts everything at 30 characters.
@@ -96,13 +95,11 @@ def configure_logging(
     """Route everything that is logged in this process.
 
     Args:
-        settings: Level, format, file.
-        redactor: Masks what must not appear in any line.
-        clock: Seconds, by which repeated events are counted.
+        clock: Seconds, for counting repeated events.
 
     Returns:
-        A function that puts everything back and closes the file. It also runs when the
-        interpreter ends, so that an exception nobody caught can still be logged.
+        A function that restores everything and closes the file. It also runs when the interpreter
+        ends, so that an unhandled exception can still be logged.
 
     Raises:
         SettingsError: The log file cannot be written.
@@ -128,7 +125,7 @@ def configure_logging(
 
 
 def change_logging(settings: Settings) -> None:
-    """Log from the level of other settings on, and mask their secrets as well, from now on."""
+    """Use the level of other settings, and mask their secrets as well, from now on."""
     number = logging.getLevelNamesMapping()[settings.logging.level.upper()]
     sink = structlog.get_config()["logger_factory"]()
     # In a test lines may go elsewhere.
@@ -145,18 +142,18 @@ def change_logging(settings: Settings) -> None:
 
 @dataclass(slots=True)
 class LogOutput:
-    """One place that lines go to; `lost` counts those it did not take since the last it took."""
+    """A destination of lines; `lost` counts those it did not accept since the last one."""
 
     name: str
     write: Callable[[bytes], None]
     lost: int = 0
 
     def take(self, line: bytes) -> int:
-        """Write a line; return how many were lost before it, once, when writing works again."""
+        """Write a line; return how many were lost before it, once writing works again."""
         try:
             self.write(line)
         except (OSError, ValueError):
-            # A full disk or a closed pipe must not stop the gateway; told when it is over.
+            # A full disk or a closed pipe must not stop the gateway.
             self.lost += 1
             return 0
         lost, self.lost = self.lost, 0
@@ -168,9 +165,9 @@ class Flood:
     """The lines of one event within a second (of a refusal: a minute) after its first one.
 
     Attributes:
-        most: So many are written.
-        left_out: Those that were not written.
-        conversations: Of which conversations these were, as far as that was counted.
+        most: Limit of `written`.
+        left_out: Lines not written.
+        conversations: Of the lines left out, `MOST_CONVERSATIONS` at most.
     """
 
     began: float
@@ -192,11 +189,10 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What structlog calls with a finished event; every level does the same.
+    """structlog's logger for finished events; every level does the same.
 
-    A repeated event is written a few times a second, a refused request a few times a minute for
-    each address. After that time one line counts those left out; it comes with the next line of any
-    event, or at the end.
+    A repeated event is written a limited number of times a second, a refused request a few times a
+    minute for each address. One line counts those left out, with the next line or at the end.
     """
 
     outputs: list[LogOutput]
@@ -219,19 +215,19 @@ class Sink:
                     log.warning("log_lines_lost", output=output.name, lines=lost)
 
     def close(self) -> None:
-        """Tell of what was left out last."""
+        """Report what was left out last."""
         with self.lock:
             for floods in (self.floods, self.refusals):
                 _tell_floods(floods, math.inf)
 
     def _flood_of(self, event: EventDict) -> Flood:
-        """Return the count that a line belongs to; report lines left out of expired counts."""
+        """Return the count of an event; report the lines left out in expired counts."""
         now = self.clock()
         _tell_floods(self.floods, now - FLOOD_S)
         if self.refusals:
             _tell_floods(self.refusals, now - REFUSALS_S)
         floods, most = self.floods, LINES_PER_S if event["level"] in _QUIET else TROUBLES_PER_S
-        # A library logs everything as one event.
+        # Libraries log everything as one event.
         key = event["event"], event.get("logger"), event["level"], ""
         if event["event"] in REFUSALS:
             floods, most = self.refusals, REFUSALS_PER_MIN
@@ -260,7 +256,7 @@ def _tell_floods(floods: dict[FloodKey, Flood], until: float) -> None:
             return
         del floods[key]
         if flood.left_out:
-            # Without the fields bound at the place that logs the next line.
+            # Without the fields bound by the next line's caller.
             Context().run(_tell_flood, key, flood)
 
 
@@ -330,14 +326,14 @@ def _configure_structlog(level: int, sink: Sink, undo: ExitStack) -> None:
 
 
 def _with_span(_: Any, __: str, event: EventDict) -> EventDict:
-    """Name the span in which a line was written, where a collector has it."""
+    """Add the exported span in which a line was written."""
     if (here := spans.exported_id()) is not None:
         event["span"] = here
     return event
 
 
 def _wrapper(level: int) -> Any:
-    # Listeners hear what is no line (gateway/logging/recent.py).
+    # Listeners hear events below the level as well (gateway/logging/recent.py).
     return structlog.make_filtering_bound_logger(min(level, logging.INFO))
 
 
@@ -350,7 +346,7 @@ def _to_json(event: EventDict) -> bytes:
     try:
         return orjson.dumps(event, default=_repr.repr, option=options)
     except TypeError:
-        # Half a surrogate pair, a number over 64 bits, a loop: every value in words instead.
+        # Half a surrogate pair, a number over 64 bits, a loop: every value as text instead.
         return orjson.dumps({_words(key): _words(event[key]) for key in event}, option=options)
 
 
@@ -392,14 +388,14 @@ class LibraryHandler(logging.Handler):
 
 
 def _level_of(record: logging.LogRecord) -> int:
-    """Return one of the four levels; alembic's announcement of each migration is for debugging."""
+    """Return one of the four levels; alembic's lines about migrations are for debugging."""
     if record.name.startswith("alembic") and record.levelno == logging.INFO:
         return logging.DEBUG
     return min(max(record.levelno // 10 * 10, logging.DEBUG), logging.ERROR)
 
 
 def _catch_unhandled(undo: ExitStack) -> None:
-    """Log what nobody caught, here or in a thread; asyncio reports through its own logger."""
+    """Log unhandled exceptions, also of threads; asyncio reports through its own logger."""
     undo.callback(setattr, sys, "excepthook", sys.excepthook)
     undo.callback(setattr, threading, "excepthook", threading.excepthook)
     previous = sys.excepthook
@@ -421,18 +417,14 @@ def _catch_unhandled(undo: ExitStack) -> None:
 
 
 def log_path(settings: LoggingSettings, home: Path) -> Path | None:
-    """Return the log file's path, None if there is none; a relative one lies in PARLEY_HOME."""
+    """Return the log file's path, relative to PARLEY_HOME, or None if there is none."""
     if settings.file is False:
         return None
     return home / (settings.file or Path("logs") / "parley.jsonl")
 
 
-def refuse_unwritable(path: Path | None) -> None:
-    """Check that a log file can be written, without making it.
-
-    Raises:
-        SettingsError: It cannot.
-    """
+def refuse_unwritable_log(path: Path | None) -> None:
+    """Raise SettingsError if a log file cannot be written; do not create it."""
     if path is not None:
         there = next(each for each in (path, *path.parents) if each.exists())
         is_right = there.is_file() if there == path else there.is_dir()
@@ -441,7 +433,7 @@ def refuse_unwritable(path: Path | None) -> None:
 
 
 def predecessors(path: Path) -> list[Path]:
-    """Return the rotated files that are there, newest first."""
+    """Return the existing rotated files, newest first."""
     numbered = (_numbered(path, number) for number in range(1, KEPT_FILES + 1))
     return [old for old in numbered if old.exists()]
 
@@ -450,15 +442,11 @@ class LogFile:
     """Appends whole lines and starts a new file when `max_bytes` would be exceeded.
 
     A write goes to the page cache at once (3 microseconds), so that a killed process loses no line;
-    a queue and a thread would cost more than they save and lose what they hold.
+    a queue would lose its contents.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        """Open the file for appending.
-
-        Raises:
-            SettingsError: It cannot be written.
-        """
+        """Open the file for appending, or raise SettingsError."""
         self._path = path
         self._max_bytes = self._rotate_at = max_bytes
         self._torn, self._place = False, (0, 0)
@@ -472,7 +460,7 @@ class LogFile:
         """Append a line, which ends with a newline.
 
         Raises:
-            OSError: The line is not there as a whole; the next one starts on a line of its own.
+            OSError: It was not written completely; the next one starts on a line of its own.
         """
         found = None
         with suppress(OSError):
@@ -480,12 +468,12 @@ class LogFile:
         if found is None or (found.st_dev, found.st_ino) != self._place:
             self._open_anew()
         else:
-            # Something may have cut it.
+            # It may have been truncated.
             self._size = found.st_size
         if self._size and self._size + len(line) > self._rotate_at:
             self._rotate_or_go_on()
         data = b"\n" + line if self._torn else line
-        # Until all of it is there: a write may fail, or end in the middle of the line.
+        # Until it is complete: a write may fail, or end in the middle of the line.
         self._torn = True
         written = os.write(self._fd, data)
         self._size += written
@@ -503,28 +491,28 @@ class LogFile:
         self._rotate_at, self._torn = self._max_bytes, False
 
     def _open_anew(self) -> None:
-        """Go on in a new file: something else, as logrotate, has moved or removed this one."""
+        """Open a new file after something like logrotate has moved or removed this one."""
         if self._rotate_at > self._max_bytes:
-            # A rotation of ours that broke off has moved it; the next one goes on with that.
+            # Our own rotation broke off and moved it; the next one continues.
             return
-        # Where that fails, lines go on into the file that is open.
+        # If that fails, lines still go into the open file.
         with suppress(OSError), RESERVE.lent():
             opened, before = _opened(self._path), self._fd
             self._take(opened)
             os.close(before)
 
     def _rotate_or_go_on(self) -> None:
-        """Start a new file; where that fails, go on in this one for a twentieth of its size."""
+        """Start a new file; if that fails, continue in this one for a twentieth of its size."""
         try:
             self._rotate()
         except OSError:
             self._rotate_at = max(self._size, self._max_bytes) + self._max_bytes // 20 + 1
 
     def _rotate(self) -> None:
-        """Open first, rename after: whatever fails, and however often, costs no line.
+        """Open first, then rename, so that no failure costs a line.
 
-        Files move up to the first number that is free. Only a rotation that found none drops the
-        oldest, so that one which broke off half-way drops nothing when it is repeated.
+        Files move up to the first free number. Only a rotation that finds none drops the oldest, so
+        that repeating one that broke off drops nothing.
         """
         fresh = self._path.with_name(f"{self._path.name}.new")
         with RESERVE.lent():

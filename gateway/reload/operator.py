@@ -14,7 +14,7 @@ from gateway.access.web_door import NewLink, SignedOut
 from gateway.commands import mcp
 from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError
-from gateway.http.control import ACTIONS, carry_out, plain, tell_replicas
+from gateway.http.control import ACTIONS, as_json, carry_out, tell_replicas
 from gateway.reload.reloading import Reloading
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
@@ -103,7 +103,7 @@ def routes(operator: Operator) -> list[web.RouteDef]:
             result = await operator.act(name, target)
         except GatewayError as exc:
             return web.json_response({"error": str(exc)}, status=409)
-        return web.json_response({"result": plain(result)})
+        return web.json_response({"result": as_json(result)})
 
     return [
         web.post("/control/settings/{what}", partial(_of_settings, operator)),

@@ -1,8 +1,7 @@
-"""The stage of a replay: a gateway without HTTP, with a played model and platform; and its report.
+"""Replays recordings in a gateway without HTTP, with a played model and platform; and reports.
 
-Intake, queue, worker, loop and outbox are those of `parley run`. A replay runs at once, while a
-prompt cache ages by the pauses that are played. The platform is `NullAdapter`, through which the
-benchmarks talk as well.
+Intake, queue, worker, loop and outbox are those of `parley run`. A replay runs without pauses,
+while the prompt cache ages by the played ones. `NullAdapter` is also the benchmarks' platform.
 """
 
 import asyncio
@@ -40,19 +39,18 @@ from gateway.supervision.accounts import UnbuiltAdapter
 from gateway.wiring import accounts_of
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
-"""What may be said about a turn before its answer."""
+"""Messages about a turn that may come before its answer."""
 
 DEFAULT_WINDOW_TOKENS = 200_000
-"""Where neither an option nor the settings name one."""
 
 
 def window_of(settings: Settings) -> int:
-    """Return the context length that is played with, in tokens."""
+    """Return the context length to play with, in tokens."""
     return settings.model.context_length or DEFAULT_WINDOW_TOKENS
 
 
 def facts_in(settings: Settings) -> ModelFacts:
-    """Return prices and cache rules of the model that the settings name; else of a Claude."""
+    """Return prices and cache rules of the settings' model, by default of a Claude."""
     name = settings.model.name or DEFAULT_NAMES["anthropic"]
     return replace(facts_of(name, settings.model.facts), name=name)
 
@@ -85,7 +83,7 @@ def _agent(settings: Settings, model: RecordedModel, recordings: Sequence[Record
     return Agent(
         models=[model],
         tools=RecordedTools(model, recordings),
-        # Else the loop would end a recorded turn that has more steps than the settings allow.
+        # A recorded turn may have more steps than the settings allow.
         settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
         calls=CallRules(settings.tools.output),
         recovery=Recovery(RetryPolicy()),
@@ -96,11 +94,7 @@ def _agent(settings: Settings, model: RecordedModel, recordings: Sequence[Record
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How one conversation went.
-
-    Attributes:
-        problem: None where every message got its answer.
-    """
+    """Result of one conversation; `problem` is None if every message got its answer."""
 
     name: str
     messages: int
@@ -113,7 +107,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """Plays the user's side and compares what comes back."""
+    """Plays the user's side and compares the answers."""
 
     gateway: Gateway
     model: RecordedModel
@@ -121,13 +115,13 @@ class Player:
     gap_s: float
 
     async def play(self, number: int, recording: Recording) -> Replayed:
-        """Send each user message once the one before is answered."""
+        """Send each user message once the previous one is answered."""
         started = time.monotonic()
         problem = None
         conversation_id = 0
         for n, exchange in enumerate(recording.exchanges):
             if n > 0:
-                # Time passes for the gateway too, which uses the clock of this machine.
+                # Age the conversation, as the gateway uses this machine's clock.
                 await self.gateway.database.write(age, conversation_id, self.gap_s)
             message = _inbound(f"{number}", n + 1, exchange.user)
             (admission,) = await self.gateway.intake.accept([message])
@@ -138,12 +132,12 @@ class Player:
             # recorded.
             answer = await self._answer()
             if answer != text_of(exchange.steps[-1]):
-                # The first one is told: what comes after it mostly follows from it.
+                # Later ones mostly follow from the first.
                 problem = problem or f"message {n + 1} was answered with {answer[:60]!r}"
         read = self.gateway.database.read
         return Replayed(
             duration_s=time.monotonic() - started,
-            # A file's name may hold bytes that are no UTF-8.
+            # A file's name may not be UTF-8.
             name=storable(recording.name),
             messages=await read(conversations.message_head, conversation_id),
             took=(await read(usage.report, conversation_id, 0)).whole,
@@ -153,7 +147,7 @@ class Player:
         )
 
     async def _answer(self) -> str:
-        """Return the next message that is no notice about the turn."""
+        """Return the next message that is not a notice about the turn."""
         while (text := await self.answers.get()) in NOTICES:
             continue
         return text
@@ -173,11 +167,7 @@ def _inbound(chat: str, n: int, text: str) -> InboundMessage:
 
 
 class NullAdapter(UnbuiltAdapter):
-    """Shows nothing and tells its caller what would be shown.
-
-    Args:
-        on_send: Called with every message that is sent, at the moment it is.
-    """
+    """Shows nothing, and calls `on_send` with every sent message."""
 
     idempotent_sends = True
     connected = True
@@ -210,11 +200,11 @@ class NullAdapter(UnbuiltAdapter):
 
 NOTHING = "-"
 MOST_SHOWN = 20
-"""Conversations whose bills are listed one by one; of more only the sum is."""
+"""Bills listed one by one; of more conversations only the sum."""
 
 
 def show(results: Sequence[Replayed], facts: ModelFacts, console: Console) -> None:
-    """Print how the conversations went, their compactions if there were any, and the bills."""
+    """Print the conversations' results, their compactions if any, and the bills."""
     console.print(_conversations(results))
     if any(result.compactions for result in results):
         console.print()
@@ -259,7 +249,7 @@ def _compaction_cells(row: CompactionRow) -> Iterator[str]:
 
 
 def _bills(results: Sequence[Replayed], facts: ModelFacts) -> Table:
-    """List the bill of each conversation where these are few, and all together."""
+    """List the bill of each conversation if they are few, and of all together."""
     numbers = ("requests", "prompt tokens", "read", "written", "plain", "hits")
     table = _table("what it would have cost", (*numbers, "billed ÷ minimum", "cost"))
     if len(results) <= MOST_SHOWN:
@@ -274,7 +264,7 @@ def _bills(results: Sequence[Replayed], facts: ModelFacts) -> Table:
 def _bill_cells(bill: Bill, facts: ModelFacts) -> tuple[str, ...]:
     usage, prices = bill.tally.billed, facts.prices
     written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
-    # A model that costs nothing has no prices whose ratio could be taken.
+    # Without prices there is no ratio of them.
     ratio = bill.tally.ratio(prices) if prices and prices.input else bill.tally.ratio()
     counts = (bill.requests, usage.prompt_tokens, usage.cache_read_tokens, written)
     return (

@@ -1,7 +1,6 @@
 """Recorded conversations: read into one normal form, and played by a model with a provider's bill.
 
-Formats: tau-bench results, pi sessions, SWE-agent trajectories, plain lists of OpenAI messages. The
-player says which exchange is asked for; its answers come in order, and only to its question.
+Formats: tau-bench results, pi sessions, SWE-agent trajectories, plain lists of OpenAI messages.
 """
 
 import json
@@ -48,9 +47,9 @@ class RecordedExchange:
     """One user message and what followed it.
 
     Attributes:
-        user: Text of the user message, never empty.
-        steps: Assistant and tool messages up to the next user message. Every call has its result
-            behind it, and the last step is an assistant text.
+        user: Never empty.
+        steps: Assistant and tool messages up to the next user message. Each call is followed by its
+            result, and the last step is an assistant text.
     """
 
     user: str
@@ -59,7 +58,7 @@ class RecordedExchange:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One recorded conversation; no call id stands in it twice."""
+    """One recorded conversation with unique call ids."""
 
     name: str
     exchanges: tuple[RecordedExchange, ...]
@@ -134,7 +133,7 @@ def _heard(items: list[Any], where: str, first: int = 0) -> list[ChatMessage]:
 
 
 def _of_pi(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a pi line as an OpenAI message; as one of the system if it is no message of a talk."""
+    """Return a pi line as an OpenAI message, as a system message if it is anything else."""
     if line.get("type") != "message":
         return {"role": "system"}
     item = line.get("message")
@@ -155,7 +154,7 @@ def _of_pi(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(item: dict[str, Any]) -> Iterator[ChatMessage]:
-    """Yield the message of an OpenAI item; a result for several calls is repeated."""
+    """Yield the message of an OpenAI item, once for each call that a result is for."""
     match item.get("role"):
         case "user":
             yield ChatMessage(role="user", content=_text(item.get("content")).strip())
@@ -190,7 +189,7 @@ def _text(content: Any) -> str:
 
 
 def _listed(item: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of objects; none for a missing value or a plain text."""
+    """Return a list of objects, empty for a missing value or a text."""
     value = item.get(key) or []
     if isinstance(value, str):
         return []
@@ -226,7 +225,7 @@ def _exchanges(heard: Iterable[ChatMessage]) -> tuple[RecordedExchange, ...]:
 
 @dataclass(slots=True)
 class _Builder:
-    """Grows exchanges message by message; every rule of the normal form is one method."""
+    """Builds exchanges message by message; every rule of the normal form is one method."""
 
     exchanges: list[RecordedExchange] = field(default_factory=list)
     user: str = ""
@@ -303,12 +302,12 @@ def _merged(text: ChatMessage, after: ChatMessage) -> ChatMessage:
 STEP_S = 10.0
 """Between two requests of a turn."""
 CLIP_KEEPS_CHARS = 16
-"""A clipped text has at least so much of its beginning."""
+"""A clipped text keeps at least this much of its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What the requests of a conversation are billed."""
+    """The bill of a conversation's requests."""
 
     requests: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -320,16 +319,15 @@ class Bill:
 class RecordedModel:
     """Answers with the recorded assistant messages of the request's conversation.
 
-    Its usage is what the billing simulator makes of the request as Anthropic's API would get it;
-    sizes are estimates. Each conversation has a cache and a clock of its own.
+    The billing simulator computes its usage, as of Anthropic's API, from estimated sizes. Each
+    conversation has its own cache and clock.
     """
 
-    # No model by this name writes summaries: gateway/wiring.py, INSIDE.
+    # A model of this name writes no summaries: gateway/supervision/credentials.py, INSIDE.
     provider = "recorded"
     name = label = "recorded"
 
     def __init__(self, context_length: int = 200_000, facts: ModelFacts | None = None) -> None:
-        """Refuse requests above `context_length` tokens; `facts` None: the default Claude's."""
         self.context_length = context_length
         self.facts = facts or facts_of(DEFAULT_NAMES["anthropic"], FactsSettings())
         self.cache_layout: CacheLayout | None = "native" if is_claude(self.facts.name) else None
@@ -342,28 +340,28 @@ class RecordedModel:
 
         Args:
             exchange: Position in `recording.exchanges`, from 0.
-            pause_s: How long after the answer before it is asked, on the conversation's clock.
+            pause_s: Time since the previous answer, on the conversation's clock.
         """
         talk = self._talks.setdefault(conversation, _Talk.opened(recording, self.facts))
         talk.exchange, talk.given = exchange, 0
         talk.now_s += pause_s
 
     def recording(self, conversation: str) -> Recording:
-        """Return what is played in a conversation."""
+        """Return the recording of a conversation."""
         return self._talk(conversation).recording
 
     def bill(self, conversation: str) -> Bill:
-        """Return what a conversation was billed so far; nothing for an unknown one."""
+        """Return a conversation's bill so far, empty for an unknown one."""
         return self._talks[conversation].bill if conversation in self._talks else Bill()
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         """Return the next recorded message of the exchange; its text is pushed at once.
 
-        Where tools are not allowed the exchange's final text takes the place of recorded calls.
+        If tools are not allowed, the exchange's final text replaces recorded calls.
 
         Raises:
             RecordingMismatch: The view does not fit the recording.
-            ContextOverflow: The request is larger than the window; it counts as not made.
+            ContextOverflow: The request is larger than the window; it is not billed.
         """
         talk = self._talk(request.conversation)
         message = talk.next_answer(request)
@@ -380,7 +378,7 @@ class RecordedModel:
         return None
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to close."""
 
     def _talk(self, conversation: str) -> "_Talk":
         try:
@@ -389,11 +387,7 @@ class RecordedModel:
             raise RecordingMismatch(f"conversation {conversation!r} has no recording") from exc
 
     def _book(self, talk: "_Talk", request: ModelRequest, answer: ChatMessage) -> Usage:
-        """Bill a request; returns its usage.
-
-        Raises:
-            ContextOverflow: It is larger than the window; nothing is billed.
-        """
+        """Bill a request; return its usage."""
         count = partial(estimate_tokens, model=self.facts.name)
         blocks = blocks_of(request_body(request, self.facts.name), count)
         tokens = sum(block.tokens for block in blocks)
@@ -409,12 +403,12 @@ class RecordedModel:
 
 @dataclass(slots=True)
 class _Talk:
-    """One conversation: what is asked in it, and what the provider keeps and bills.
+    """One conversation: its current exchange, and the provider's cache and bill.
 
     Attributes:
-        exchange: Position of the one that is asked.
+        exchange: Position of the current one.
         given: Answers given to it so far.
-        now_s: On a clock of the conversation's own.
+        now_s: On the conversation's own clock.
     """
 
     recording: Recording
@@ -430,11 +424,6 @@ class _Talk:
         return cls(recording, cache_for(facts), Minimum(CacheRules.of(facts)))
 
     def next_answer(self, request: ModelRequest) -> ChatMessage:
-        """Return what comes next in the exchange.
-
-        Raises:
-            RecordingMismatch: All of it was given, or another question is in the view.
-        """
         name, exchange = self.recording.name, self.recording.exchanges[self.exchange]
         asked = self._question(request.messages)
         # The gateway may add to a text (a sender's name), and a compaction may clip it.
@@ -444,7 +433,7 @@ class _Talk:
                 f"{name}: {asked[:80]!r} was asked, not the recorded {exchange.user[:80]!r}"
             )
         answers = [step for step in exchange.steps if step["role"] == "assistant"]
-        # The loop asks for a last answer without tools: the recorded one is at the end.
+        # The loop asks for a last answer without tools: the recorded one is the last.
         place = self.given if request.allow_tools else len(answers) - 1
         if place >= len(answers):
             raise RecordingMismatch(f"{name}: all answers to {asked[:80]!r} were given")
@@ -458,10 +447,9 @@ class _Talk:
 
 
 class RecordedTools(ToolRegistry):
-    """Gives the recorded results; nothing runs, so every tool only reads."""
+    """Returns the recorded results; nothing runs, so every tool only reads."""
 
     def __init__(self, model: RecordedModel, recordings: Iterable[Recording]) -> None:
-        """Offer every tool that `recordings` use; `model` knows which one plays where."""
         super().__init__([])
         self._model = model
         exchanges = [exchange for recording in recordings for exchange in recording.exchanges]
@@ -475,7 +463,7 @@ class RecordedTools(ToolRegistry):
 
     @override
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "RecordedTools":
-        """Return what shows other tools; no recording calls them."""
+        """Return a copy with other tools, which no recording calls."""
         made = copy(self)
         shown = [schema for schema in self.schemas if schema.name not in without]
         made.schemas = (*shown, *map(schema_of, more))
@@ -487,11 +475,7 @@ class RecordedTools(ToolRegistry):
 
     @override
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Return the recorded result of a call.
-
-        Raises:
-            RecordingMismatch: The conversation's recording does not hold this call.
-        """
+        """Return the recorded result of a call."""
         recording = self._model.recording(context.conversation)
         for exchange in recording.exchanges:
             for step in exchange.steps:

@@ -1,13 +1,10 @@
-"""What this replica and the others tell each other; only where the database is PostgreSQL.
+"""Messages between replicas on PostgreSQL.
 
-All of it is rows (gateway/storage/queue/replicas.py), which each replica looks at again and again
-(decision 270): which of the conversations that it works on were stopped, what has changed in chats
-of the built-in platform that somebody looks at here, and news that all must hear. How far answers
-have grown that are made here is stored where somebody looks at them elsewhere. For all else the
-rows are enough: who admits a message takes its conversation, the owner finds what came meanwhile
-when it gives it back, and what is ready is looked for once a second.
+All of them are rows (gateway/storage/queue/replicas.py), which each replica polls (decision 270):
+stops of the conversations it works on, changes in chats of the built-in platform that are open
+here, and news for all. Growing answers are stored if their chat is open elsewhere.
 
-`SharedChats` is what the built-in platform knows of other replicas (`adapters.base.Elsewhere`).
+`SharedChats` is the built-in platform's view of other replicas (`adapters.base.Elsewhere`).
 """
 
 import asyncio
@@ -33,17 +30,17 @@ from gateway.storage.queue.replicas import STALE_S, WATCH_S, NewsKind, SharedCha
 log = structlog.get_logger()
 
 POLL_S = 0.3
-"""Between two looks while a turn runs here, or somebody looks at a chat here."""
+"""Between two polls while a turn runs here, or a chat is open here."""
 IDLE_POLL_S = 1.0
 
 
 @dataclass(slots=True)
 class WatchedChat:
-    """A chat that somebody looks at here, and what they were shown of it.
+    """A chat that is open here, and what it shows.
 
     Attributes:
-        heads: The newest entry of its inbox and of its outbox; None: not looked at yet.
-        shown_at: Which state of a growing answer that is made elsewhere; None for none.
+        heads: The newest entry of its inbox and of its outbox; None: not known yet.
+        shown_at: The shown state of an answer that grows elsewhere; None for none.
     """
 
     chat: str
@@ -54,7 +51,7 @@ class WatchedChat:
 
 @dataclass(slots=True)
 class GrowingHere:
-    """An answer that is made here; `at` is when that was last said, in monotonic seconds."""
+    """An answer that grows here; `at` is its last sign of life, in monotonic seconds."""
 
     chat: str
     at: float
@@ -62,11 +59,7 @@ class GrowingHere:
 
 
 class SharedChats(Elsewhere):
-    """The chats that are looked at here, and the answers that grow here.
-
-    Attributes:
-        made_here: The answers that grow here, by session key.
-    """
+    """The chats that are open here, and the answers that grow here, by session key."""
 
     def __init__(self) -> None:
         self.made_here: dict[str, GrowingHere] = {}
@@ -86,7 +79,7 @@ class SharedChats(Elsewhere):
     @override
     def closed(self, chat: str) -> None:
         here = self._watched.pop(key_of(chat), None)
-        # From now on nobody would say that it is over.
+        # Its end would not be noticed from now on.
         if here is not None and here.shown_at is not None and self._viewers is not None:
             self._viewers.show(chat, "")
 
@@ -110,40 +103,40 @@ class SharedChats(Elsewhere):
 
     @property
     def watched(self) -> list[str]:
-        """The session keys of the chats that somebody looks at here."""
+        """The session keys of the chats that are open here."""
         return list(self._watched)
 
     @property
     def ended_here(self) -> set[str]:
-        """The chats whose answers have ended here, and may still be stored as growing."""
+        """The chats whose answers ended here, and may still be stored as growing."""
         return set(self._ended)
 
     def taken_away(self, keys: Iterable[str]) -> None:
-        """Note that nothing is stored as growing in these chats any more."""
+        """Note that these chats have no stored growing answer any more."""
         self._ended.difference_update(keys)
 
     @property
     def unstored(self) -> dict[str, str]:
-        """How far the answers have grown that are not stored as they are now."""
+        """The answers whose current text is not stored."""
         return {key: self.made_here[key].text for key in self._unstored}
 
     def stored(self, growing: Mapping[str, str], keys: Iterable[str]) -> None:
-        """Note which of these answers were stored; the others nobody looks at elsewhere yet."""
+        """Note which of these answers were stored; the others are not open elsewhere yet."""
         for key in keys:
             if key in self.made_here and self.made_here[key].text == growing[key]:
                 self._unstored.discard(key)
 
     def take(self, key: str, found: SharedChat) -> None:
-        """Show those who look at a chat what a look at the rows has found."""
+        """Show the rows' state of a chat in its open pages."""
         viewers, here = self._viewers, self._watched.get(key)
-        # It may have been closed during the look.
+        # It may have been closed meanwhile.
         if viewers is None or here is None:
             return
         if here.heads != found.heads:
-            # What grows now may be the next answer, which begins as this one.
+            # What grows now may be the next answer, with the same beginning.
             here.heads, here.text = found.heads, ""
             viewers.refresh(here.chat)
-        # What is made here is shown here already, and sooner; its end may not be stored yet.
+        # An answer made here is shown already; its end may not be stored yet.
         is_ours = key in self.made_here or key in self._ended
         if is_ours or here.shown_at == found.shown_at:
             return
@@ -155,7 +148,7 @@ class SharedChats(Elsewhere):
             viewers.show_working(here.chat)
 
     def end_stale(self) -> None:
-        """End what nobody has said for long to be growing: its turn went on elsewhere."""
+        """End answers without a recent sign of life: their turns continue elsewhere."""
         oldest = time.monotonic() - STALE_S
         for key, each in list(self.made_here.items()):
             if each.at < oldest:
@@ -166,15 +159,7 @@ class SharedChats(Elsewhere):
 
 
 class OtherReplicas:
-    """Tells the other replicas by rows what they must know, and looks for what they tell.
-
-    Args:
-        stops: The turns that run here.
-        chats: Of the built-in platform.
-
-    Attributes:
-        news: What all replicas are told, by its kind.
-    """
+    """Writes the rows for other replicas, and polls theirs; `news` has the hints for all."""
 
     def __init__(
         self, database: Database, replica: Replica, stops: Stops, chats: SharedChats
@@ -190,7 +175,7 @@ class OtherReplicas:
         self._noted_at, self._noted_as = -WATCH_S, 0
 
     async def run(self) -> NoReturn:
-        """Tell and look until cancelled; trouble of the database is passed over."""
+        """Write and poll until cancelled; database errors are logged."""
         while True:
             try:
                 await self._note_watch()
@@ -215,7 +200,7 @@ class OtherReplicas:
             self._noted_at, self._noted_as = time.monotonic(), me
 
     async def _store_growing(self) -> None:
-        """Store how far answers have grown that others look at, and take away those that ended."""
+        """Store the growing answers that are open elsewhere, and remove those that ended."""
         if ended := self._chats.ended_here:
             await self._database.write(replicas.end_previews, ended)
             self._chats.taken_away(ended)
@@ -233,7 +218,7 @@ class OtherReplicas:
         for key in keys:
             self._chats.take(key, by_key.get(key) or SharedChat(key, (0, 0), None, ""))
         self._is_watched = found.is_watched
-        # What was told before this process began it need not know.
+        # News from before this process began do not matter.
         known = found.news if self._told is None else self._told
         self._told = found.news
         for kind, hint in self.news.items():

@@ -1,15 +1,13 @@
-"""The replica: what this process is among all that work on the database.
+"""The replica: this process among all that work on the database.
 
-On SQLite it is the only one: whatever an earlier process left unfinished is its own from the start.
-On PostgreSQL there are others (gateway/replicas/shared_replica.py), and it may be taken for dead
-while it lives; then it goes on under a new id. So an id is asked for each time that it is needed.
+On SQLite it is the only one, and owns whatever an earlier process left unfinished. On PostgreSQL
+there are others (gateway/replicas/shared_replica.py), which may take it for dead while it lives;
+then it continues under a new id. So its id must not be kept.
 
-There one replica receives for an account of a platform, where only one may: `AccountLeases` decides
-from what it sees each time that it looks around. The rows are the truth
-(gateway/storage/queue/replicas.py): whoever believes to hold a lease that has gone to another
-one stores nothing of what it receives. Receivers spread over the replicas: one with less than its
-part takes what is free at once, another one waits for `PATIENCE_S`; who has more than its part
-gives one back now and then.
+There `AccountLeases` decides which replica receives for an account that allows only one receiver.
+The rows are the truth (gateway/storage/queue/replicas.py): a replica that lost a lease unnoticed
+stores nothing of what it receives. The leases spread evenly: a replica with less than its share
+takes a free one at once, another waits for `PATIENCE_S`; one with more gives one back at times.
 """
 
 import asyncio
@@ -30,23 +28,23 @@ from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
 log = structlog.get_logger()
 
 BEATS = 4
-"""How often a lease is renewed while it lasts."""
+"""Renewals of a lease in its time."""
 Drop = Callable[[], Coroutine[Any, Any, None]]
-"""Ends work that belongs to somebody else by now."""
+"""Ends work that belongs to another replica by now."""
 Listener = Callable[[], None]
 PATIENCE_S = 1.2
-"""How long one that has its part leaves a free lease to others; longer than they take to look."""
+"""A replica with its share leaves a free lease to others for longer than they take to notice it."""
 STEADY_S = 10.0
-"""How long nothing has changed before one with more than its part gives something back."""
+"""Time without changes before a replica gives something back."""
 
 
 class AccountLease:
     """The right of this replica to receive for an account, or for a shard of it.
 
     Attributes:
-        epoch: The fencing token; None as long as it is not held.
+        epoch: The fencing token; None while it is not held.
         elsewhere: Whether another replica has it.
-        is_wanted: Whether it would be used; not once that was given up.
+        is_wanted: Whether it would be used.
     """
 
     def __init__(self, of: Receiving) -> None:
@@ -72,11 +70,11 @@ class AccountLease:
         self._held.set()
 
     def give_up(self) -> None:
-        """Want it no more; it is given back at the next look around."""
+        """Stop wanting it; it is given back at the next look around."""
         self.is_wanted = False
 
     def lose(self) -> None:
-        """Hold it no more."""
+        """Stop holding it."""
         self.epoch = None
         self._held.clear()
         self._lost.set()
@@ -86,8 +84,8 @@ class AccountLeases:
     """The leases that this replica has, and those that it could have.
 
     Attributes:
-        is_alone: Whether there is no other replica: then it receives for all, without leases.
-        replica: Its id, as it is now; 0 before it has one.
+        is_alone: Whether there is no other replica: then it needs no leases.
+        replica: Its current id; 0 before it has one.
     """
 
     def __init__(self, *, is_alone: bool = False, clock: Clock = time.monotonic) -> None:
@@ -108,10 +106,7 @@ class AccountLeases:
         return list(self._leases)
 
     def fence(self, platform: str, account: str) -> ReceivingFence | None:
-        """Return what the admission of an account's updates is fenced with.
-
-        None where any replica may receive for it.
-        """
+        """Return the fence of an account's updates; None if any replica may receive for it."""
         its = [each for of, each in self._leases.items() if of[:2] == (platform, account)]
         if not its:
             return None
@@ -119,7 +114,7 @@ class AccountLeases:
         return ReceivingFence(self.replica, platform, account, held)
 
     def note(self, rows: Sequence[AdapterLease]) -> None:
-        """Note who has what; a lease that another one has got is lost."""
+        """Note the owners of leases; one that another replica has is lost."""
         now, known = self._clock(), {row.of: row for row in rows}
         for of, lease in self._leases.items():
             row = known.get(of)
@@ -138,7 +133,7 @@ class AccountLeases:
                 self._free_since.pop(of, None)
 
     def to_take(self, living: int) -> list[Receiving]:
-        """Return the free leases that are to be taken now, of so many replicas."""
+        """Return the free leases to take now, of so many living replicas."""
         held = sum(each.epoch is not None for each in self._leases.values())
         room, now = self._part(living) - held, self._clock()
         chosen: list[Receiving] = []
@@ -148,7 +143,7 @@ class AccountLeases:
         return chosen
 
     def to_give_back(self, living: int) -> list[Receiving]:
-        """Return the leases that are to go to another replica, of so many."""
+        """Return the leases to give to other replicas, of so many living ones."""
         held = {of: each for of, each in self._leases.items() if each.epoch is not None}
         unwanted = [of for of, each in held.items() if not each.is_wanted]
         is_steady = self._clock() - self._changed_at >= STEADY_S
@@ -163,7 +158,7 @@ class AccountLeases:
         self._leases[of].take(epoch)
 
     def lose_all(self) -> None:
-        """Hold none any more: this replica is not who it was."""
+        """Lose all leases: this replica gets another id."""
         for lease in self._leases.values():
             if lease.epoch is not None:
                 lease.lose()
@@ -178,10 +173,9 @@ class Replica:
     """This process, as the only one that works on the database.
 
     Attributes:
-        id: By which its leases are known.
-        shared_id: The same, where there may be others; None where it is alone.
-        trials: Seconds for which each suspect conversation runs alone at its first turn; who has
-            one run takes it out.
+        shared_id: Its id if there may be others; None if it is alone.
+        trials: Seconds for which each suspect conversation runs alone at its first turn, which
+            removes it.
         is_shared: Whether there may be others.
         is_in: Whether it may take work: not between two ids.
     """
@@ -207,24 +201,24 @@ class Replica:
                 log.warning("heartbeat_failed", error=str(exc))
 
     def holds(self, _by: int | None) -> bool:
-        """Tell whether the lease of replica `_by` still holds by this process's own clock."""
+        """Return whether a replica's lease is still valid by this process's own clock."""
         return True
 
     def on_lost(self, drop: Drop) -> None:
-        """Have work be dropped where others have taken this replica for dead."""
+        """Call `drop` if others have taken this replica for dead."""
 
     def on_news(self, listener: Listener) -> None:
-        """Call this one where others have left something behind."""
+        """Call `listener` if others have left something behind."""
 
     async def leave(self) -> None:
-        """Give back what others could go on with; where it is alone its next start finds it."""
+        """Give back what others could continue."""
 
     async def close(self) -> None:
-        """Give back what it holds of the database."""
+        """Release its session of the database."""
 
 
 def tell_of(inherited: Inheritance) -> None:
-    """Log what was taken from a replica that is gone, if it had anything."""
+    """Log what was taken over from a dead replica, if anything."""
     if inherited.conversations:
         log.info(
             "conversations_reclaimed",

@@ -1,18 +1,16 @@
-"""A replica among others, on PostgreSQL: shows that it lives, and takes over from those who do not.
+"""A replica among others, on PostgreSQL: shows that it lives, and takes over from dead ones.
 
-Every `LOOK_S` it looks around over its own session (gateway/storage/presence.py), and renews where
-that is due. Another one is dead
+Every `LOOK_S` it looks around over its own session (gateway/storage/presence.py), and renews its
+lease when due. Another replica is dead
 
-- where its time is over by the database's clock: a host that is gone, a process that stands still;
-- where its lock was free at two looks: its process is gone. Who lives and has only lost the session
-  has another name by the second one.
+- if its lease is over by the database's clock: its host is gone, or its process hangs;
+- if its lock was free at two looks: its process is gone. One that lives and has only lost its
+  session has another id by the second look.
 
-Where many could not renew, and have lost their locks, since the server or the way to it was away,
-nobody is believed to be dead for a while.
+After trouble with the server, when many could not renew, no replica counts as dead for a while.
 
-It may itself be taken for dead: its row tells it so, the loss of its session, or a lease that it
-could not renew. Then it drops its work, all of which is fenced, and begins anew under another id,
-in the same process.
+It may itself be taken for dead: by its row, the loss of its session, or a lease that it could not
+renew. Then it drops its work, all of which is fenced, and starts over under another id.
 """
 
 import asyncio
@@ -40,19 +38,19 @@ log = structlog.get_logger()
 LOOK_S = 0.7
 """How often it looks around at rest."""
 AGAIN_S = 0.3
-"""How soon it looks again where a lock was free: the death of a process goes unnoticed for a second
-at most, and who has only lost its session has so long to say so."""
+"""Pause after a free lock: a dead process goes unnoticed for a second at most, and one that only
+lost its session has this long to get another id."""
 TROUBLED_FOR_S = 5.0
-"""How long after trouble with the server neither a free lock nor a time that is over proves it."""
+"""After trouble with the server, no free lock and no expired lease proves a death for this long."""
 TRY_AGAIN_S = 0.1
 LONGEST_PAUSE_S = 1.0
-"""Between two tries to begin anew, doubled each time."""
+"""Between two tries to start over, doubled each time."""
 SHARE_LOOKS = 3
-"""What a replica that is gone was allowed to send goes to the others after so many looks: until
-then the platform still counts what it has sent."""
+"""Looks before the others get a dead replica's share of the platforms' limits: until then the
+platform still counts what it sent."""
 
 Loss = Literal["reaped", "session lost", "not renewed"]
-"""Why it is not who it was: others took it for dead; its lock is free; its time is over."""
+"""Why it needs a new id: others took it for dead; its lock is free; its lease is over."""
 
 
 class SharedReplica(Replica):
@@ -90,11 +88,7 @@ class SharedReplica(Replica):
         accounts: AccountLeases,
         share: Share,
     ) -> "SharedReplica":
-        """Register this process; nobody who lives is touched.
-
-        Raises:
-            StorageUnavailable: The server does not work now.
-        """
+        """Register this process; living replicas are not touched."""
         presence, inherited = await Presence.enter(server, place, death)
         log.info("replica_joined", replica=presence.replica_id)
         tell_of(inherited)
@@ -123,12 +117,12 @@ class SharedReplica(Replica):
         self._listeners.append(listener)
 
     def look(self) -> None:
-        """Hint that there is something to be seen."""
+        """Look around at once."""
         self._wake.set()
 
     @override
     async def run(self) -> NoReturn:
-        """Look around until cancelled, and begin anew where it has to."""
+        """Look around until cancelled, and start over if it must."""
         while True:
             loss = await self._attend()
             if loss is not None:
@@ -140,7 +134,7 @@ class SharedReplica(Replica):
             self._wake.clear()
 
     async def _attend(self) -> Loss | None:
-        """Look around and do what is to be done; return why this replica has to begin anew."""
+        """Look around and act; return why this replica must start over, or None."""
         began, renews = time.monotonic(), self._is_due()
         found: Surroundings | None = None
         try:
@@ -154,8 +148,7 @@ class SharedReplica(Replica):
             log.warning("heartbeat_failed", error=str(exc))
         if self._presence.is_lost:
             return "session lost"
-        # Whose look has worked is alive, however long it took to act on it: its row has said so. If
-        # nobody has taken it for dead meanwhile, nobody needs to drop anything.
+        # After a successful look it is alive, however long acting on it took: its row said so.
         is_late = found is None and time.monotonic() - self._renewed_at > leases.LEASE_S
         return "not renewed" if is_late else None
 
@@ -164,7 +157,7 @@ class SharedReplica(Replica):
         self._divide(found.living)
         for dead in sorted(self._dead(found)):
             if self._is_due():
-                # Many can be gone at once. Who takes over from all of them must not be late itself.
+                # Taking over from many must not delay its own renewal.
                 self._wake.set()
                 break
             await self._reap(dead, unlocked=dead in found.unlocked)
@@ -174,9 +167,9 @@ class SharedReplica(Replica):
         return time.monotonic() - self._renewed_at >= leases.LEASE_S / BEATS
 
     def _divide(self, living: int) -> None:
-        """Share with so many what platforms let all send; sooner than later where it gets less."""
+        """Divide the platforms' limits among so many; at once if its share shrinks."""
         if not self._living and living > 1:
-            # The others do not know it yet, and send as much as they did.
+            # The others do not know this replica yet, and still send as before.
             self._share.hold(2 * LOOK_S)
         self._living.append(living)
         self._share.of = max(self._living)
@@ -184,14 +177,13 @@ class SharedReplica(Replica):
     def _dead(self, found: Surroundings) -> frozenset[int]:
         is_calm = time.monotonic() - self._troubled_at > TROUBLED_FOR_S < found.server_up_s
         gone, self._free = found.unlocked & self._free, found.unlocked
-        # Behind a server that was away for longer than a lease nobody could have renewed.
+        # While a server is away for longer than a lease, no replica can renew.
         return found.expired | gone if is_calm else frozenset()
 
     async def _reap(self, dead: int, *, unlocked: bool) -> None:
-        """Take over from one that is dead; what cannot be taken now is at a later look."""
-        reap = replicas.reap
+        """Take over from a dead replica; after an error, at a later look."""
         try:
-            inherited = await self._presence.run(reap, dead, unlocked=unlocked)
+            inherited = await self._presence.run(replicas.reap, dead, unlocked=unlocked)
         except StorageError as exc:
             log.warning("reap_failed", replica=dead, error=str(exc))
             return
@@ -201,11 +193,11 @@ class SharedReplica(Replica):
         log.warning("replica_reaped", replica=dead, reason=cause)
         tell_of(inherited)
         self._tell()
-        # What it received for is free now.
+        # Its account leases are free now.
         self._wake.set()
 
     async def _receive(self, found: Surroundings) -> None:
-        """Take the accounts that are free, and give back what is too much."""
+        """Take free accounts, and give back those beyond its share."""
         accounts = self.accounts
         if missing := [each for each in accounts.wanted if each not in self._offered]:
             await self._presence.run(replicas.offer, missing)
@@ -219,26 +211,26 @@ class SharedReplica(Replica):
                 platform, account, shard = of
                 log.info("account_taken", platform=platform, account=account, shard=shard)
         for of in accounts.to_give_back(found.living):
-            # First here: what comes in meanwhile is not stored, and comes again to the other one.
+            # First here: what comes in meanwhile is not stored, and comes again elsewhere.
             accounts.want(of).lose()
             await self._presence.run(replicas.give_back, self.id, of)
             platform, account, shard = of
             log.info("account_given_back", platform=platform, account=account, shard=shard)
 
     async def _begin_anew(self, loss: Loss) -> None:
-        """Drop all work, and go on as somebody else."""
+        """Drop all work, and continue under another id."""
         former, self.is_in = self.id, False
         log.warning("replica_lost", replica=former, reason=loss)
         self.accounts.lose_all()
         async with asyncio.TaskGroup() as tasks:
-            # Work ends while the new name is asked for: before others take the old one for dead.
+            # Work ends meanwhile, before others take the old id for dead.
             for drop in self._drops:
                 tasks.create_task(drop(), name="drop work")
             tasks.create_task(self._presence.close(), name="end session")
             presence = await self._entered(former)
         self._become(presence)
         if loss != "reaped":
-            # From here on: others may be on their way back as well.
+            # Others may be on their way back as well.
             self._troubled_at = time.monotonic()
         log.info("replica_joined", replica=self.id, former=former)
         self._tell()
@@ -261,15 +253,15 @@ class SharedReplica(Replica):
 
     @override
     async def leave(self) -> None:
-        """Give everything back, so that others go on with it at once; nothing works after that."""
+        """Give everything back, so that others continue at once; nothing works after that."""
         try:
             await self._presence.run(replicas.leave, self.id)
             log.info("replica_left", replica=self.id)
         except StorageError as exc:
-            # The others find it gone.
+            # The others notice.
             log.warning("leave_failed", replica=self.id, error=str(exc))
 
     @override
     async def close(self) -> None:
-        """End the session: whoever has not left is dead from here on."""
+        """End the session: without `leave`, this replica is dead from here on."""
         await self._presence.close()

@@ -19,7 +19,14 @@ import structlog
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.storage.queue.blame import Death
 from gateway.supervision import crash_journal
-from gateway.supervision.crash_journal import BEAT_S, CrashJournal, Ending, Machine, as_turn, kept
+from gateway.supervision.crash_journal import (
+    BEAT_S,
+    CrashJournal,
+    Ending,
+    Machine,
+    as_turn,
+    keeping_journal,
+)
 
 
 @dataclass
@@ -268,7 +275,7 @@ async def main():
 async def turn():
     await (crash_journal.as_turn(12, work()) if sys.argv[3] == "turn" else work())
 
-with crash_journal.kept(Path(sys.argv[1])):
+with crash_journal.keeping_journal(Path(sys.argv[1])):
     asyncio.run(main())
 """
 
@@ -307,7 +314,7 @@ def test_whatever_ends_a_process_goes_on_as_it_was(
     home: Path, error: BaseException, named: str | None
 ) -> None:
     """The journal only takes note; Ctrl-C is a stop, and so is a start that was refused."""
-    with pytest.raises(type(error)), kept(home):
+    with pytest.raises(type(error)), keeping_journal(home):
         raise error
     life = orjson.loads((home / "process.json").read_bytes())["life"]
     assert (life["over"], life["error"]) == (True, named)
