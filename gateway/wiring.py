@@ -406,33 +406,32 @@ def build_accounts(settings: Settings) -> Accounts:
     is_shared = isinstance(location_of(settings), DatabaseServer)
     share, elsewhere = Share(), SharedChats() if is_shared else ALONE
 
-    def host(intake: Intake, chats: ChatHistory, door: Door) -> Host:
-        max_bytes = settings.attachments.max_bytes
-        return Host(intake, chats, registry.menu(), max_bytes, door, share, elsewhere)
+    renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
 
     def make(
         intake: Intake, chats: ChatHistory, door: Door, platform: str, block: PlatformSection
     ) -> Adapter:
-        return build(platform, block, host(intake, chats, door))
-
-    renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
-
-    def made(host: Host, platform: str, block: PlatformSection) -> Adapter:
-        try:
-            return build(platform, block, host)
-        except Exception as exc:
-            if platform == BUILT_IN:
-                raise
-            # One account's trouble: the others go on.
-            account = account_of(block)
-            is_clear = isinstance(exc, AdapterError | UnusableEnvironment)
-            reason = str(exc) if is_clear else "it cannot be started; the log says why"
-            if not is_clear:
-                log.exception("adapter_failed", adapter=f"{platform}:{account}")
-            return UnbuiltAdapter(platform, account, renderers[platform, account], reason)
+        max_bytes = settings.attachments.max_bytes
+        host = Host(intake, chats, registry.menu(), max_bytes, door, share, elsewhere)
+        return build(platform, block, host)
 
     def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
-        return [made(host(intake, chats, door), *each) for each in blocks]
+        adapters: list[Adapter] = []
+        for platform, block in blocks:
+            try:
+                adapters.append(make(intake, chats, door, platform, block))
+            except Exception as exc:
+                if platform == BUILT_IN:
+                    raise
+                # One account's trouble: the others go on.
+                account = account_of(block)
+                is_clear = isinstance(exc, AdapterError | UnusableEnvironment)
+                reason = str(exc) if is_clear else "it cannot be started; the log says why"
+                if not is_clear:
+                    log.exception("adapter_failed", adapter=f"{platform}:{account}")
+                shown = renderers[platform, account]
+                adapters.append(UnbuiltAdapter(platform, account, shown, reason))
+        return adapters
 
     return Accounts(renderers, connect, share, elsewhere, make)
 

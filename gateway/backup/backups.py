@@ -386,20 +386,20 @@ def _thin_out(to: Path, keep: int | None, made: Path) -> None:
         shutil.rmtree(gone)
 
 
+@dataclass(frozen=True, slots=True)
 class Backups:
     """Makes backups on a timer, in one of all replicas, if `backup.to` names a folder.
 
     The age of the newest backup is the clock, so a restart makes none early and forgets none.
     """
 
-    def __init__(self, database: Database, replica: Replica, settings: Settings) -> None:
-        self._database = database
-        self._replica = replica
-        self._settings = settings
+    database: Database
+    replica: Replica
+    settings: Settings
 
     async def run(self) -> None:
         """Make a backup whenever one is due, until cancelled."""
-        to = folder_of(self._settings)
+        to = folder_of(self.settings)
         while to is not None:
             pause_s = LOOK_EVERY_S
             try:
@@ -417,15 +417,15 @@ class Backups:
 
     async def _is_due(self, to: Path) -> bool:
         age_s = await asyncio.to_thread(newest_age_s, to)
-        if age_s is not None and age_s < self._settings.backup.every_h * HOUR_S:
+        if age_s is not None and age_s < self.settings.backup.every_h * HOUR_S:
             return False
         # Of several replicas, the one that has lived longest.
-        return await self._database.read(health.oldest_replica) == self._replica.id
+        return await self.database.read(health.oldest_replica) == self.replica.id
 
     async def _make(self, to: Path) -> None:
         stopping, began = threading.Event(), time.monotonic()
         work = asyncio.get_running_loop().run_in_executor(
-            None, make, self._settings, to, self._settings.backup.keep, stopping.is_set
+            None, make, self.settings, to, self.settings.backup.keep, stopping.is_set
         )
         try:
             made = await asyncio.shield(work)

@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +53,20 @@ class BackupStopped(StorageUnavailable):
     """The process ends; the unfinished backup is removed."""
 
 
+@dataclass(slots=True)
 class RoomGuard:
     """Ends a copy when the process ends, or when the disk is nearly full."""
 
-    def __init__(self, to: Path, stopped: Stopped) -> None:
-        self._to = to
-        self._stopped = stopped
-        self._why: StorageUnavailable | None = None
+    to: Path
+    stopped: Stopped
+    _why: StorageUnavailable | None = None
 
     def ends(self) -> bool:
         """Whether the copy must end; from then on `check` raises the reason."""
-        if self._stopped():
+        if self.stopped():
             self._why = BackupStopped("the backup was stopped")
-        elif (free := shutil.disk_usage(self._to).free) < SPARE_BYTES:
-            text = f"cannot back up to {self._to}: its disk has only {free / 1e6:,.0f} MB left"
+        elif (free := shutil.disk_usage(self.to).free) < SPARE_BYTES:
+            text = f"cannot back up to {self.to}: its disk has only {free / 1e6:,.0f} MB left"
             self._why = StorageUnavailable(text)
         return self._why is not None
 
@@ -82,44 +83,36 @@ class RoomGuard:
             raise self._why
 
 
+@dataclass(slots=True)
 class Copying:
     """Copies folders, links as links; skips special files, and files that vanish meanwhile.
 
     Workspaces may hold anything: they are walked without recursion, and an entry that cannot be
     copied does not fail the backup.
 
-    Args:
+    Attributes:
         apart: Paths that are not copied, in their one spelling.
         backups: Device and inode of folders of backups, whose entries match `ours`.
-
-    Attributes:
         files: Facts of each file, by its place in the backup.
         left_out: Why an entry is not in it, by the place it would have, printable.
     """
 
-    def __init__(
-        self,
-        apart: frozenset[Path],
-        backups: frozenset[tuple[int, int]],
-        ours: re.Pattern[str],
-        guard: RoomGuard,
-    ) -> None:
-        self.files: dict[str, Any] = {}
-        self.left_out: dict[str, str] = {}
-        self._apart = apart
-        self._backups = backups
-        self._ours = ours
-        self._guard = guard
+    apart: frozenset[Path]
+    backups: frozenset[tuple[int, int]]
+    ours: re.Pattern[str]
+    guard: RoomGuard
+    files: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def size_of(self, source: Path) -> int:
         """Return the number of bytes that copying a folder would take."""
         size, waiting = 0, [source]
         while waiting:
-            self._guard.check()
+            self.guard.check()
             folder = waiting.pop()
             try:
                 inside = [folder / each for each in self._names(folder)]
-                known = [(each, each.lstat()) for each in inside if each not in self._apart]
+                known = [(each, each.lstat()) for each in inside if each not in self.apart]
             except OSError:
                 # Copying it reports what is wrong.
                 continue
@@ -131,7 +124,7 @@ class Copying:
         """Copy a folder with all its contents."""
         waiting = [*self._folder(source, target, name)]
         while waiting:
-            self._guard.check()
+            self.guard.check()
             each, copy, label = waiting.pop()
             try:
                 waiting += self._copied(each, copy, label)
@@ -146,7 +139,7 @@ class Copying:
     def _copied(self, each: Path, copy: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
         """Copy one entry; return the contents if it is a folder."""
         mode = each.lstat().st_mode
-        if each in self._apart or stat.S_IFMT(mode) not in _COPIED:
+        if each in self.apart or stat.S_IFMT(mode) not in _COPIED:
             return ()
         link = str(each.readlink()) if stat.S_ISLNK(mode) else ""
         if why := _misfit(label, link):
@@ -157,7 +150,7 @@ class Copying:
             copy.symlink_to(link)
             self.files[label] = {"link": link}
         else:
-            self.files[label] = _file(each, copy, self._guard)
+            self.files[label] = _file(each, copy, self.guard)
         return ()
 
     def _folder(self, source: Path, target: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
@@ -168,9 +161,9 @@ class Copying:
 
     def _names(self, folder: Path) -> list[str]:
         found = folder.stat()
-        is_theirs = (found.st_dev, found.st_ino) in self._backups
+        is_theirs = (found.st_dev, found.st_ino) in self.backups
         names = [each.name for each in folder.iterdir()]
-        return [each for each in names if not (is_theirs and self._ours.match(each))]
+        return [each for each in names if not (is_theirs and self.ours.match(each))]
 
     def _leave_out(self, label: str, why: str) -> None:
         self.left_out[encodable(label)] = why

@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -68,21 +69,21 @@ def _counted_transcripts(conn: Connection, old_s: float) -> Iterator[Pruned]:
             yield retention.count_transcript(conn, after, old_s)
 
 
+@dataclass(slots=True)
 class Pruner:
     """Erases by the settings of retention, and `storage.raw_days`."""
 
-    def __init__(self, database: Database, settings: RetentionSettings, raw_days: int) -> None:
-        self._database = database
-        self._settings = settings
-        self._raw_days = raw_days
+    database: Database
+    settings: RetentionSettings
+    raw_days: int
 
     def take(self, settings: RetentionSettings, raw_days: int) -> None:
         """Use other limits from the next class on."""
-        self._settings, self._raw_days = settings, raw_days
+        self.settings, self.raw_days = settings, raw_days
 
     async def prune(self) -> dict[str, Pruned]:
         """Erase what is too old now; return how much was erased of each limited class."""
-        settings = self._settings
+        settings = self.settings
         gone = {"raw": await self._summed(self._raw())}
         for name, days in _swept(settings):
             gone[name] = await self._summed(self._rows_of(name, days))
@@ -99,7 +100,7 @@ class Pruner:
     async def _step(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run a short transaction, then leave the writer to others for as long."""
         started = time.monotonic()
-        result = await self._database.write(fn, *args)
+        result = await self.database.write(fn, *args)
         await asyncio.sleep(max(PAUSE_S, time.monotonic() - started))
         return result
 
@@ -110,8 +111,8 @@ class Pruner:
         return total
 
     async def _raw(self) -> AsyncIterator[Pruned]:
-        old_s = self._raw_days * DAY_S
-        due = await self._database.read(retention.count_raw, old_s)
+        old_s = self.raw_days * DAY_S
+        due = await self.database.read(retention.count_raw, old_s)
         for _ in range(max(1, math.ceil(due.rows / retention.STEP_ROWS))):
             await self._step(inbox.prune_raw, old_s, retention.STEP_ROWS)
         yield due
@@ -119,7 +120,7 @@ class Pruner:
     async def _rows_of(self, name: str, days: int) -> AsyncIterator[Pruned]:
         old_s = days * DAY_S
         for sweep in retention.SWEEPS[name]:
-            while keys := await self._database.read(retention.find, sweep, old_s):
+            while keys := await self.database.read(retention.find, sweep, old_s):
                 before = Pruned()
                 for at in range(0, len(keys), retention.STEP_ROWS):
                     some = keys[at : at + retention.STEP_ROWS]
@@ -134,21 +135,21 @@ class Pruner:
         async for conversation in self._each(retention.conversations_with_old, old_s):
             await self._step(retention.begin_anew, conversation, old_s)
             # A reader checks first: nothing may go of most conversations in use.
-            if await self._database.read(retention.may_take_out, conversation, old_s):
+            if await self.database.read(retention.may_take_out, conversation, old_s):
                 while (gone := await self._step(retention.take_out, conversation, old_s)).rows:
                     yield gone
 
     async def _each(self, find: Callable[..., list[int]], old_s: float) -> AsyncIterator[int]:
         after = 0
-        while found := await self._database.read(find, old_s, after):
+        while found := await self.database.read(find, old_s, after):
             for after in found:
                 yield after
 
     async def _files(self) -> AsyncIterator[Pruned]:
-        old_s, most = _files_age_s(self._settings), self._settings.files_max_bytes
-        for file_id, size_bytes in await self._database.read(retention.files_due, old_s, most):
+        old_s, most = _files_age_s(self.settings), self.settings.files_max_bytes
+        for file_id, size_bytes in await self.database.read(retention.files_due, old_s, most):
             if await self._step(retention.remove_file, file_id):
                 yield Pruned(1, size_bytes)
-        while keys := await self._database.read(retention.parts_left):
+        while keys := await self.database.read(retention.parts_left):
             for key in keys:
                 await self._step(retention.erase_part, key)

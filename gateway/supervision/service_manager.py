@@ -12,13 +12,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from gateway.errors import StorageError
-from gateway.logging.recent import TAPS
+from gateway.logging.recent import TAPS, End
 from gateway.replicas.replica import Replica
 from gateway.storage.database import Database
 from gateway.storage.queue import leases
@@ -83,31 +83,28 @@ class ServiceManager:
             self.tell(_TOLD[name])
 
 
+@dataclass(slots=True)
 class Pulse:
-    """Feeds the watchdog as long as there is progress."""
+    """Feeds the watchdog as long as there is progress.
 
-    def __init__(
-        self,
-        manager: ServiceManager,
-        database: Database,
-        replica: Replica,
-        worker_still_s: Callable[[], float],
-    ) -> None:
-        """Listen to the events for the manager, from here on.
+    Attributes:
+        worker_still_s: Returns the seconds since the worker passed through its loop.
+    """
 
-        Args:
-            worker_still_s: Returns the seconds since the worker passed through its loop.
-        """
-        self.stalled = ""
-        self._manager = manager
-        self._database = database
-        self._replica = replica
-        self._worker_still_s = worker_still_s
-        self._end = TAPS.listen([*_TOLD, "reload_begun"], manager.hear)
+    manager: ServiceManager
+    database: Database
+    replica: Replica
+    worker_still_s: Callable[[], float]
+    stalled: str = ""
+    _end: End = field(init=False)
+
+    def __post_init__(self) -> None:
+        # The manager hears events from here on.
+        self._end = TAPS.listen([*_TOLD, "reload_begun"], self.manager.hear)
 
     async def run(self) -> None:
         """Check for progress, and feed the watchdog, until cancelled."""
-        watchdog_s = self._manager.watchdog_s
+        watchdog_s = self.manager.watchdog_s
         every_s = STATUS_EVERY_S if watchdog_s is None else watchdog_s / FEEDS
         try:
             while True:
@@ -122,14 +119,14 @@ class Pulse:
             async with asyncio.timeout(within_s):
                 # A refusal is an answer; `/readyz` reports it.
                 with suppress(StorageError):
-                    await self._database.write(leases.heartbeat, self._replica.id)
+                    await self.database.write(leases.heartbeat, self.replica.id)
         except TimeoutError:
             return "the database does not answer"
         except Exception:
             # Once it costs one feed of several; if it lasts the watchdog ends the process.
             log.exception("progress_look_broke")
             return "whether the database answers cannot be looked up"
-        if self._worker_still_s() > within_s * 2:
+        if self.worker_still_s() > within_s * 2:
             return "the worker stands still"
         return ""
 
@@ -140,6 +137,6 @@ class Pulse:
                 log.error("progress_stalled", reason=stalled)
             else:
                 log.warning("progress_resumed")
-            self._manager.tell(f"STATUS={stalled or 'receiving and answering'}")
-        if not stalled and self._manager.watchdog_s is not None:
-            self._manager.tell("WATCHDOG=1")
+            self.manager.tell(f"STATUS={stalled or 'receiving and answering'}")
+        if not stalled and self.manager.watchdog_s is not None:
+            self.manager.tell("WATCHDOG=1")

@@ -126,27 +126,21 @@ class AccountHealth:
     last_error: str | None = None
 
 
+@dataclass(slots=True)
 class Watch:
     """Checks whether accounts have fallen silent; each replica checks what it sends itself."""
 
-    def __init__(
-        self,
-        database: Database,
-        adapters: Mapping[Account, Adapter],
-        traffic: Traffic,
-        replica: Replica,
-    ) -> None:
-        self.traffic = traffic
-        self.replica = replica
-        self.database = database
-        self._adapters = adapters
-        self._silent: dict[Account, float] = {}
+    database: Database
+    adapters: Mapping[Account, Adapter]
+    traffic: Traffic
+    replica: Replica
+    _silent: dict[Account, float] = field(default_factory=dict)
 
     @property
     def silent_s(self) -> dict[Account, float]:
         """For how long each account has been silent at the last check; 0 if it is not."""
         now = self.traffic.clock()
-        return {each: now - self._silent.get(each, now) for each in self._adapters}
+        return {each: now - self._silent.get(each, now) for each in self.adapters}
 
     async def look(self) -> dict[Account, AccountHealth]:
         """Return the state of all accounts, and log what has changed; one statement.
@@ -154,7 +148,7 @@ class Watch:
         Raises:
             StorageUnavailable: The outbox cannot be read.
         """
-        waiting: dict[Account, list[Backlog]] = {account: [] for account in self._adapters}
+        waiting: dict[Account, list[Backlog]] = {account: [] for account in self.adapters}
         for each in await self.database.read(sending.waiting, self.replica.shared_id):
             # Rows of accounts that are switched off wait, too; they are not reported.
             if (account := (each.platform, each.account)) in waiting:
@@ -181,7 +175,7 @@ class Watch:
             last_sent_s=None if times.sent is None else now - times.sent,
             last_received_s=None if times.received is None else now - times.received,
             silent_s=None if since is None else now - since,
-            pool=None if (pool := self._adapters[account].pool) is None else pool.figures(),
+            pool=None if (pool := self.adapters[account].pool) is None else pool.figures(),
             last_error=times.error,
         )
         self._note(account, before, since, health.waiting)
