@@ -111,7 +111,9 @@ class Connections:
 
     def let_in(self, transport: asyncio.Transport) -> bool:
         """Add a connection, if need be in place of one that waits; return False if refused."""
-        address = _address_of(transport)
+        # The peer may be gone already.
+        peer = transport.get_extra_info("peername")
+        address = network_of(peer[0]) if peer else ""
         here = [each for each in self._open.values() if each.address == address]
         reason = self._too_many(transport, address, here)
         if reason:
@@ -167,20 +169,11 @@ class Connections:
         # The system hands out the lowest free number, which shows how many are in use.
         if transport.get_extra_info("socket").fileno() >= descriptors.ceiling():
             return "descriptors"
-        if len(here) >= self.most_per_address and not _is_in(address, self.exempt):
+        if len(here) >= self.most_per_address and not (
+            address and any(ip_address(address) in each for each in self.exempt)
+        ):
             return "address"
         return "all" if len(self._open) >= self.most else ""
-
-
-def _address_of(transport: asyncio.Transport) -> str:
-    peer = transport.get_extra_info("peername")
-    # The peer may be gone already.
-    return network_of(peer[0]) if peer else ""
-
-
-def _is_in(address: str, networks: Iterable[Network]) -> bool:
-    networks = tuple(networks)
-    return bool(networks) and bool(address) and any(ip_address(address) in it for it in networks)
 
 
 async def listen(

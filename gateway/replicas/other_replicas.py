@@ -59,14 +59,18 @@ class GrowingHere:
 
 
 class SharedChats(Elsewhere):
-    """The chats that are open here, and the answers that grow here, by session key."""
+    """The chats that are open here, and the answers that grow here, by session key.
+
+    Attributes:
+        ended_here: Chats whose answers ended here, and may still be stored as growing.
+    """
 
     def __init__(self) -> None:
         self.made_here: dict[str, GrowingHere] = {}
+        self.watched: dict[str, WatchedChat] = {}
+        self.ended_here: set[str] = set()
         self._viewers: Viewers | None = None
-        self._watched: dict[str, WatchedChat] = {}
         self._unstored: set[str] = set()
-        self._ended: set[str] = set()
 
     @override
     def join(self, viewers: Viewers) -> None:
@@ -74,11 +78,11 @@ class SharedChats(Elsewhere):
 
     @override
     def opened(self, chat: str) -> None:
-        self._watched[key_of(chat)] = WatchedChat(chat)
+        self.watched[key_of(chat)] = WatchedChat(chat)
 
     @override
     def closed(self, chat: str) -> None:
-        here = self._watched.pop(key_of(chat), None)
+        here = self.watched.pop(key_of(chat), None)
         # Its end would not be noticed from now on.
         if here is not None and here.shown_at is not None and self._viewers is not None:
             self._viewers.show(chat, "")
@@ -99,21 +103,7 @@ class SharedChats(Elsewhere):
         key = key_of(chat)
         self.made_here.pop(key, None)
         self._unstored.discard(key)
-        self._ended.add(key)
-
-    @property
-    def watched(self) -> list[str]:
-        """The session keys of the chats that are open here."""
-        return list(self._watched)
-
-    @property
-    def ended_here(self) -> set[str]:
-        """The chats whose answers ended here, and may still be stored as growing."""
-        return set(self._ended)
-
-    def taken_away(self, keys: Iterable[str]) -> None:
-        """Note that these chats have no stored growing answer any more."""
-        self._ended.difference_update(keys)
+        self.ended_here.add(key)
 
     @property
     def unstored(self) -> dict[str, str]:
@@ -128,7 +118,7 @@ class SharedChats(Elsewhere):
 
     def take(self, key: str, found: SharedChat) -> None:
         """Show the rows' state of a chat in its open pages."""
-        viewers, here = self._viewers, self._watched.get(key)
+        viewers, here = self._viewers, self.watched.get(key)
         # It may have been closed meanwhile.
         if viewers is None or here is None:
             return
@@ -137,7 +127,7 @@ class SharedChats(Elsewhere):
             here.heads, here.text = found.heads, ""
             viewers.refresh(here.chat)
         # An answer made here is shown already; its end may not be stored yet.
-        is_ours = key in self.made_here or key in self._ended
+        is_ours = key in self.made_here or key in self.ended_here
         if is_ours or here.shown_at == found.shown_at:
             return
         is_same = here.text == found.text
@@ -188,7 +178,7 @@ class OtherReplicas:
             await asyncio.sleep(POLL_S if is_busy else IDLE_POLL_S)
 
     async def _note_watch(self) -> None:
-        me, watched = self._replica.id, self._chats.watched
+        me, watched = self._replica.id, list(self._chats.watched)
         if gone := [key for key in self._noted if key not in watched]:
             await self._database.write(replicas.unwatch, me, gone)
         is_due = time.monotonic() - self._noted_at >= WATCH_S / 3 or self._noted_as != me
@@ -201,15 +191,15 @@ class OtherReplicas:
 
     async def _store_growing(self) -> None:
         """Store the growing answers that are open elsewhere, and remove those that ended."""
-        if ended := self._chats.ended_here:
+        if ended := set(self._chats.ended_here):
             await self._database.write(replicas.end_previews, ended)
-            self._chats.taken_away(ended)
+            self._chats.ended_here -= ended
         if self._is_watched and (growing := self._chats.unstored):
             stored = await self._database.write(replicas.show, self._replica.id, growing)
             self._chats.stored(growing, stored)
 
     async def _look(self) -> None:
-        keys = self._chats.watched
+        keys = list(self._chats.watched)
         look, me = replicas.look_around, self._replica.id
         found = await self._database.read(look, keys, set(self._stops.running()), me)
         for conversation_id, upto_seq in found.stops:

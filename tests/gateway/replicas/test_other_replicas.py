@@ -78,7 +78,7 @@ def test_an_answer_that_has_ended_grows_no_more(chats: SharedChats) -> None:
     chats.ended("c1")
     assert (chats.unstored, chats.made_here) == ({}, {})
     assert chats.ended_here == {KEY}
-    chats.taken_away({KEY})
+    chats.ended_here -= {KEY}
     assert chats.ended_here == set()
 
 
@@ -87,7 +87,7 @@ def test_who_looks_away_and_back_is_watched(chats: SharedChats) -> None:
     chats.opened("c1")
     chats.closed("c1")
     chats.opened("c1")
-    assert chats.watched == [KEY]
+    assert list(chats.watched) == [KEY]
 
 
 def test_work_leaves_the_text_of_an_answer_as_it_is(chats: SharedChats) -> None:
