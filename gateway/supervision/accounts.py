@@ -65,14 +65,14 @@ class Supervised:
     shard: int = 0
     stopped: str | None = None
     trouble: str | None = None
-    asked_until: str = ""
-    _ask_in_s: float | None = None
-    _failed: int = 0
+    asked_until: str = field(default="", init=False)
+    _ask_in_s: float | None = field(default=None, init=False)
+    _failed: int = field(default=0, init=False)
     # When the current run counts as a success, and when the first refusal in a row came.
-    _steady_at: float = float("inf")
-    _refused_at: float = float("-inf")
-    _due: asyncio.Event = field(default_factory=asyncio.Event)
-    _running: asyncio.Task[None] | None = None
+    _steady_at: float = field(default=float("inf"), init=False)
+    _refused_at: float = field(default=float("-inf"), init=False)
+    _due: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _running: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._due.set()
