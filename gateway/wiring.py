@@ -331,12 +331,20 @@ def build_mind(
 
 def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
     """Return the rules for incoming messages."""
+    known = {model.name: model.facts.prices for model in mind.models}
+    money = MoneyRules(
+        prices={name: prices for name, prices in known.items() if prices is not None},
+        rules={model.name: CacheRules.of(model.facts) for model in mind.models},
+        sender_daily_usd=settings.budget.sender_daily_usd,
+        daily_usd=settings.budget.daily_usd,
+        timezone=settings.sessions.timezone,
+    )
     return IntakeRules(
         access,
         settings.queue,
         settings.sessions.groups,
         status_facts(mind.agent, mind.context, mind.prompts, why_off(settings.tools)),
-        build_money(settings, mind.models),
+        money,
         settings.attachments,
         Quotas(settings.quotas, settings.sessions.timezone),
     )
@@ -361,18 +369,6 @@ def build_alerts(
 
     webhook = AlertWebhook(examination.vitals.database, telling) if alerts.webhook else None
     return AlertWatch(examination, telling, wakeups, webhook)
-
-
-def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
-    """Return the prices of these models, and the budgets, as `/usage` shows them."""
-    known = {model.name: model.facts.prices for model in models}
-    return MoneyRules(
-        prices={name: prices for name, prices in known.items() if prices is not None},
-        rules={model.name: CacheRules.of(model.facts) for model in models},
-        sender_daily_usd=settings.budget.sender_daily_usd,
-        daily_usd=settings.budget.daily_usd,
-        timezone=settings.sessions.timezone,
-    )
 
 
 @dataclass(frozen=True, slots=True)

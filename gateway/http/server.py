@@ -289,14 +289,15 @@ class ChatHistory:
         answers = (item.markdown for item in found if item.outbox_seq)
         if not any(STORED_LINK in text for text in answers):
             return found
-        here = await self.database.read(conversations.find, key)
-        return [item if here is None else self._with_links(item, here) for item in found]
-
-    def _with_links(self, item: ChatItem, conversation: int) -> ChatItem:
+        if (here := await self.database.read(conversations.find, key)) is None:
+            return found
         # People's own texts stay unchanged.
-        if item.outbox_seq <= 0:
-            return item
-        return replace(item, markdown=self.links.shown(item.markdown, conversation))
+        return [
+            replace(item, markdown=self.links.shown(item.markdown, here))
+            if item.outbox_seq
+            else item
+            for item in found
+        ]
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
         """Return a file of this chat alone."""

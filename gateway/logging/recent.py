@@ -11,6 +11,7 @@ The newest lines are kept in memory, redacted and bounded, even without a log fi
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -260,20 +261,12 @@ def _end_of(files: Sequence[Path]) -> bytes:
     parts: list[bytes] = []
     missing = SEARCHED_BYTES
     for each in files:
-        part = _end_of_file(each, missing)
-        parts.append(part)
-        missing -= len(part)
+        # A file may have been renamed just now, or not exist yet.
+        with suppress(FileNotFoundError), each.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - missing))
+            parts.append(file.read(missing))
+            missing -= len(parts[-1])
         if missing <= 0:
             break
     return b"".join(reversed(parts))
-
-
-def _end_of_file(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - most))
-            return file.read(most)
-    except FileNotFoundError:
-        # It was renamed just now, or does not exist yet.
-        return b""

@@ -471,7 +471,11 @@ class LogFile:
             # It may have been truncated.
             self._size = found.st_size
         if self._size and self._size + len(line) > self._rotate_at:
-            self._rotate_or_go_on()
+            try:
+                self._rotate()
+            except OSError:
+                # Continue in this file for a twentieth of its size.
+                self._rotate_at = max(self._size, self._max_bytes) + self._max_bytes // 20 + 1
         data = b"\n" + line if self._torn else line
         # Until it is complete: a write may fail, or end in the middle of the line.
         self._torn = True
@@ -500,13 +504,6 @@ class LogFile:
             opened, before = _opened(self._path), self._fd
             self._take(opened)
             os.close(before)
-
-    def _rotate_or_go_on(self) -> None:
-        """Start a new file; if that fails, continue in this one for a twentieth of its size."""
-        try:
-            self._rotate()
-        except OSError:
-            self._rotate_at = max(self._size, self._max_bytes) + self._max_bytes // 20 + 1
 
     def _rotate(self) -> None:
         """Open first, then rename, so that no failure costs a line.
