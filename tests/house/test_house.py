@@ -21,7 +21,7 @@ NAMES_CLASSES = {
     *("agent/plugins/registry.py", "agent/plugins/loading.py"),
     *("agent/plugins/supervision.py", "gateway/context/memory.py"),  # to whoever wrote the plugin
     *("agent/prompt/skills.py", "agent/tools/registry.py"),  # to the model, or the skill's author
-    *("agent/context/summary_model.py", "agent/processes/threads.py", "gateway/wiring.py"),  # logs
+    *("agent/context/summary_model.py", "agent/processes/threads.py"),  # logs
     *("gateway/findings/webhook.py", "gateway/supervision/crash_journal.py"),
     *("gateway/supervision/credentials.py", "agent/spans.py"),
     "gateway/pipeline/delegation.py",
