@@ -31,7 +31,7 @@ from gateway.storage import maintenance
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database, require_database
 from gateway.storage.people import notebook
-from gateway.storage.queue import dead_letters
+from gateway.storage.queue import dead_letters, replicas
 from gateway.storage.search import index
 
 SOCKET = "parley.sock"
@@ -241,8 +241,6 @@ async def _forget_in_steps(database: Database, target: str, by: str) -> int:
 async def tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
     """Notify all replicas within a second or two; on SQLite there are none."""
     if database.server is not None:
-        from gateway.storage.queue import replicas  # noqa: PLC0415
-
         await database.write(replicas.announce, kind)
 
 
