@@ -22,7 +22,6 @@ from gateway.storage.retention import Pruned
 
 log = structlog.get_logger()
 
-CLASSES = ("raw", "transcript", "audit", "ledger", "files")
 DAY_S = 86_400.0
 PRUNE_EVERY_S = 3600.0
 PAUSE_S = 0.005
@@ -43,15 +42,11 @@ def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> d
     if settings.limits_files:
         due = retention.files_due(conn, _files_age_s(settings), settings.files_max_bytes)
         counted["files"] = Pruned(len(due), sum(size_bytes for _, size_bytes in due))
-    return _in_order(counted)
+    return counted
 
 
 def _files_age_s(settings: RetentionSettings) -> float | None:
     return None if settings.files_days is None else settings.files_days * DAY_S
-
-
-def _in_order(classes: dict[str, Pruned]) -> dict[str, Pruned]:
-    return {name: classes[name] for name in CLASSES if name in classes}
 
 
 def _swept(settings: RetentionSettings) -> Iterator[tuple[str, int]]:
@@ -95,7 +90,7 @@ class Pruner:
         rows = {name: each.rows for name, each in gone.items() if each.rows}
         if rows:
             log.info("storage_pruned", rows=rows, bytes=sum(each.bytes for each in gone.values()))
-        return _in_order(gone)
+        return gone
 
     async def _step(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run a short transaction, then leave the writer to others for as long."""
