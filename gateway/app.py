@@ -362,10 +362,7 @@ def parts_of(gateway: Gateway, journal: CrashJournal | None = None) -> list[Gate
 
 @asynccontextmanager
 async def serving(
-    gateway: Gateway,
-    stop: asyncio.Event,
-    force: asyncio.Event,
-    journal: CrashJournal | None = None,
+    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, journal: CrashJournal | None = None
 ) -> AsyncIterator[tuple[int, Sequence[Checked]]]:
     """Run all parts; the body begins once messages are accepted, and its end waits for `stop`.
 

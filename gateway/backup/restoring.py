@@ -80,10 +80,7 @@ class Plan:
 
 
 def plan_of(
-    path: Path,
-    home: Path,
-    server: DatabaseServer | None = None,
-    outside: Collection[Path] = (),
+    path: Path, home: Path, server: DatabaseServer | None = None, outside: Collection[Path] = ()
 ) -> Plan:
     """Check a backup and its target home; nothing is changed.
 
