@@ -72,12 +72,7 @@ from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
 from gateway.supervision import credentials, home, silence
-from gateway.supervision.accounts import (
-    ReplaceableAdapter,
-    Supervised,
-    routes_of,
-    supervised_of,
-)
+from gateway.supervision.accounts import ReplaceableAdapter, Supervised, routes_of, supervised_of
 from gateway.supervision.crash_journal import CrashJournal
 from gateway.supervision.credentials import Checked, Rotation
 from gateway.supervision.service_manager import Pulse, service_manager
