@@ -97,7 +97,6 @@ class StreamedAnswer(ABC):
         self._clock = clock
         self._usage = Usage()
         self._cost_usd: float | None = None
-        self._miss_reason: str | None = None
         self._model = ""
         self._is_done = False
 
@@ -160,7 +159,6 @@ class StreamedAnswer(ABC):
             # In the order of keys after a restart: else the next request would begin differently.
             message=decode(encode(done.message)),
             cost_usd=self._cost_usd,
-            cache_miss_reason=self._miss_reason,
         )
 
     def _used(self, name: str) -> Usage | None:
@@ -265,7 +263,6 @@ class ApiModel(ABC, Generic[A]):
         if request.tools and request.allow_tools and "no_tools" not in self.mode.quirks:
             names = [tool.name for tool in request.tools]
             self.mode.note_calls(draft.written, names, called=bool(draft.calls))
-        self._note(request, answer)
         return completion
 
     async def look_up(self) -> int | None:
@@ -327,9 +324,6 @@ class ApiModel(ABC, Generic[A]):
     @abstractmethod
     def _window_in(self, found: object) -> int | None:
         """Return the result of `look_up` from such an answer."""
-
-    def _note(self, request: ModelRequest, answer: A) -> None:
-        """Remember an answered call, if the provider needs it."""
 
 
 def key_of(settings: ModelSettings, *, required: bool = True, variable: str = "") -> str:

@@ -46,7 +46,6 @@ class Completion:
         usage: As reported, or estimated by a model without reports; None if unknown.
         model: The provider's name for the model that answered.
         cost_usd: As reported by the provider (OpenRouter).
-        cache_miss_reason: Why the provider did not read from its cache, if it says so.
     """
 
     message: ChatMessage
@@ -54,7 +53,6 @@ class Completion:
     usage: Usage | None = None
     model: str = ""
     cost_usd: float | None = None
-    cache_miss_reason: str | None = None
 
 
 class TextSink(Protocol):

@@ -98,16 +98,14 @@ class PrefixWatch:
         kept = replace(prefix, tokens=last.tokens, at=last.at) if last else prefix
         return self._remember(kept)
 
-    def note(self, prefix: Prefix, usage: Usage | None, miss_reason: str | None = None) -> Prefix:
+    def note(self, prefix: Prefix, usage: Usage | None) -> Prefix:
         """Remember an answered request, report a missed cache; returns `prefix` with its tokens."""
         if usage is None:
             return self._remember(replace(prefix, tokens=self._expected_tokens))
         expected, read = self._expected_tokens, usage.cache_read_tokens
         missed = expected - read
         if missed >= MISSED_TOKENS and missed > MISSED_SHARE * usage.prompt_tokens:
-            log.warning(
-                "cache_missed", expected_tokens=expected, read_tokens=read, miss_reason=miss_reason
-            )
+            log.warning("cache_missed", expected_tokens=expected, read_tokens=read)
         kept = usage.prompt_tokens - usage.input_tokens
         return self._remember(replace(prefix, tokens=kept))
 

@@ -339,7 +339,7 @@ class LoopRequest:
         # Booked too if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
-            call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
+            call = self._noted(call, completion.usage, sent)
         return ModelAnswer(completion, model, call)
 
     async def shrink(self, model: ChatModel, *, suspected: bool = False) -> bool:
@@ -425,15 +425,13 @@ class LoopRequest:
         is_same = masked is completion.message
         return completion if is_same else replace(completion, message=masked)
 
-    def _noted(
-        self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None
-    ) -> ModelCall:
+    def _noted(self, call: ModelCall, usage: Usage, sent: Prefix) -> ModelCall:
         """Have meter and watch learn from a report; returns the call with their values."""
         planner = self.ports.planner
         planner.note(usage, self.view)
         # A request that forbids calls has another setting before its messages.
         if self.allow_tools:
-            prefix = planner.watch.note(sent, usage, miss_reason)
+            prefix = planner.watch.note(sent, usage)
         else:
             prefix = planner.watch.note_apart(sent)
         return replace(call, ratio=planner.meter.ratio, prefix=prefix)

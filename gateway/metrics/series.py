@@ -159,9 +159,8 @@ hygiene_without_effect: hygiene_without_effect
 summaries_ahead{outcome}: summary_prepared=prepared summary_not_prepared=not_prepared
   summary_preparation_failed=failed
     Summaries written ahead of need. outcome: prepared, not_prepared, failed.
-cache_misses{reason=miss_reason}: cache_missed
-    Calls that read much less from the prompt cache than the one before left in it. reason: the
-    provider's word, or none.
+cache_misses: cache_missed
+    Calls that read much less from the prompt cache than the one before left in it.
 cache_prefix_moves{reason}: cache_prefix_moved
     Requests that do not begin as the one before.
 model_failures{model error action}: model_call_failed

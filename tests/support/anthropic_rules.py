@@ -23,7 +23,6 @@ TOP_KEYS = {
     "output_config",
     "service_tier",
     "cache_control",
-    "diagnostics",
 }
 BLOCK_KEYS = {
     "text": {"type", "text", "cache_control"},
@@ -75,9 +74,6 @@ def _check_parameters(body: dict[str, Any], max_output_tokens: int) -> None:
     require(body.get("stream") is True, "the double only streams")
     require(isinstance(body.get("messages"), list) and body["messages"], "messages: Field required")
     require(set(body.get("metadata", {})) <= {"user_id"}, "metadata: Extra inputs")
-    require(
-        set(body.get("diagnostics", {})) <= {"previous_message_id"}, "diagnostics: Extra inputs"
-    )
     for block in body.get("system", []):
         require(block.get("type") == "text", "system: only text blocks")
         _check_block(block)

@@ -52,7 +52,7 @@ class AnthropicServer(ModelServer):
     Thinking that it has signed is bound to the messages before it, as with the newest models.
 
     `Reply.extra` knows: redacted (data of a block in front), signature, final_usage, id (of the
-    message), diagnostics, and blocks: content blocks to send in place of everything else.
+    message), and blocks: content blocks to send in place of everything else.
 
     Attributes:
         max_output_tokens: Most that `max_tokens` may be.
@@ -183,7 +183,6 @@ def _start(body: dict[str, Any], reply: Reply) -> dict[str, Any]:
         "stop_reason": None,
         "stop_sequence": None,
         "usage": usage | (reply.usage or {}),
-        "diagnostics": reply.extra.get("diagnostics"),
     }
     return {"type": "message_start", "message": message}
 

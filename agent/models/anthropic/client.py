@@ -1,10 +1,9 @@
 """Claude over Anthropic's Messages API: one streaming call, and the meaning of its errors."""
 
 import functools
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import anthropic
 import httpx2
@@ -42,23 +41,16 @@ _STOP_REASONS: dict[str | None, StopReason] = {
     "model_context_window_exceeded": "length",
     "refusal": "refused",
 }
-REMEMBERED_ANSWERS = 1024
-"""Conversations for which the id of the newest answer is kept."""
 
 
 class AnthropicAnswer(StreamedAnswer):
-    """Grows with the events of one stream.
-
-    Attributes:
-        id: The provider's id of the message; "" before it began.
-    """
+    """Grows with the events of one stream."""
 
     api = "Anthropic"
     lost = httpx2.TransportError
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
         super().__init__(draft, clock)
-        self.id = ""
         self._is_counted = False
         self._stop_reason: str | None = None
         self._finished = False
@@ -114,11 +106,8 @@ class AnthropicAnswer(StreamedAnswer):
             self._finished = True
 
     def _begin(self, message: Block) -> None:
-        self.id = text_in(message.get("id"))
         self._model = text_in(message.get("model"))
         self._usage = _usage(message.get("usage"), Usage())
-        missed = field_in(message.get("diagnostics"), "cache_miss_reason")
-        self._miss_reason = text_in(field_in(missed, "type")) or None
 
     def _begin_block(self, index: object, block: Block) -> None:
         kind = block.get("type")
@@ -185,7 +174,6 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         name = settings.name or DEFAULT_NAMES["anthropic"]
         key = key_of(settings, variable="ANTHROPIC_API_KEY")
         super().__init__(settings, name, settings.base_url, key, key_number)
-        self._newest_ids: OrderedDict[str, str] = OrderedDict()
 
     @functools.cached_property
     def _client(self) -> anthropic.AsyncAnthropic:
@@ -222,14 +210,8 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
     @override
     async def _stream(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
         self._client.api_key = self._key
-        body = request_body(request, self.name)
-        # Proxies that only look like the API may refuse the field.
-        if request.conversation and is_official(str(self._client.base_url)):
-            # Asks why the cache was missed, compared with the answer before.
-            before = self._newest_ids.get(request.conversation)
-            body["diagnostics"] = {"previous_message_id": before}
         # The operator's fields come last: they may change all but the reserved ones.
-        body |= self._extra
+        body = request_body(request, self.name) | self._extra
         stream = await self._client.post(
             "/v1/messages",
             cast_to=object,
@@ -250,19 +232,6 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
     def _window_in(self, found: object) -> int | None:
         # A page of HTML is a text for the SDK.
         return None if isinstance(found, str) else tokens_in(found, "max_input_tokens")
-
-    @override
-    def _note(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
-        self._newest_ids[request.conversation] = answer.id
-        self._newest_ids.move_to_end(request.conversation)
-        # A forgotten id costs only the reason of one cache miss.
-        if len(self._newest_ids) > REMEMBERED_ANSWERS:
-            self._newest_ids.popitem(last=False)
-
-
-def is_official(base_url: str) -> bool:
-    """Whether a URL is one of Anthropic's own."""
-    return f".{urlsplit(base_url).hostname or ''}".endswith(".anthropic.com")
 
 
 @contextmanager

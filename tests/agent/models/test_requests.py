@@ -3,8 +3,8 @@
 import pytest
 
 from agent.errors import BadRequest, CredentialsRefused
-from agent.messages import tool_message, user_message
-from agent.models.anthropic.client import AnthropicModel, is_official
+from agent.messages import tool_message
+from agent.models.anthropic.client import AnthropicModel
 from agent.models.base import ModelRequest
 from agent.models.factory import build_models
 from agent.models.offline import OfflineModel
@@ -12,7 +12,7 @@ from agent.models.openai.client import OpenAIModel
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ModelSettings
 from agent.usage import FREE
-from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask, connected
+from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, Reply, SinkSpy
 from tests.support.openai_server import OpenAIServer
@@ -191,56 +191,3 @@ async def test_prefix_of_a_conversation_stays() -> None:
             history += [answer, *(tool_message(each["id"], "current_time", "") for each in calls)]
         assert len(server.requests) == 2
         assert server.moved == []
-
-
-async def test_why_the_cache_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anthropic is told which answer came before in the conversation, and says what changed."""
-    missed = {"cache_miss_reason": {"type": "tools_changed", "cache_missed_input_tokens": 9}}
-    asked = ModelRequest(ASK, conversation="c")
-    async with AnthropicServer() as server, connected(server) as model:
-        monkeypatch.setattr("agent.models.anthropic.client.is_official", lambda _: True)
-        server.script(
-            Reply(text="one", extra={"id": "msg_7"}),
-            Reply(text="two", extra={"diagnostics": missed}),
-            Reply(text="three"),
-        )
-        first = await model.complete(asked, SinkSpy())
-        second = await model.complete(asked, SinkSpy())
-        await model.complete(ModelRequest(ASK, conversation="d"), SinkSpy())
-    sent = [each.body["diagnostics"]["previous_message_id"] for each in server.requests]
-    assert sent == [None, "msg_7", None]
-    assert (first.cache_miss_reason, second.cache_miss_reason) == (None, "tools_changed")
-
-
-async def test_only_the_newest_conversations_are_remembered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ids do not pile up."""
-    monkeypatch.setattr("agent.models.anthropic.client.REMEMBERED_ANSWERS", 2)
-    async with AnthropicServer(default=Reply(text="ok")) as server, connected(server) as model:
-        for name in ("a", "b", "a", "c"):
-            await model.complete(ModelRequest(ASK, conversation=name), SinkSpy())
-        assert list(model._newest_ids) == ["a", "c"]  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("url", "official"),
-    [
-        ("https://api.anthropic.com", True),
-        ("https://anthropic.com.example.org", False),
-        ("http://localhost:8080", False),
-    ],
-)
-def test_who_is_asked_why(url: str, official: bool) -> None:
-    """Proxies might refuse the field."""
-    assert is_official(url) == official
-
-
-async def test_a_call_without_conversation_is_not_diagnosed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """There is nothing to compare it with."""
-    async with AnthropicServer(default=Reply(text="ok")) as server, connected(server) as model:
-        monkeypatch.setattr("agent.models.anthropic.client.is_official", lambda _: True)
-        await model.complete(ModelRequest([user_message("x")]), SinkSpy())
-    assert "diagnostics" not in server.requests[0].body

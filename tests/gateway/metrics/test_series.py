@@ -80,9 +80,9 @@ def test_what_the_settings_do_not_name_is_folded(counts: Counts) -> None:
 
 def test_a_sentence_is_no_label(counts: Counts) -> None:
     """A provider's text may hold anything."""
-    counts.event("cache_missed", {"miss_reason": "the tools of Ann's request have changed"})
-    counts.event("cache_missed", {"miss_reason": None})
-    found = dict(counts.counters("cache_misses"))
+    counts.event("cache_prefix_moved", {"reason": "the tools of Ann's request have changed"})
+    counts.event("cache_prefix_moved", {"reason": None})
+    found = dict(counts.counters("cache_prefix_moves"))
     assert found == {(OTHER,): 1.0, (NONE,): 1.0}
 
 
