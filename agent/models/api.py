@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -86,16 +86,25 @@ class StreamedAnswer(ABC):
 
     Attributes:
         lost: The error of a broken connection.
+        counts_whole: Whether any report of usage in a whole answer is of all of it.
     """
 
-    api: ClassVar[str]
-    lost: ClassVar[type[Exception]]
+    lost: ClassVar[type[Exception] | tuple[type[Exception], ...]]
+    counts_whole: ClassVar[bool]
 
-    def __init__(self, draft: AnswerDraft, clock: "StreamClock") -> None:
-        """`draft` collects the answer; `clock` is notified of events with content."""
+    def __init__(self, draft: AnswerDraft, clock: "StreamClock", origin: str = "") -> None:
+        """Begin an answer.
+
+        Args:
+            draft: Collects the answer.
+            clock: Is notified of events with content.
+            origin: The sender, for the fields that only it understands.
+        """
         self._draft = draft
         self._clock = clock
+        self._origin = origin
         self._usage = Usage()
+        self._is_counted = False
         self._cost_usd: float | None = None
         self._model = ""
         self._is_done = False
@@ -106,16 +115,19 @@ class StreamedAnswer(ABC):
         The connection may break after the end of the answer.
         """
         try:
-            async for event in stream:
-                if event == DONE:
-                    self._is_done = True
-                elif isinstance(event, dict):  # not `data: null`
-                    self._take(event)
-                if self._draft.is_full:
-                    break
+            await self._read(stream)
         except self.lost:
             if not self._has_ended:
                 raise
+
+    async def _read(self, stream: AsyncIterable[Any]) -> None:
+        with readable():
+            async for event in stream:
+                self._is_done = self._is_done or event == DONE
+                if isinstance(event, dict):  # not `data: null`
+                    self._take(event)
+                if self._draft.is_full:
+                    break
 
     @abstractmethod
     def _take(self, event: dict[str, Any]) -> None:
@@ -149,8 +161,9 @@ class StreamedAnswer(ABC):
                 surrogate pair, or too many levels.
         """
         if not (self._is_over or self._draft.is_full):
-            raise ModelUnreachable(f"{self.api}: the stream was cut")
-        done = self._draft.completion(self._stop(), self._used(name), self._model or name)
+            raise ModelUnreachable("the stream was cut")
+        self._is_counted = self._is_counted or self.counts_whole
+        done = self._draft.completion(self._stop(), self.billed(name), self._model or name)
         # Providers refuse half of a signed block.
         if not self._draft.is_full:
             self._keep_opaque(done.message)
@@ -161,14 +174,12 @@ class StreamedAnswer(ABC):
             cost_usd=self._cost_usd,
         )
 
-    def _used(self, name: str) -> Usage | None:
-        """Return the usage of the whole answer."""
-        return self.billed(name)
-
     def billed(self, name: str) -> Usage | None:
         """Return the usage so far, None if unknown; hidden thoughts are not in its estimate."""
         if not self._usage.prompt_tokens:
             return None
+        if self._is_counted:
+            return self._usage
         written = max(self._usage.output_tokens, self.written_tokens(name))
         return replace(self._usage, output_tokens=written)
 
@@ -182,13 +193,11 @@ class StreamedAnswer(ABC):
         return bool(self._draft.streamed)
 
 
-A = TypeVar("A", bound=StreamedAnswer)
-
-
-class ApiModel(ABC, Generic[A]):
+class ApiModel(ABC):
     """A model behind an HTTP API: the steps of its two calls, which each provider fills in."""
 
-    api: ClassVar[str]
+    answer: ClassVar[type[StreamedAnswer]]
+    _origin = ""
 
     def __init__(
         self, settings: ModelSettings, name: str, base_url: str | None, key: str, key_number: int
@@ -246,12 +255,12 @@ class ApiModel(ABC, Generic[A]):
         clock = StreamClock(self._settings.idle_timeout_s, request.on_trickle)
         max_chars = max(CHARS_PER_TOKEN * request.max_output_tokens, LEAST_ANSWER_CHARS)
         draft = AnswerDraft(sink, request.messages, max_chars, opened=self._begins_inside)
-        answer = self._begun(draft, clock)
+        answer = self.answer(draft, clock, self._origin)
         try:
             with self._errors(request.max_output_tokens):
                 async with clock.running():
                     await self._stream(request, answer)
-            with readable(self.api):
+            with readable():
                 completion = answer.completion(self.name)
         except ModelError as error:
             # A stream that is cut is billed all the same.
@@ -306,15 +315,11 @@ class ApiModel(ABC, Generic[A]):
         """Give back connections."""
 
     @abstractmethod
-    def _begun(self, draft: AnswerDraft, clock: "StreamClock") -> A:
-        """Return an empty answer."""
-
-    @abstractmethod
     def _errors(self, asked: int = 0) -> AbstractContextManager[None]:
         """Map the client's errors to agent/errors.py; `asked` is as for `Refusal.error`."""
 
     @abstractmethod
-    async def _stream(self, request: ModelRequest, answer: A) -> None:
+    async def _stream(self, request: ModelRequest, answer: StreamedAnswer) -> None:
         """Make the call; `answer` reads its stream."""
 
     @abstractmethod
@@ -357,15 +362,6 @@ def extra_fields(settings: ModelSettings) -> dict[str, Any]:
         raise BadRequest(f"model.extra_body is no JSON: {exc}") from exc
     fields: dict[str, Any] = orjson.loads(written)
     return fields
-
-
-def sent(body: dict[str, Any]) -> bytes:
-    """Return the body of one streaming call as JSON.
-
-    An SDK's own methods check each field of each message, and make an object of each event: both
-    cost more than all else that Parley does for a call.
-    """
-    return orjson.dumps(body | {"stream": True})
 
 
 class StreamClock:

@@ -45,14 +45,12 @@ class AnswerDraft:
 
     Attributes:
         calls: Tool calls in the order in which they began.
-        is_full: Whether more came than `max_chars`; the stream must be left then.
         opaque_calls: Provider fields of the finished calls, by the calls' ids.
     """
 
     def __init__(
         self, sink: TextSink, before: Sequence[ChatMessage], max_chars: int, *, opened: bool = False
     ) -> None:
-        self.is_full = False
         self.calls: list[CallDraft] = []
         self.opaque_calls: dict[str, Any] = {}
         self._sink = sink
@@ -62,6 +60,11 @@ class AnswerDraft:
         self._thoughts: list[str] = []
         self._half = ""
         self._room = max_chars
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more came than `max_chars`; the stream must be left then."""
+        return self._room < 0
 
     @property
     def empty(self) -> bool:
@@ -96,7 +99,7 @@ class AnswerDraft:
 
     def count(self, chars: int = 0) -> None:
         """Count a call, a block, or `chars` of another field."""
-        self._admitted_chars(PART_CHARS + chars)
+        self._room -= PART_CHARS + chars
 
     def begin_call(self) -> CallDraft:
         """Begin a call."""
@@ -106,22 +109,16 @@ class AnswerDraft:
 
     def grow(self, call: CallDraft, call_id: str = "", name: str = "", arguments: str = "") -> None:
         """Take the first id and name of a call, or a piece of its arguments."""
+        self._room -= len(name) + len(arguments)
         call.id = call.id or call_id
-        call.name = call.name or self._admitted(name)
+        call.name = call.name or name
         if arguments:
-            call.arguments.append(self._admitted(arguments))
-
-    def _admitted(self, delta: str) -> str:
-        return delta[: self._admitted_chars(len(delta))]
-
-    def _admitted_chars(self, chars: int) -> int:
-        room, self._room = self._room, max(self._room - chars, 0)
-        self.is_full = self.is_full or chars > room
-        return min(chars, room)
+            call.arguments.append(arguments)
 
     def say(self, delta: str) -> None:
         """Append text as it comes."""
-        self._show(self._filter.feed(self._admitted(delta)))
+        self._room -= len(delta)
+        self._show(self._filter.feed(delta))
 
     def end_text(self, *, cut: bool = False) -> None:
         """End a part of the text; `cut`: the model was not done."""
@@ -144,7 +141,8 @@ class AnswerDraft:
     def think(self, delta: str) -> None:
         """Append reasoning."""
         if delta:
-            self._thoughts.append(self._admitted(delta))
+            self._room -= len(delta)
+            self._thoughts.append(delta)
 
     def completion(self, stop: StopReason, usage: Usage | None, model: str) -> Completion:
         """Return the finished message.
@@ -213,12 +211,12 @@ def mend_surrogates(text: str) -> str:
 
 
 @contextmanager
-def readable(provider: str) -> Iterator[None]:
+def readable() -> Iterator[None]:
     """Treat an unreadable stream as one that was cut: raise ModelUnreachable."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
-        raise ModelUnreachable(f"{provider}: malformed stream") from exc
+        raise ModelUnreachable("malformed stream") from exc
 
 
 _TAGS = (

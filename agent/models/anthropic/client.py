@@ -2,11 +2,12 @@
 
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import anthropic
 import httpx2
+import orjson
 from typing_extensions import override
 
 from agent.bounded import bound
@@ -21,11 +22,10 @@ from agent.models.api import (
     StreamClock,
     StreamedAnswer,
     key_of,
-    sent,
 )
 from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
-from agent.models.draft import AnswerDraft, CallDraft, readable
+from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai.transport import ServerError, Unreadable, events_of
 from agent.models.refusals import read
 from agent.models.wire import arguments_in, field_in, text_in, tokens_in
@@ -46,12 +46,11 @@ _STOP_REASONS: dict[str | None, StopReason] = {
 class AnthropicAnswer(StreamedAnswer):
     """Grows with the events of one stream."""
 
-    api = "Anthropic"
     lost = httpx2.TransportError
+    counts_whole = False
 
-    def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
-        super().__init__(draft, clock)
-        self._is_counted = False
+    def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str = "") -> None:
+        super().__init__(draft, clock, origin)
         self._stop_reason: str | None = None
         self._finished = False
         self._calls: dict[object, CallDraft] = {}
@@ -67,11 +66,6 @@ class AnthropicAnswer(StreamedAnswer):
     def _keep_opaque(self, message: ChatMessage) -> None:
         if kept := opaque_fields(self._thinking.values()):
             message["opaque"] = kept
-
-    @override
-    def billed(self, name: str) -> Usage | None:
-        is_known = self._is_counted and self._usage.prompt_tokens
-        return self._usage if is_known else super().billed(name)
 
     @property
     @override
@@ -164,10 +158,10 @@ def _usage(reported: object, before: Usage) -> Usage:
     )
 
 
-class AnthropicModel(ApiModel[AnthropicAnswer]):
+class AnthropicModel(ApiModel):
     """A Claude model; `base_url` has no /v1."""
 
-    api = "Anthropic"
+    answer = AnthropicAnswer
 
     def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
         """Prepare the client; the arguments are as for `ApiModel`."""
@@ -200,28 +194,39 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
             await self._client.close()
 
     @override
-    def _begun(self, draft: AnswerDraft, clock: StreamClock) -> AnthropicAnswer:
-        return AnthropicAnswer(draft, clock)
+    @contextmanager
+    def _errors(self, asked: int = 0) -> Iterator[None]:
+        try:
+            yield
+        except (UnusableEnvironment, Unreadable) as exc:
+            raise ModelUnreachable(str(exc)) from exc
+        except (anthropic.APIStatusError, ServerError) as exc:
+            if isinstance(exc, ServerError):
+                refusal = exc.refusal
+            else:
+                refusal = read(exc.status_code, exc.response.headers, exc.body)
+            raise refusal.error(self._key, self.context_length, asked) from exc
+        except (anthropic.APIError, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as exc:
+            # The system's words name the host or port; other texts may hold a header.
+            told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
+            raise ModelUnreachable(f"Anthropic: {in_words(exc)}{told}") from exc
 
     @override
-    def _errors(self, asked: int = 0) -> AbstractContextManager[None]:
-        return anthropic_errors(self._key, self.context_length, asked)
-
-    @override
-    async def _stream(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
+    async def _stream(self, request: ModelRequest, answer: StreamedAnswer) -> None:
         self._client.api_key = self._key
         # The operator's fields come last: they may change all but the reserved ones.
         body = request_body(request, self.name) | self._extra
+        # The SDK's own method would check each field of each message, and make an object of each
+        # event: both cost more than all else that Parley does for a call.
         stream = await self._client.post(
             "/v1/messages",
             cast_to=object,
-            content=sent(body),
+            content=orjson.dumps(body | {"stream": True}),
             stream=True,
             stream_cls=anthropic.AsyncStream[object],
         )
         async with stream:
-            with readable(self.api):
-                await answer.read(events_of(stream.response.aiter_bytes()))
+            await answer.read(events_of(stream.response.aiter_bytes()))
 
     @override
     async def _asked(self) -> object:
@@ -232,22 +237,3 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
     def _window_in(self, found: object) -> int | None:
         # A page of HTML is a text for the SDK.
         return None if isinstance(found, str) else tokens_in(found, "max_input_tokens")
-
-
-@contextmanager
-def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
-    """Map errors of the SDK to agent/errors.py; the arguments are as for `Refusal.error`."""
-    try:
-        yield
-    except (UnusableEnvironment, Unreadable) as exc:
-        raise ModelUnreachable(str(exc)) from exc
-    except (anthropic.APIStatusError, ServerError) as exc:
-        if isinstance(exc, ServerError):
-            refusal = exc.refusal
-        else:
-            refusal = read(exc.status_code, exc.response.headers, exc.body)
-        raise refusal.error(key, window, asked) from exc
-    except (anthropic.APIError, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as exc:
-        # The system's words name the host or port; other texts may hold a header.
-        told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
-        raise ModelUnreachable(f"Anthropic: {in_words(exc)}{told}") from exc

@@ -3,16 +3,18 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
+import aiohttp
+import orjson
 from typing_extensions import override
 
 from agent.errors import ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage
-from agent.models.api import UNREADABLE, ApiModel, StreamClock, StreamedAnswer, key_of, sent
+from agent.models.api import UNREADABLE, ApiModel, StreamClock, StreamedAnswer, key_of
 from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
-from agent.models.draft import AnswerDraft, CallDraft, readable
+from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai.mode import OFFICIAL_URL, Negotiation, Quirks, is_official
 from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
@@ -52,8 +54,8 @@ _WINDOW_KEYS = (
 class OpenAIStream(StreamedAnswer):
     """The common part of both APIs' answers."""
 
-    api = "OpenAI API"
-    lost = Disconnected
+    lost = (aiohttp.ClientError, OSError)
+    counts_whole = True
     _refused = False
 
     def _note_usage(self, reported: object, asked: str, answered: str) -> None:
@@ -61,20 +63,16 @@ class OpenAIStream(StreamedAnswer):
         self._usage = usage_in(reported, asked, answered)
         self._cost_usd = cost_in(reported)
 
-    @override
-    def _used(self, name: str) -> Usage | None:
-        return self._usage if self._usage.prompt_tokens else None
-
 
 class OpenAIAnswer(OpenAIStream):
     """Grows with the chunks of one stream.
 
     Some servers give no reason for the end: `[DONE]` after some text is the end as well, and so is
-    the report of usage. `origin` names the sender.
+    the report of usage.
     """
 
-    def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
-        super().__init__(draft, clock)
+    def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str = "") -> None:
+        super().__init__(draft, clock, origin)
         self._opaque = OpaqueParts(origin)
         self._finish_reason = ""
         self._slots: dict[object, CallDraft] = {}
@@ -88,9 +86,9 @@ class OpenAIAnswer(OpenAIStream):
     def _stop(self) -> StopReason:
         reason = self._finish_reason
         if reason == "error" and not self._draft.is_full:
-            raise ModelUnreachable("OpenAI API: the stream was cut")
+            raise ModelUnreachable("the stream was cut")
         if reason.startswith(_BROKEN_CALL):
-            raise ModelUnreachable("OpenAI API: the model's call of a tool was broken off")
+            raise ModelUnreachable("the model's call of a tool was broken off")
         return "refused" if self._refused else _STOP_REASONS.get(reason.lower(), "stop")
 
     @override
@@ -192,10 +190,7 @@ def cost_in(reported: object) -> float | None:
     return cost + (usd_in(upstream) or 0.0)
 
 
-B = TypeVar("B", bound=StreamedAnswer)
-
-
-class OpenAIServerModel(ApiModel[B]):
+class OpenAIServerModel(ApiModel):
     """A model of a server that speaks one of OpenAI's APIs: the common part.
 
     `base_url` ends in /v1; most local servers need no key.
@@ -205,7 +200,6 @@ class OpenAIServerModel(ApiModel[B]):
         ends: Types of events that end an answer in an API without `[DONE]`.
     """
 
-    api = "OpenAI API"
     path: ClassVar[str]
     ends: ClassVar[frozenset[str]] = frozenset()
 
@@ -235,11 +229,13 @@ class OpenAIServerModel(ApiModel[B]):
         return openai_errors(self._key, self.context_length, asked)
 
     @override
-    async def _stream(self, request: ModelRequest, answer: B) -> None:
+    async def _stream(self, request: ModelRequest, answer: StreamedAnswer) -> None:
         talk = Negotiation(self.mode, lambda quirks: self._body(request, quirks) | self._extra)
         while True:
+            body = orjson.dumps(talk.body() | {"stream": True})
             try:
-                await self._exchange(sent(talk.body()), answer)
+                async with self._server.events(self.path, body, self.ends) as events:
+                    await answer.read(events)
             except ServerError as refusal:
                 # Some servers refuse inside of the stream; text is not repeated.
                 if answer.has_begun or not talk.goes_on(refusal.refusal):
@@ -247,11 +243,6 @@ class OpenAIServerModel(ApiModel[B]):
             else:
                 talk.settle()
                 return
-
-    async def _exchange(self, body: bytes, answer: B) -> None:
-        async with self._server.events(self.path, body, self.ends) as events:
-            with readable(self.api):
-                await answer.read(events)
 
     @abstractmethod
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
@@ -272,14 +263,11 @@ class OpenAIServerModel(ApiModel[B]):
         return window_in_list(found, self.name)
 
 
-class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
+class OpenAIModel(OpenAIServerModel):
     """A model behind Chat Completions."""
 
+    answer = OpenAIAnswer
     path = "/chat/completions"
-
-    @override
-    def _begun(self, draft: AnswerDraft, clock: StreamClock) -> OpenAIAnswer:
-        return OpenAIAnswer(draft, clock, self._origin)
 
     @override
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:

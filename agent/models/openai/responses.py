@@ -54,8 +54,8 @@ _INCOMPLETE: dict[str | None, StopReason] = {
 class ResponsesAnswer(OpenAIStream):
     """Grows with the events of one stream."""
 
-    def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
-        super().__init__(draft, clock)
+    def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str = "") -> None:
+        super().__init__(draft, clock, origin)
         self._items = OutputItems(origin)
         self._calls: dict[object, CallDraft] = {}
         self._said: set[object] = set()
@@ -152,15 +152,12 @@ class ResponsesAnswer(OpenAIStream):
         self._ended = _INCOMPLETE.get(reason, "length") if incomplete else "stop"
 
 
-class ResponsesModel(OpenAIServerModel[ResponsesAnswer]):
+class ResponsesModel(OpenAIServerModel):
     """A model behind the Responses API."""
 
+    answer = ResponsesAnswer
     path = "/responses"
     ends = _ENDS
-
-    @override
-    def _begun(self, draft: AnswerDraft, clock: StreamClock) -> ResponsesAnswer:
-        return ResponsesAnswer(draft, clock, self._origin)
 
     @override
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class JsonServer:
         an API without `[DONE]`. Raises the errors of `get`, also while the events are read.
         """
         async with self._answer("POST", path, body) as answer:
-            yield _events(answer, ends)
+            yield events_of(answer.content.iter_any(), ends)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -158,12 +158,6 @@ async def _whole(pieces: AsyncIterable[bytes]) -> bytes:
 def _unlisted(said: Any) -> Any:
     """Return the content of a list of one; Gemini wraps a refusal in one."""
     return said[0] if isinstance(said, list) and len(said) == 1 else said
-
-
-async def _events(answer: aiohttp.ClientResponse, ends: Collection[str]) -> AsyncIterator[Any]:
-    with _transport_errors():
-        async for event in events_of(answer.content.iter_any(), ends):
-            yield event
 
 
 async def events_of(pieces: AsyncIterable[bytes], ends: Collection[str] = ()) -> AsyncIterator[Any]:
