@@ -21,8 +21,8 @@ from adapters.errors import AdapterError
 from adapters.registry import BUILT_IN, Host, PlatformSection, account_of, build, load, renderer
 from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
-from agent.errors import ModelError
-from agent.models.base import ChatModel, can_be_key
+from agent.errors import ModelError, SecretUnreadable
+from agent.models.base import ChatModel, checked_key
 from agent.models.factory import build_models, resolve_provider
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
@@ -261,9 +261,10 @@ def embedding_model(settings: Settings) -> ModelSettings | None:
     if resolve_provider(model) not in SPEAK_OPENAI:
         text = "the server of `model` has no /embeddings, name one"
         raise SettingsError(f"auxiliary.embeddings.base_url: {text}")
-    if model.api_key is not None and not can_be_key(model.api_key.get_secret_value().strip()):
-        text = "it holds characters that no key can have"
-        raise SettingsError(f"auxiliary.embeddings.api_key: {text}")
+    try:
+        checked_key(model.api_key.get_secret_value() if model.api_key else "")
+    except SecretUnreadable as exc:
+        raise SettingsError(f"auxiliary.embeddings.api_key: it {exc}") from exc
     return model
 
 

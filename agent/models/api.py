@@ -25,17 +25,10 @@ from agent.errors import (
     ModelError,
     ModelNotFound,
     ModelUnreachable,
+    SecretUnreadable,
 )
 from agent.messages import ChatMessage, decode, encode
-from agent.models.base import (
-    NO_KEY,
-    Completion,
-    ModelRequest,
-    StopReason,
-    TextSink,
-    can_be_key,
-    checked_key,
-)
+from agent.models.base import Completion, ModelRequest, StopReason, TextSink, checked_key
 from agent.models.catalog import context_length, facts_of
 from agent.models.draft import AnswerDraft, readable
 from agent.models.openai.mode import mode_of
@@ -337,9 +330,10 @@ def key_of(settings: ModelSettings, *, required: bool = True, variable: str = ""
     Raises:
         CredentialsRefused: A required key is missing, or no HTTP header can carry it.
     """
-    key = settings.api_key.get_secret_value().strip() if settings.api_key else ""
-    if not can_be_key(key):
-        raise CredentialsRefused(f"model.api_key {NO_KEY}")
+    try:
+        key = checked_key(settings.api_key.get_secret_value()).strip() if settings.api_key else ""
+    except SecretUnreadable as exc:
+        raise CredentialsRefused(f"model.api_key {exc}") from exc
     if required and not key:
         place = f"model.api_key or {variable}" if variable else "model.api_key"
         raise CredentialsRefused(f"provider {settings.provider} needs a key: set {place}")

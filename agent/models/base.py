@@ -116,18 +116,11 @@ class ChatModel(Protocol):
         ...
 
 
-NO_KEY = "holds characters that no key has"
-
-
-def can_be_key(text: str) -> bool:
-    """Whether an HTTP header can carry a text."""
-    return text.isascii() and text.isprintable()
-
-
 def checked_key(text: str) -> str:
-    """Return a text that can be a key, else raise SecretUnreadable."""
-    if not can_be_key(text.strip()):
-        raise SecretUnreadable(NO_KEY)
+    """Return a text that an HTTP header can carry as a key, else raise SecretUnreadable."""
+    key = text.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise SecretUnreadable("holds characters that no key has")
     return text
 
 

@@ -20,7 +20,7 @@ class ModelFacts:
         context_length: Tokens.
         max_output_tokens: Most that one call may ask for.
         min_cache_tokens: Shorter prefixes are silently not cached.
-        source: Where the values are from, read on `read_on`.
+        source: Where the values are from, and when they were read.
     """
 
     name: str
@@ -30,10 +30,8 @@ class ModelFacts:
     prices: Prices | None = None
     vision: bool = True
     source: str = ""
-    read_on: str = ""
 
 
-_READ_ON = "autumn 2026"
 # Prices: input, write for 5 minutes, write for an hour, read, output.
 _OPUS = Prices(5, 6.25, 10, 0.5, 25)
 _SONNET_4 = Prices(3, 3.75, 6, 0.3, 15)
@@ -63,8 +61,7 @@ _BY_NAME = {
         max_output_tokens=64_000 if name in _SMALL else 128_000,
         min_cache_tokens=least,
         prices=prices,
-        source="Anthropic's documentation and price list",
-        read_on=_READ_ON,
+        source="Anthropic's documentation and price list (autumn 2026)",
     )
     for name, (least, prices) in _ROWS.items()
 }
@@ -74,7 +71,7 @@ _SUFFIX = re.compile(r"(-latest|[-@]\d{8})$")
 
 _GPT_VERSION = re.compile(r"gpt-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _REASONING = re.compile(r"o\d(?:-|$)")
-_GPT_ROW = ModelFacts("", source="OpenAI's documentation", read_on=_READ_ON)
+_GPT_ROW = ModelFacts("", source="OpenAI's documentation (autumn 2026)")
 GPT_WITH_WRITE_FEE = (5, 6)
 """From this version on OpenAI bills writes to its cache. Source: its documentation."""
 

@@ -6,9 +6,7 @@ A table of rules maps the newest user text to an answer.
 import asyncio
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Callable
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import orjson
@@ -29,8 +27,8 @@ COUNT_LIMIT = 500
 READ_CHARS = 2000
 """Length of a text for the rules; bounds the time of their patterns."""
 
-Reply = str | list[tuple[str, dict[str, Any]]]
-"""A text, or the names and arguments of tools to call."""
+Reply = str | tuple[str, dict[str, Any]]
+"""A text, or the name and arguments of a tool to call."""
 
 
 class DemoTalk(NamedTuple):
@@ -38,13 +36,13 @@ class DemoTalk(NamedTuple):
 
     Attributes:
         asked: The unanswered user text, several messages joined by newlines; at most READ_CHARS.
-        earlier: User texts before that, oldest first.
+        first: The first user text of the conversation; "" if that is the unanswered one.
         is_new: Whether the model has given no text so far.
         tools: Names of the tools that may be called now.
     """
 
     asked: str
-    earlier: list[str]
+    first: str
     is_new: bool
     tools: set[str]
 
@@ -72,8 +70,7 @@ class OfflineModel:
                 await asyncio.sleep(self._word_delay_s)
             answer = assistant_message(reply)
             return Completion(answer, "stop", estimate_usage(request, answer), self.name)
-        calls = [_call(request, number, *wanted) for number, wanted in enumerate(reply)]
-        answer = ChatMessage(role="assistant", content=None, tool_calls=calls)
+        answer = ChatMessage(role="assistant", content=None, tool_calls=[_call(request, *reply)])
         return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
 
     async def look_up(self) -> int | None:
@@ -84,9 +81,9 @@ class OfflineModel:
         """Nothing to close."""
 
 
-def _call(request: ModelRequest, number: int, name: str, arguments: dict[str, Any]) -> ToolCall:
+def _call(request: ModelRequest, name: str, arguments: dict[str, Any]) -> ToolCall:
     # Ids differ within a view.
-    seed = f"{request.conversation}:{len(request.messages)}:{number}"
+    seed = f"{request.conversation}:{len(request.messages)}"
     return ToolCall(
         id=f"call_{hashlib.sha256(seed.encode()).hexdigest()[:16]}",
         type="function",
@@ -95,24 +92,18 @@ def _call(request: ModelRequest, number: int, name: str, arguments: dict[str, An
 
 
 def reply_to(request: ModelRequest) -> Reply:
-    """Return the answer to a request, or the tools to call first.
+    """Return the answer to a request, or the tool to call first.
 
     The first text of a conversation ends with the notice that this is the demo model.
     """
-    talk, steps = _read(request)
-    reply = _reply(talk, steps, request)
+    talk = _read(request)
+    reply = _reply(talk, request.messages[-1])
     return reply + NOTICE if talk.is_new and isinstance(reply, str) else reply
 
 
-def _reply(talk: DemoTalk, steps: list[ChatMessage], request: ModelRequest) -> Reply:
-    if steps and steps[-1]["role"] == "tool":
-        newest = takewhile(lambda it: it["role"] != "assistant", reversed(steps))
-        told = [f"The tool `{it['name']}` answered:\n\n{_quote(text_of(it))}" for it in newest]
-        return "\n\n".join(reversed(told))
-    if steps and not request.allow_tools:
-        used = Counter(it["name"] for it in steps if it["role"] == "tool")
-        done = ", ".join(f"`{name}` ({count})" for name, count in used.items()) or "no tools"
-        return f"I have to stop here. So far I used {done}; the rest of the request is left open."
+def _reply(talk: DemoTalk, newest: ChatMessage) -> Reply:
+    if newest["role"] == "tool":
+        return f"The tool `{newest['name']}` answered:\n\n{_quote(text_of(newest))}"
     for pattern, answer in _RULES:
         if match := pattern.search(talk.asked):
             return answer(match, talk)
@@ -122,8 +113,7 @@ def _reply(talk: DemoTalk, steps: list[ChatMessage], request: ModelRequest) -> R
     )
 
 
-def _read(request: ModelRequest) -> tuple[DemoTalk, list[ChatMessage]]:
-    """Return the talk, and the messages since the newest user text."""
+def _read(request: ModelRequest) -> DemoTalk:
     view = [message for message in request.messages if message["role"] != "system"]
     real = [n for n, it in enumerate(view) if it["role"] == "user" and not it.get("synthetic")]
     end = real[-1] + 1 if real else 0
@@ -131,13 +121,12 @@ def _read(request: ModelRequest) -> tuple[DemoTalk, list[ChatMessage]]:
     # Messages in a row are one question: nothing was answered between them.
     while start - 1 in real:
         start -= 1
-    talk = DemoTalk(
+    return DemoTalk(
         asked="\n".join(text_of(message) for message in view[start:end])[:READ_CHARS],
-        earlier=[text_of(view[n]) for n in real if n < start],
+        first=text_of(view[real[0]]) if real and real[0] < start else "",
         is_new=not any(it["role"] == "assistant" and text_of(it) for it in view),
         tools={tool.name for tool in request.tools if request.allow_tools},
     )
-    return talk, view[end:]
 
 
 def _quote(text: str, limit: int = READ_CHARS) -> str:
@@ -145,25 +134,23 @@ def _quote(text: str, limit: int = READ_CHARS) -> str:
     return "\n".join(f"> {line}" for line in shown.splitlines())
 
 
-def _position(match: re.Match[str], talk: DemoTalk) -> str:
-    if not talk.earlier:
+def _first(_match: re.Match[str], talk: DemoTalk) -> str:
+    if not talk.first:
         return f"This is your first message:\n\n{_quote(talk.asked, 300)}"
-    if match[1].lower() == "first":
-        return f"Your first message was:\n\n{_quote(talk.earlier[0])}"
-    return f"Your last message before this one was:\n\n{_quote(talk.earlier[-1])}"
+    return f"Your first message was:\n\n{_quote(talk.first)}"
 
 
 def _time(_match: re.Match[str], talk: DemoTalk) -> Reply:
     if "current_time" not in talk.tools:
         return "I have no clock: the tool `current_time` is not available to me here."
     zone = re.search(r"\bin ([A-Z][\w/+-]*)", talk.asked)
-    return [("current_time", {"timezone": zone[1]} if zone else {})]
+    return "current_time", {"timezone": zone[1]} if zone else {}
 
 
 def _arithmetic(match: re.Match[str], talk: DemoTalk) -> Reply:
     if "calculate" not in talk.tools:
         return "I cannot work that out: the tool `calculate` is not available to me here."
-    return [("calculate", {"expression": match[1].strip()})]
+    return "calculate", {"expression": match[1].strip()}
 
 
 def _count(match: re.Match[str], _talk: DemoTalk) -> str:
@@ -195,7 +182,7 @@ print("Hello!")
 ```"""
 # The first match answers: narrow rules come before broad ones.
 _TABLE: tuple[tuple[str, Callable[[re.Match[str], DemoTalk], Reply]], ...] = (
-    (r"\bmy (first|last|previous) (?:message|question|text)\b", _position),
+    (r"\bmy first (?:message|question|text)\b", _first),
     (r"\btime is it\b|\b(?:current|local|the) (?:time|date)\b", _time),
     (r"\bcount (?:from (?:1|one) )?(?:up )?to (\d+)", _count),
     (r"\b(?:what is|calculate)\s+([\d(-][\d\s.()+*/%^-]*)(?=[?!=]|$)", _arithmetic),

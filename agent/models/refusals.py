@@ -222,12 +222,6 @@ class Refusal:
         default = BadRequest if 400 <= status < IN_STREAM else ModelUnreachable
         return is_clear or next(typed, default)
 
-    @property
-    def is_unexplained(self) -> bool:
-        """Whether the reason of the refusal is unknown."""
-        known = any(map(_precise, self.names))
-        return not known and not _OF_ANOTHER.search(self.text) and not _OUTPUT.search(self.text)
-
     def described(self, key: str) -> str:
         """Describe the refusal in a short line for the log, without an echoed key."""
         kind = next((each for each in self.names if not (each.isdecimal() or each == "error")), "")
@@ -260,7 +254,8 @@ class Refusal:
             error.window_tokens = STANDARD_WINDOW_TOKENS if long else window_in(self.text)
         if isinstance(error, BadRequest):
             error.output_tokens = output_in(self.text, asked)
-            error.is_unexplained = self.is_unexplained
+            is_known = any(map(_precise, self.names)) or _OF_ANOTHER.search(self.text)
+            error.is_unexplained = not (is_known or _OUTPUT.search(self.text))
         return error
 
 
@@ -397,18 +392,12 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     Source: RFC 9110 §10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's finer form.
     """
-    with suppress(ValueError):
-        return _finite(float(headers.get("retry-after-ms", ""))) / 1000
-    with suppress(ValueError):
-        return _finite(float(headers.get("retry-after", "")))
+    for name, units in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(ValueError):
+            if math.isfinite(seconds := float(headers.get(name, "")) / units):
+                return max(seconds, 0.0)
     with suppress(ValueError):
         moment = parsedate_to_datetime(headers.get("retry-after", ""))
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
     return None
-
-
-def _finite(seconds: float) -> float:
-    if not math.isfinite(seconds):
-        raise ValueError
-    return max(seconds, 0.0)

@@ -264,7 +264,7 @@ class Embedder:
         server = JsonServer(self._base_url, lambda: key, 30.0)
         try:
             with openai_errors(key):
-                said = await server.post("/embeddings", orjson.dumps(asked))
+                said = await server.ask("/embeddings", orjson.dumps(asked))
         finally:
             await server.close()
         tokens = tokens_in(field_in(said, "usage"), "prompt_tokens")

@@ -1,5 +1,6 @@
 """Whether models answer, how much they hold, and what is left of the money."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from agent.context.summary_model import LEAST_WINDOW_TOKENS
@@ -165,7 +166,7 @@ def _modes(facts: Evidence) -> Iterator[Sight]:
     """
     for mode in known_modes() if facts.live else ():
         server, quirks = mode.server, mode.learned
-        if tokens := mode.window:
+        if (tokens := mode.limit("window", None)) < math.inf:
             small: Level = "warning" if tokens < LEAST_WINDOW_TOKENS else "note"
             text = f"{server}: holds {tokens:,} tokens, as a refused request has shown"
             yield Sight(text, level=small)

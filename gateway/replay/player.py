@@ -282,8 +282,7 @@ def prices_text(facts: ModelFacts) -> str:
         return f"{facts.name}: {UNKNOWN}"
     kinds = ("input", "cache_write_5m", "cache_write_1h", "cache_read", "output")
     listed = ", ".join(f"{kind.replace('_', ' ')} {getattr(prices, kind):g}" for kind in kinds)
-    read_on = f" ({facts.read_on})" if facts.read_on else ""
-    return f"{facts.name}, $ per million tokens: {listed}; source: {facts.source}{read_on}"
+    return f"{facts.name}, $ per million tokens: {listed}; source: {facts.source}"
 
 
 def _table(first: str, numbers: Iterable[str], *others: str) -> Table:

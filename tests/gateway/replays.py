@@ -12,7 +12,7 @@ from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Figures
 
 PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)
-FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list", read_on="2026")
+FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list (2026)")
 
 
 def compaction(before: int = 500, after: int = 100, **fields: Any) -> CompactionRow:

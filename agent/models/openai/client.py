@@ -252,8 +252,8 @@ class OpenAIServerModel(ApiModel):
     async def _asked(self) -> object:
         if self.provider == "openrouter":
             # Its list is public: it proves nothing about the key.
-            await self._server.get("/key")
-        return await self._server.get("/models")
+            await self._server.ask("/key")
+        return await self._server.ask("/models")
 
     @override
     def _window_in(self, found: object) -> int | None:

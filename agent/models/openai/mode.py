@@ -189,16 +189,14 @@ class ServerMode:
         found = self._learned.items()
         return frozenset(each for each, at in found if at > since or each == PARSER_OFF)
 
-    @property
-    def window(self) -> int:
-        """The window that a refusal of the last day named, or 0."""
-        tokens, seen, _ = self._limits.get("window", (0, 0.0, 0))
-        return tokens if self.now() - seen < LOOK_AGAIN_S else 0
+    def limit(self, limit: Limit, believed: int | None = 0) -> float:
+        """Return the limit that a refusal of the last day named, or inf.
 
-    def limit(self, limit: Limit, believed: int = 0) -> float:
-        """Return the limit that a refusal of the last day named when this was believed; or inf."""
+        `believed` is the limit known before, which may be another now; None for any.
+        """
         tokens, seen, then = self._limits.get(limit, (0, 0.0, 0))
-        return tokens if then == believed and self.now() - seen < LOOK_AGAIN_S else math.inf
+        is_new = self.now() - seen < LOOK_AGAIN_S and believed in {then, None}
+        return tokens if is_new else math.inf
 
     def keep_limit(self, limit: Limit, tokens: int, believed: int = 0) -> None:
         """Limit later requests to so many tokens; `believed` were allowed so far."""

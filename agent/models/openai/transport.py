@@ -62,12 +62,10 @@ class JsonServer:
         self._key = key
         self.session: aiohttp.ClientSession | None = None
         self.base_url = base_url.rstrip("/")
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=min(idle_s, CONNECT_TIMEOUT_S), sock_read=idle_s
-        )
+        self._idle_s = idle_s
 
-    async def get(self, path: str) -> object:
-        """Return the parsed answer to a question; its text if it is not JSON.
+    async def ask(self, path: str, body: bytes | None = None) -> object:
+        """Return the parsed answer to GET, or to POST with a body; its text if it is not JSON.
 
         Raises:
             ServerError: The server answers with an error.
@@ -75,14 +73,7 @@ class JsonServer:
             Unreadable: The answer is too large.
             JSONDecodeError: The answer claims to be JSON and is not.
         """
-        return await self._read("GET", path)
-
-    async def post(self, path: str, body: bytes) -> object:
-        """Return the parsed answer to a request, with the errors of `get`."""
-        return await self._read("POST", path, body)
-
-    async def _read(self, method: str, path: str, body: bytes | None = None) -> object:
-        async with self._answer(method, path, body) as answer:
+        async with self._answer(path, body) as answer:
             text = await _whole(answer.content.iter_any())
             return json.loads(text) if "json" in answer.content_type else text.decode()
 
@@ -93,9 +84,9 @@ class JsonServer:
         """Make a request, and yield the parsed events of its answer, which may be anything.
 
         Leaving before the last event closes the connection. `ends` are the types of last events in
-        an API without `[DONE]`. Raises the errors of `get`, also while the events are read.
+        an API without `[DONE]`. Raises the errors of `ask`, also while the events are read.
         """
-        async with self._answer("POST", path, body) as answer:
+        async with self._answer(path, body) as answer:
             yield events_of(answer.content.iter_any(), ends)
 
     async def close(self) -> None:
@@ -104,15 +95,13 @@ class JsonServer:
             await self.session.close()
 
     @asynccontextmanager
-    async def _answer(
-        self, method: str, path: str, body: bytes | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(self, path: str, body: bytes | None) -> AsyncIterator[aiohttp.ClientResponse]:
         headers = {"Authorization": f"Bearer {self._key() or 'none'}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         with _transport_errors():
             async with self._opened().request(
-                method, f"{self.base_url}{path}", data=body, headers=headers
+                "POST" if body else "GET", f"{self.base_url}{path}", data=body, headers=headers
             ) as answer:
                 # A few compressed bytes can expand to gigabytes.
                 if answer.headers.get("Content-Encoding", "identity") != "identity":
@@ -124,11 +113,14 @@ class JsonServer:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self.session is None:
+            idle_s = self._idle_s
             self.session = aiohttp.ClientSession(
                 # How many turns run at once is limited elsewhere.
                 connector=aiohttp.TCPConnector(limit=0, ssl=tls_for(self.base_url)),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=self._timeout,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=min(idle_s, CONNECT_TIMEOUT_S), sock_read=idle_s
+                ),
                 headers={**HEADERS, "Accept": "application/json", "User-Agent": "parley"},
                 auto_decompress=False,
                 proxy=proxy_for(self.base_url),

@@ -66,7 +66,6 @@ async def answer_after(question: str, *results: str) -> str:
     ("texts", "told"),
     [
         (("one fish", "two fish", "What was my first message?"), "> one fish"),
-        (("one fish", "two fish", "What was my last message?"), "> two fish"),
         (("What was my first message?",), "This is your first message"),
     ],
 )
@@ -118,16 +117,6 @@ async def test_without_tools_it_says_what_is_missing(text: str) -> None:
     forbidden = await answer(text, allow_tools=False)
     assert text_of((await complete(talk(text), tools=())).message) == forbidden
     assert "not available to me" in forbidden
-
-
-async def test_a_last_call_without_tools_says_what_was_done() -> None:
-    """The loop asks for this when its iterations are used up."""
-    view = talk("what is 1+1?")
-    view.append((await complete(view)).message)
-    view.append(tool_message(view[-1]["tool_calls"][0]["id"], "calculate", "2"))
-    view.append(user_message("Say what was done.", synthetic=True))
-    told = text_of((await complete(view, allow_tools=False)).message)
-    assert "So far I used `calculate` (1)" in told
 
 
 async def test_several_unanswered_messages_are_read_together() -> None:

@@ -154,7 +154,9 @@ def test_a_long_window_that_the_account_lacks_is_the_standard_one(said: str, sta
 )
 def test_what_nothing_explains_may_be_the_size(said: str, unexplained: bool) -> None:
     """What names another part of the request is explained."""
-    assert read(400, {}, {"error": {"message": said}}).is_unexplained is unexplained
+    error = read(400, {}, {"error": {"message": said}}).error("")
+    assert isinstance(error, BadRequest)
+    assert error.is_unexplained is unexplained
 
 
 def test_the_wait_of_the_body_is_obeyed() -> None:

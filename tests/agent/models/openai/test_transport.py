@@ -69,7 +69,7 @@ async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("no_proxy", raising=False)
     server = JsonServer("http://model.example/v1", lambda: "key", 5)
     try:
-        assert await server.get("/models") == {"data": []}
+        assert await server.ask("/models") == {"data": []}
     finally:
         await server.close()
         await runner.cleanup()
