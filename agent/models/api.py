@@ -261,10 +261,11 @@ class ApiModel(ABC):
             error.written_tokens = answer.written_tokens(self.name)
             raise
         # The model's chat template opens the thought: the next answer waits for its end.
-        self._begins_inside = draft.began_inside
+        self._begins_inside = draft.filter.began_inside
         if request.tools and request.allow_tools and "no_tools" not in self.mode.quirks:
             names = [tool.name for tool in request.tools]
-            self.mode.note_calls(draft.written, names, called=bool(draft.calls))
+            written = f"{draft.text}\n{draft.filter.reasoning}"
+            self.mode.note_calls(written, names, called=bool(draft.calls))
         return completion
 
     async def look_up(self) -> int | None:

@@ -46,6 +46,7 @@ class AnswerDraft:
     Attributes:
         calls: Tool calls in the order in which they began.
         opaque_calls: Provider fields of the finished calls, by the calls' ids.
+        filter: Separates the thoughts in the text.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class AnswerDraft:
         self.calls: list[CallDraft] = []
         self.opaque_calls: dict[str, Any] = {}
         self._sink = sink
-        self._filter = ReasoningFilter(opened=opened)
+        self.filter = ReasoningFilter(opened=opened)
         self._before = before
         self._text: list[str] = []
         self._thoughts: list[str] = []
@@ -65,11 +66,6 @@ class AnswerDraft:
     def is_full(self) -> bool:
         """Whether more came than `max_chars`; the stream must be left then."""
         return self._room < 0
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to show and nothing to call."""
-        return not self.calls and not self.text.strip()
 
     @property
     def may_be_whole(self) -> bool:
@@ -85,17 +81,7 @@ class AnswerDraft:
     def streamed(self) -> str:
         """All that came so far: thoughts, text, calls."""
         calls = (part for call in self.calls for part in (call.name, *call.arguments))
-        return "".join((*self._thoughts, *self._text, self._filter.held_back, *calls))
-
-    @property
-    def began_inside(self) -> bool:
-        """Whether the text began with a thought that had no opening mark."""
-        return self._filter.began_inside
-
-    @property
-    def written(self) -> str:
-        """The visible text, and the thoughts that were in it."""
-        return f"{self.text}\n{self._filter.reasoning}"
+        return "".join((*self._thoughts, *self._text, self.filter.held_back, *calls))
 
     def count(self, chars: int = 0) -> None:
         """Count a call, a block, or `chars` of another field."""
@@ -118,14 +104,14 @@ class AnswerDraft:
     def say(self, delta: str) -> None:
         """Append text as it comes."""
         self._room -= len(delta)
-        self._show(self._filter.feed(delta))
+        self._show(self.filter.feed(delta))
 
     def end_text(self, *, cut: bool = False) -> None:
         """End a part of the text; `cut`: the model was not done."""
-        self._show(self._filter.close(cut=cut))
+        self._show(self.filter.close(cut=cut))
 
     def _show(self, delta: str) -> None:
-        if self._filter.takes_back:
+        if self.filter.takes_back:
             self._text.clear()
             self._half = ""
             self._sink.restart()
@@ -153,7 +139,7 @@ class AnswerDraft:
         """
         self.end_text(cut=stop == "length")
         if not self._thoughts:
-            self._thoughts.append(self._filter.reasoning)
+            self._thoughts.append(self.filter.reasoning)
         if self.is_full:
             stop = "endless"
         calls = self._finished_calls(stop)

@@ -24,23 +24,16 @@ CHAT_FIELDS = frozenset({
 
 
 def build_models(settings: ModelSettings) -> list[ChatModel]:
-    """Return the model once for each of its keys, in order; raises the errors of `build_model`."""
-    keys = _keys(settings)
-    # The demo model has no account.
-    if len(keys) < 2 or resolve_provider(settings) == "offline":
-        return [build_model(settings)]
-    return [_build(settings, key, number) for number, key in enumerate(keys, start=1)]
-
-
-def build_model(settings: ModelSettings) -> ChatModel:
-    """Return the model of the settings, with its first key; no network call is made.
+    """Return the model once for each of its keys, in order; no network call is made.
 
     Raises:
         CredentialsRefused: The provider needs a key and there is none.
         ModelNotFound: The provider has no default model and none is named.
         BadRequest: `extra_body` sets a reserved field.
     """
-    return _build(settings, next(iter(_keys(settings)), None))
+    # The demo model has no account.
+    keys = [] if resolve_provider(settings) == "offline" else _keys(settings)
+    return [_build(settings, key, number) for number, key in enumerate(keys or [None], start=1)]
 
 
 def resolve_provider(settings: ModelSettings) -> Provider:
@@ -70,7 +63,7 @@ def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
     return found
 
 
-def _build(settings: ModelSettings, key: SecretStr | None, number: int = 1) -> ChatModel:
+def _build(settings: ModelSettings, key: SecretStr | None, number: int) -> ChatModel:
     provider = resolve_provider(settings)
     chosen = settings.model_copy(update={"provider": provider, "api_key": key})
     # An SDK takes 40 to 70 MB, and only one of them is needed.

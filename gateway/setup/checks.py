@@ -18,7 +18,7 @@ from agent.errors import (
 )
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel, ModelRequest, Unwatched
-from agent.models.factory import build_model
+from agent.models.factory import build_models
 from agent.models.providers import PROVIDERS, provider_of
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
@@ -39,7 +39,7 @@ async def check_model(settings: ModelSettings) -> Checked:
         settings: A block with its key, as `load_settings` completes it.
     """
     try:
-        model = await asyncio.to_thread(build_model, settings)
+        model, *_ = await asyncio.to_thread(build_models, settings)
     except ModelError as exc:
         return Checked(settings.name or settings.provider, "refused", str(exc))
     try:

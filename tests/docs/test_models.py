@@ -15,7 +15,7 @@ import yaml
 from agent import errors
 from agent.errors import BadRequest, ModelError, SpendLimitReached
 from agent.models.catalog import DEFAULT_NAMES
-from agent.models.factory import build_model
+from agent.models.factory import build_models
 from agent.models.recovery import RetryPolicy, remedy, retreat
 from agent.settings import ModelSettings
 from agent.turn.state import Outcome
@@ -111,7 +111,7 @@ def test_the_page_names_the_default_models() -> None:
 def test_the_documented_local_server_can_be_used() -> None:
     """The page's first block of settings builds a model that costs nothing."""
     blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.S | re.M)
-    model = build_model(ModelSettings(**yaml.safe_load(blocks[0])["model"]))
+    [model] = build_models(ModelSettings(**yaml.safe_load(blocks[0])["model"]))
     assert (model.provider, model.context_length) == ("openai", 32_768)
     assert model.facts.prices is not None
     assert model.facts.prices.input == model.facts.prices.output == 0

@@ -58,7 +58,8 @@ class AnthropicAnswer(StreamedAnswer):
 
     @override
     def _stop(self) -> StopReason:
-        if self._stop_reason == "model_context_window_exceeded" and self._draft.empty:
+        is_empty = not self._draft.calls and not self._draft.text.strip()
+        if self._stop_reason == "model_context_window_exceeded" and is_empty:
             raise ContextOverflow("the window was full before the answer began")
         return _STOP_REASONS.get(self._stop_reason, "stop")
 

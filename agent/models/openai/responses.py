@@ -42,6 +42,9 @@ from agent.models.wire import (
     wire_name,
 )
 
+OUTPUT = "output"
+_KEPT = ("id", "type", "summary", "content", "encrypted_content")
+"""Fields of a thought that are sent back; its `status` belongs to the answer."""
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 _THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _INCOMPLETE: dict[str | None, StopReason] = {
@@ -56,7 +59,8 @@ class ResponsesAnswer(OpenAIStream):
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str = "") -> None:
         super().__init__(draft, clock, origin)
-        self._items = OutputItems(origin)
+        self._items: list[Fields] = []
+        self._reasoning_tokens = 0
         self._calls: dict[object, CallDraft] = {}
         self._said: set[object] = set()
         self._shown = 0
@@ -73,7 +77,11 @@ class ResponsesAnswer(OpenAIStream):
 
     @override
     def _keep_opaque(self, message: ChatMessage) -> None:
-        self._items.add_to(message)
+        if any(item["type"] == "reasoning" or "phase" in item for item in self._items):
+            kept: Fields = {"origin": self._origin, OUTPUT: self._items}
+            if self._reasoning_tokens:
+                kept["reasoning_tokens"] = self._reasoning_tokens
+            message["opaque"] = {PROVIDER: kept}
 
     @override
     def _take(self, event: Fields) -> None:
@@ -121,7 +129,9 @@ class ResponsesAnswer(OpenAIStream):
         place, kind = event.get("output_index"), item.get("type")
         if kind == "reasoning":
             self._draft.count(len(str(item)))
-            self._items.think(item)
+            # Without its encrypted part it is of no use to the model.
+            if item.get("encrypted_content"):
+                self._items.append({key: item[key] for key in _KEPT if key in item})
         elif kind == "message":
             self._draft.count()
             for part in item.get("content") or [] if place not in self._said else []:
@@ -130,21 +140,22 @@ class ResponsesAnswer(OpenAIStream):
                 self._draft.say(text_in(part.get("refusal" if is_refusal else "text")))
             self._draft.end_text()
             before, self._shown = self._shown, len(self._draft.text)
-            self._items.say(self._shown - before, item.get("phase"))
+            named = {"phase": item["phase"]} if isinstance(item.get("phase"), str) else {}
+            self._items.append({"type": "message", "chars": self._shown - before, **named})
         elif kind == "function_call":
             if place not in self._calls:
                 self._begin_item(event, item)
             call = self._calls[place]
             if not call.arguments:
                 self._draft.grow(call, arguments=arguments_in(item.get("arguments")))
-            self._items.call()
+            self._items.append({"type": "function_call"})
 
     def _end(self, kind: str, event: Fields) -> None:
         response = event.get("response")
         reported = field_in(response, "usage")
         self._note_usage(reported, "input", "output")
         details = field_in(reported, "output_tokens_details")
-        self._items.reasoning_tokens = tokens_in(details, "reasoning_tokens")
+        self._reasoning_tokens = tokens_in(details, "reasoning_tokens")
         if kind in {"response.failed", "error"}:
             raise ServerError(refusals.read_event(field_in(response, "error") or event))
         reason = field_in(field_in(response, "incomplete_details"), "reason")
@@ -166,9 +177,6 @@ class ResponsesModel(OpenAIServerModel):
             # Routes requests of one conversation to the same cache.
             body["prompt_cache_key"] = request.conversation
         return body
-
-
-OUTPUT = "output"
 
 
 def responses_body(
@@ -257,38 +265,3 @@ def _part(part: Fields) -> Fields:
 def _call(call: ToolCall) -> Fields:
     name, arguments = wire_name(call["function"]["name"]), sound_arguments(call)
     return {"type": "function_call", "call_id": call["id"], "name": name, "arguments": arguments}
-
-
-class OutputItems:
-    """Collects the items of an answer from its stream; `origin` names the sender."""
-
-    def __init__(self, origin: str) -> None:
-        self._origin = origin
-        self._items: list[Fields] = []
-        self.reasoning_tokens = 0
-
-    def say(self, chars: int, phase: object) -> None:
-        """Note a text."""
-        named = {"phase": phase} if isinstance(phase, str) else {}
-        self._items.append({"type": "message", "chars": chars, **named})
-
-    def call(self) -> None:
-        """Note a call."""
-        self._items.append({"type": "function_call"})
-
-    def think(self, item: Fields) -> None:
-        """Keep a thought; without its encrypted part it is of no use to the model."""
-        if item.get("encrypted_content"):
-            self._items.append({key: item[key] for key in _KEPT if key in item})
-
-    def add_to(self, message: ChatMessage) -> None:
-        """Store the items in a finished message."""
-        if any(item["type"] == "reasoning" or "phase" in item for item in self._items):
-            kept: Fields = {"origin": self._origin, OUTPUT: self._items}
-            if self.reasoning_tokens:
-                kept["reasoning_tokens"] = self.reasoning_tokens
-            message["opaque"] = {PROVIDER: kept}
-
-
-_KEPT = ("id", "type", "summary", "content", "encrypted_content")
-"""Fields of a thought that are sent back; its `status` belongs to the answer."""

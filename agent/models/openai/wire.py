@@ -214,12 +214,9 @@ def origin_of(base_url: str, model: str) -> str:
 
 
 def with_opaque(wired: Fields, message: ChatMessage, origin: str) -> Fields:
-    """Return an assistant message of the wire with the opaque fields that its origin wants back.
+    """Return a message in the API's form with the opaque fields that the receiver wants back.
 
-    Args:
-        wired: The message in the API's form; not changed.
-        message: The message as stored.
-        origin: The receiving server, see `origin_of`; "" if it wants none.
+    `origin` is the receiver, see `origin_of`; "" if it wants none. `wired` is not changed.
     """
     kept: Fields = (message.get("opaque") or {}).get(PROVIDER) or {}
     # Signed reasoning is refused by any other server, and by another family of models.

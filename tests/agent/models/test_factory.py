@@ -9,7 +9,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from agent.errors import CredentialsRefused, ModelNotFound
-from agent.models.factory import CHAT_FIELDS, build_model, resolve_provider
+from agent.models.factory import CHAT_FIELDS, build_models, resolve_provider
 from agent.models.openai.client import OpenAIModel
 from agent.models.openai.responses import ResponsesModel
 from agent.settings import ModelSettings
@@ -49,7 +49,7 @@ async def test_models_are_built(
     values: dict[str, object], provider: str, name: str | None, window: int
 ) -> None:
     """Each provider's class gets its name, window and default model."""
-    model = build_model(settings(**values))
+    [model] = build_models(settings(**values))
     assert (model.provider, model.context_length) == (provider, window)
     assert name in {None, model.name}
     await model.close()
@@ -61,7 +61,7 @@ async def test_models_are_built(
 )
 async def test_presets_know_their_address(provider: str, host: str) -> None:
     """A preset is an OpenAI model at that provider's base URL."""
-    model = build_model(settings(provider=provider, api_key="k", name="x"))
+    [model] = build_models(settings(provider=provider, api_key="k", name="x"))
     assert isinstance(model, OpenAIModel)
     assert urlsplit(model._server.base_url).hostname == host
     await model.close()
@@ -82,18 +82,18 @@ def test_missing_key_names_the_setting(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with pytest.raises(CredentialsRefused, match=f"{place}$"):
-        build_model(settings(provider=provider, name="x"))
+        build_models(settings(provider=provider, name="x"))
 
 
 def test_preset_without_a_name_says_so() -> None:
     """A router has no default model."""
     with pytest.raises(ModelNotFound, match="has no default model"):
-        build_model(settings(provider="nous", api_key="k"))
+        build_models(settings(provider="nous", api_key="k"))
 
 
 async def test_offline_needs_nothing() -> None:
     """Without key and base URL the offline model answers."""
-    model = build_model(settings())
+    [model] = build_models(settings())
     assert model.provider == "offline"
     await model.close()
 
@@ -102,8 +102,8 @@ async def test_offline_needs_nothing() -> None:
 def test_only_the_chosen_sdk_is_imported() -> None:
     """The factory alone, and an offline model, load neither SDK."""
     code = (
-        "import sys; from agent.models.factory import build_model; "
-        "from agent.settings import ModelSettings; build_model(ModelSettings()); "
+        "import sys; from agent.models.factory import build_models; "
+        "from agent.settings import ModelSettings; build_models(ModelSettings()); "
         "sys.exit(bool({'anthropic', 'openai', 'httpx2'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -130,7 +130,7 @@ def test_only_the_chosen_sdk_is_imported() -> None:
 )
 async def test_which_of_openais_apis(values: dict[str, object], is_responses: bool) -> None:
     """Responses for its own reasoning models; what the settings say holds for servers like it."""
-    model = build_model(settings(**values))
+    [model] = build_models(settings(**values))
     assert isinstance(model, ResponsesModel) is is_responses
     await model.close()
 

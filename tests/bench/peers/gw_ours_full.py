@@ -26,7 +26,7 @@ class Gateway(gw_ours.Gateway):  # type: ignore[misc] # its module has no name o
     async def build_model(self) -> ChatModel:
         from pydantic import SecretStr  # noqa: PLC0415 - the import is measured
 
-        from agent.models.factory import build_model  # noqa: PLC0415
+        from agent.models.factory import build_models  # noqa: PLC0415
         from agent.settings import ModelSettings  # noqa: PLC0415
 
         with socket.socket() as probe:
@@ -38,14 +38,13 @@ class Gateway(gw_ours.Gateway):  # type: ignore[misc] # its module has no name o
             paths.BENCH_PY, script, str(port), delay
         )
         await _listening(port)
-        return build_model(
-            ModelSettings(
-                provider="openai",
-                name="stub",
-                base_url=f"http://127.0.0.1:{port}/v1",
-                api_key=SecretStr("x"),
-            )
+        settings = ModelSettings(
+            provider="openai",
+            name="stub",
+            base_url=f"http://127.0.0.1:{port}/v1",
+            api_key=SecretStr("x"),
         )
+        return build_models(settings)[0]
 
     @override
     async def stop(self) -> None:
