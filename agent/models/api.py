@@ -131,11 +131,6 @@ class StreamedAnswer(ABC):
     def _has_ended(self) -> bool:
         """Whether the API's own end of an answer came."""
 
-    @property
-    def _is_over(self) -> bool:
-        """Whether the answer has ended; some servers send `[DONE]` alone."""
-        return self._has_ended or (self._is_done and self.has_begun and self._draft.may_be_whole)
-
     @abstractmethod
     def _stop(self) -> StopReason:
         """Return why the answer ended."""
@@ -153,7 +148,9 @@ class StreamedAnswer(ABC):
             TypeError: A value does not fit into JSON: an integer of more than 64 bits, half a
                 surrogate pair, or too many levels.
         """
-        if not (self._is_over or self._draft.is_full):
+        # Some servers send `[DONE]` alone.
+        is_done = self._is_done and self.has_begun and self._draft.may_be_whole
+        if not (self._has_ended or is_done or self._draft.is_full):
             raise ModelUnreachable("the stream was cut")
         self._is_counted = self._is_counted or self.counts_whole
         done = self._draft.completion(self._stop(), self.billed(name), self._model or name)

@@ -38,7 +38,6 @@ class DemoTalk(NamedTuple):
         asked: The unanswered user text, several messages joined by newlines; at most READ_CHARS.
         first: The first user text of the conversation; "" if that is the unanswered one.
         is_new: Whether the model has given no text so far.
-        tools: Names of the tools that may be called now.
     """
 
     asked: str

@@ -28,6 +28,7 @@ DIGEST_BYTES = 12
 BINDING_MOVES = ("compaction", "compression")
 """Beginnings of reasons that change the messages before others. The newest models bind signed
 thinking to the exact conversation before it: older thinking must be gone (docs/caching.md)."""
+_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "opaque")
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
 """How long a cache entry lives, by the value of `cache_ttl`."""
 
@@ -84,7 +85,7 @@ class PrefixWatch:
             model: The receiver.
         """
         schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
-        self._taken = sent = _Sent(schemas, [*map(_sent_of, messages)])
+        self._taken = sent = _Sent(schemas, [[*map(each.get, _FIELDS)] for each in messages])
         if self.last is not None and self._has_moved(self.last, model.label, sent):
             self._report(self.last, sent, messages)
             self.last = None
@@ -190,8 +191,3 @@ def report_unexpected_move(messages: int | None, tokens: int) -> None:
 def report_stale_thinking() -> None:
     """Report thinking that is sent after the messages before it changed; in tests this fails."""
     log.warning("stale_thinking_sent")
-
-
-def _sent_of(message: ChatMessage) -> list[object]:
-    get = message.get
-    return [get("role"), get("content"), get("tool_calls"), get("tool_call_id"), get("opaque")]

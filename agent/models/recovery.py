@@ -264,7 +264,8 @@ async def complete_with_recovery(
     `models` are in order; each key of one model is a model of its own. Raises the last ModelError
     if nothing is left to try.
     """
-    return await _Attempts(attempt, list(models), rests, policy, timing).run()
+    deadline = timing.now() + policy.retry_for_s
+    return await _Attempts(attempt, list(models), rests, policy, timing, deadline).run()
 
 
 @dataclass(slots=True)
@@ -276,13 +277,10 @@ class _Attempts(Generic[T]):
     rests: Rests
     policy: RetryPolicy
     timing: RetryTiming
-    deadline: float = field(init=False)
+    deadline: float
     attempts: int = 0
     pauses: int = 0
     untried: set[Remedy] = field(default_factory=lambda: {"repair", "suspect_size"})
-
-    def __post_init__(self) -> None:
-        self.deadline = self.timing.now() + self.policy.retry_for_s
 
     async def run(self) -> T:
         """Make rounds until there is an answer, no usable model or no time."""

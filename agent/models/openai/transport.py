@@ -30,16 +30,12 @@ _OF_ERRORS = frozenset({"detail", "message", "errors"})
 
 
 class ServerError(Exception):
-    """The server answers with an error, as a status or inside of a stream."""
+    """The server answers with an error; `status_code` is its status, or the one in a stream."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"HTTP {refusal.status}")
         self.refusal = refusal
-
-    @property
-    def status_code(self) -> int:
-        """The HTTP status, or the one that an error in a stream names."""
-        return self.refusal.status
+        self.status_code = refusal.status
 
 
 class Disconnected(Exception):

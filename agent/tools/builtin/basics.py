@@ -104,10 +104,8 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _factorial(value: Number) -> int:
-    if value != int(value) or value < 0:
-        raise ToolError("factorial needs a whole number from 0 on")
-    if value > MAX_FACTORIAL:
-        raise ToolError(f"factorial is limited to {MAX_FACTORIAL}")
+    if value != int(value) or not 0 <= value <= MAX_FACTORIAL:
+        raise ToolError(f"factorial needs a whole number from 0 to {MAX_FACTORIAL}")
     return math.factorial(int(value))
 
 
