@@ -264,8 +264,7 @@ async def complete_with_recovery(
     `models` are in order; each key of one model is a model of its own. Raises the last ModelError
     if nothing is left to try.
     """
-    deadline = timing.now() + policy.retry_for_s
-    return await _Attempts(attempt, list(models), rests, policy, timing, deadline).run()
+    return await _Attempts(attempt, list(models), rests, policy, timing).run()
 
 
 @dataclass(slots=True)
@@ -277,13 +276,14 @@ class _Attempts(Generic[T]):
     rests: Rests
     policy: RetryPolicy
     timing: RetryTiming
-    deadline: float
+    deadline: float = field(init=False)
     attempts: int = 0
     pauses: int = 0
     untried: set[Remedy] = field(default_factory=lambda: {"repair", "suspect_size"})
 
     async def run(self) -> T:
         """Make rounds until there is an answer, no usable model or no time."""
+        self.deadline = self.timing.now() + self.policy.retry_for_s
         failure: ModelError = ModelNotFound("no model is configured")
         while self.line:
             for model in tuple(self.line):
