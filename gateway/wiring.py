@@ -187,8 +187,8 @@ def build_context(
 def choose_engine(settings: Settings) -> EngineFactory:
     """Load the context engine of the settings, or the built-in one if it cannot be loaded."""
     name = settings.context.engine
-    own = settings.context.model_dump(include={name}).get(name)
-    return resolve(name, settings.home, own or settings.plugins.options_of(name))
+    section = settings.context.model_dump(exclude={"engine"}).get(name)
+    return resolve(name, settings.home, settings.plugins.options_of(name), section)
 
 
 def build_writers(settings: Settings) -> list[Configured]:

@@ -118,10 +118,8 @@ class WebSettings(PlatformSection):
         return (parts.port or 80) if is_here else None
 
     @property
-    def callback_url(self) -> str | None:
-        """The address to which the identity provider sends browsers back, or None if unknown."""
-        if self.public_url is None:
-            return None
+    def callback_url(self) -> str:
+        """The address to which the identity provider sends browsers back."""
         return self.page(self.port).rstrip("/") + CALLBACK
 
     @property

@@ -34,6 +34,8 @@ from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
+Options = Mapping[str, Any]
+
 TIME_LIMIT_S = 90.0
 """Longest `compress` of a plugin, its summary model included."""
 TOOL_TIME_LIMIT_S = 60.0
@@ -41,16 +43,25 @@ TOOL_TIME_LIMIT_S = 60.0
 
 
 class EngineFactory:
-    """Makes the engine of one turn when called with its limits; see `Found` for the source."""
+    """Makes the engine of one turn when called with its limits; see `Found` for the source.
+
+    `section`: the built-in engine's own part of the settings, which it reads instead of options.
+    """
 
     def __init__(
-        self, source: str, engine: type[ContextEngine], options: Mapping[str, Any]
+        self,
+        source: str,
+        engine: type[ContextEngine],
+        options: Options,
+        section: Options | None = None,
     ) -> None:
         # Options that are ignored would be taken for effective.
-        if options and source == "built-in" and engine.name != "rounds":
-            raise PluginRefused(f"the engine {engine.name} has no options: {', '.join(options)}")
+        if options and source == "built-in" and (section or engine.name != "rounds"):
+            where = f"; context.{engine.name} has its settings" if section else ""
+            told = f"the engine {engine.name} has no options: {', '.join(options)}{where}"
+            raise PluginRefused(told)
         self.name, self.source = engine.name, source
-        self._engine, self._options = engine, options
+        self._engine, self._options = engine, section or options
         self._caller = Caller(engine.name, TIME_LIMIT_S)
 
     def __call__(self, limits: Limits) -> ContextEngine:
@@ -61,7 +72,9 @@ class EngineFactory:
         return HostedEngine(make, BUILT_IN[DEFAULT](limits, {}), self._caller)
 
 
-def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
+def resolve(
+    name: str, home: Path, options: Options, section: Options | None = None
+) -> EngineFactory:
     """Return the factory of the engine of this name, or the built-in compressor's.
 
     Order: the plugin's folder in the data directory, what was registered, entry points, built-in.
@@ -69,10 +82,11 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
 
     Args:
         name: Value of `context.engine`.
-        options: The engine's own block of the settings; not handed to the one that replaces it.
+        options: The engine's block of `plugins.options`; not handed to the one that replaces it.
+        section: The settings that the built-in engine of this name has.
     """
     try:
-        return _find(name, home, options)
+        return _find(name, home, options, section)
     except PluginRefused as exc:
         log.warning(
             "engine_unavailable",
@@ -85,7 +99,7 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
         return EngineFactory("built-in", BUILT_IN[DEFAULT], {})
 
 
-def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
+def _find(name: str, home: Path, options: Options, section: Options | None) -> EngineFactory:
     if name == DEFAULT:
         return EngineFactory("built-in", BUILT_IN[DEFAULT], options)
     # What an operator has put into the data directory comes before what is installed.
@@ -97,7 +111,7 @@ def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
         engine = engine_class(guarded(f"importing {point.value}", point.load), name)
         return EngineFactory("entry point", engine, options)
     if name in BUILT_IN:
-        return EngineFactory("built-in", BUILT_IN[name], options)
+        return EngineFactory("built-in", BUILT_IN[name], options, section)
     raise PluginRefused(f"there is no engine {name!r}, neither in {home / ENGINES} nor installed")
 
 

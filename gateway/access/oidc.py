@@ -79,7 +79,7 @@ def entry_for(identity: Identity, allowed: Mapping[str, Any]) -> str | None:
 
 def identity_provider(settings: WebSettings) -> "Provider | None":
     """Return the identity provider of the settings."""
-    return Provider(settings.oidc, settings.callback_url or "") if settings.auth == "oidc" else None
+    return Provider(settings.oidc, settings.callback_url) if settings.auth == "oidc" else None
 
 
 class Provider:

@@ -49,7 +49,7 @@ FORMER: Mapping[str, str] = {
     "tools.workspace.max_bytes": "it is 200,000,000 bytes",
     "web.admin": "owners have the console; web.enabled closes all pages",
     "web.max_connections_per_address": "it is a tenth of web.max_connections",
-    "web.oidc.redirect_url": "it is below web.public_url",
+    "web.oidc.redirect_url": "it is web.public_url with sign-in/oidc/callback",
 }
 """What applies instead of each key, or section, that went."""
 

@@ -74,6 +74,8 @@ def doubts(settings: Settings) -> Iterator[str]:
             yield f"agent.workspace: {workspace} cannot be read: {exc.strerror}"
     if named := [each for each in settings.tools.enabled if each.startswith(MCP_PREFIX)]:
         yield f"tools.enabled: {', '.join(named)}: MCP tools need no entry here; remove it"
+    if settings.web.auth == "oidc" and settings.web.public_url is None:
+        yield f"web.public_url: is not set, so sign-ins come back to {settings.web.callback_url}"
     for number, block in enumerate(settings.fallbacks):
         for name in ("max_output_tokens", "retry_for_s"):
             if getattr(block, name) != ModelSettings.model_fields[name].default:
@@ -157,8 +159,6 @@ def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
         yield "web.oidc.issuer", "must begin with https://"
     if "openid" not in oidc.scopes:
         yield "web.oidc.scopes", "must have openid among them"
-    if settings.web.callback_url is None:
-        yield "web.public_url", "is required by web.auth: oidc"
 
 
 def is_weak_token(token: str) -> bool:

@@ -13,8 +13,15 @@ from pydantic import SecretStr
 
 from adapters.telegram.platform import TelegramSettings
 from adapters.web.adapter import WebAdapter
+from agent.context_engine import Limits
 from agent.models.base import ChatModel
-from agent.settings import CachingSettings, ModelSettings
+from agent.settings import (
+    CachingSettings,
+    ContextSettings,
+    ModelSettings,
+    PluginSettings,
+    RoundsSettings,
+)
 from agent.turn.state import Agent
 from gateway.commands.registry import StatusFacts, menu
 from gateway.errors import SettingsError
@@ -32,10 +39,14 @@ from gateway.wiring import (
     build_summariser,
     build_writers,
     caching_text,
+    choose_engine,
 )
+from tests.agent.engines.views import engine_source, write_plugin
 from tests.support.door import AUTHORIZED, MemoryDoor
 from tests.support.gateway import Running, running, settings_of
 from tests.support.scripted_model import ScriptedModel
+
+LIMITS = Limits(4_000)
 
 
 def no_facts(_: str | None) -> StatusFacts:
@@ -292,3 +303,18 @@ async def test_a_budget_needs_the_price_of_what_reads(tmp_path: Path) -> None:
             await anew(
                 chat, budget=chat.gateway.settings.budget.model_copy(update={"daily_usd": 1.0})
             )
+
+
+def test_options_that_nothing_reads_are_refused(tmp_path: Path) -> None:
+    """The engine `rounds` has settings of its own; a plugin of that name has options."""
+    context = ContextSettings(engine="rounds", rounds=RoundsSettings(threshold=0.5))
+    rounds = Settings(home=tmp_path, context=context)
+    assert rounds.context.rounds.model_dump() == choose_engine(rounds)(LIMITS).options
+    given = PluginSettings(options={"rounds": {"min_retain_rounds": 3}})
+    settings = rounds.model_copy(update={"plugins": given})
+    with capture_logs() as logs:
+        assert choose_engine(settings).name == "compressor"
+    told = "the engine rounds has no options: min_retain_rounds; context.rounds has its settings"
+    assert [each["reason"] for each in logs] == [told]
+    write_plugin(tmp_path, "rounds", engine_source("rounds"))
+    assert choose_engine(settings).source == "plugin"

@@ -84,7 +84,7 @@ def settings(provider: OidcServer, **changes: Any) -> WebSettings:
 
 async def door_to(database: Database, web: WebSettings, clock: Clock) -> WebDoor:
     access = Access(AccessSettings(), web)
-    provider = Provider(web.oidc, web.callback_url or "", clock)
+    provider = Provider(web.oidc, web.callback_url, clock)
     return WebDoor(database, access, SecretStr(TOKEN), clock, provider)
 
 

@@ -69,6 +69,22 @@ def test_a_section_that_went_is_named_once(tmp_path: Path) -> None:
     assert line.startswith("search.api_key_file in PARLEY_SEARCH__API_KEY_FILE is no longer")
 
 
+def test_the_address_of_sign_ins_stops_no_start(tmp_path: Path) -> None:
+    """The page's own address is safe: a provider refuses one that is not registered there."""
+    oidc = {
+        "issuer": "https://id.example",
+        "client_id": "parley",
+        "allowed": {"group:family": "guest"},
+        "redirect_url": "https://chat.example/sign-in/oidc/callback",
+    }
+    found = load(tmp_path, {"web": {"auth": "oidc", "oidc": oidc}})
+    former, address = found.warnings
+    assert former.startswith("web.oidc.redirect_url in parley.yaml is no longer a setting")
+    callback = "http://parley.localhost:8765/sign-in/oidc/callback"
+    assert address == f"web.public_url: is not set, so sign-ins come back to {callback}"
+    assert found.settings.web.callback_url == callback
+
+
 def test_no_key_is_a_former_one() -> None:
     """Patterns mean what went alone."""
     assert [key.pattern for key in all_keys() if former(key.pattern)] == []
