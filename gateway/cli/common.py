@@ -27,7 +27,7 @@ from agent.spans import trace_of
 from gateway.errors import GatewayError, NotFound, SettingsError, StorageUnavailable
 from gateway.http import control
 from gateway.metrics.instruments import seed_of
-from gateway.settings.changes import located
+from gateway.settings.editing import located
 from gateway.settings.loading import Loaded, file_of, home_of, last_used, load_settings
 from gateway.settings.tree import KeyPath, Settings
 from gateway.setup.hermes_settings import hint

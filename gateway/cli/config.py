@@ -25,8 +25,8 @@ from gateway.cli.common import AsJson, out, say, settings_of, show_json, table, 
 from gateway.cli.common import loaded as read
 from gateway.errors import GatewayNotRunning, NotFound, SettingsError
 from gateway.http import control
-from gateway.settings.changes import SettingsQuestion, located, named
-from gateway.settings.editing import OWNER_ONLY, holds_secret, set_values
+from gateway.settings.changes import SettingsQuestion, named
+from gateway.settings.editing import OWNER_ONLY, holds_secret, located, set_values
 from gateway.settings.former import former
 from gateway.settings.loading import (
     CONFIG_NAME,

@@ -41,9 +41,9 @@ from gateway.settings.changes import (
     changes,
     effective,
     fingerprints_of,
-    located,
     named,
 )
+from gateway.settings.editing import located
 from gateway.settings.loading import Loaded, keep_last_used, secret_values
 from gateway.settings.references import references_in
 from gateway.settings.tree import KeyPath, Settings, mark_of

@@ -8,19 +8,17 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import orjson
-import yaml
 from pydantic import BaseModel, SecretStr
 
-from adapters.registry import AccountSettings, account_types
+from adapters.registry import AccountSettings
 from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
 from gateway.settings.loading import replace_closed, secret_values
-from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of, plain
+from gateway.settings.tree import KeyPath, Mark, Settings, at_step, flatten, mark_of, name_of, plain
 
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 """What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""
@@ -44,18 +42,21 @@ class SettingChange(NamedTuple):
 
 def changes(running: Settings, found: Settings) -> list[SettingChange]:
     """Return the keys that differ, in the order of the tree; that of accounts says nothing."""
-    found = _in_order_of(running, found)
     redactor = Redactor({*secret_values(running), *secret_values(found)})
-    fingerprints = fingerprints_of(running.home)
+    write = fingerprints_of(running.home).of
     return [
-        SettingChange(
-            name_of(path, found),
-            fingerprints.of(before, redactor),
-            fingerprints.of(after, redactor),
-            _mark(path, running, found),
-        )
-        for path, before, after in _differences(running, found, ())
+        SettingChange(name_of(path, running), write(old, redactor), write(new, redactor), mark)
+        for path, old, new, mark in _differences(running, found, ())
     ]
+
+
+def effective(running: Settings, found: Settings) -> Settings:
+    """Return the running settings with what changed, but for what waits for a restart."""
+    settings: Settings = running
+    for path, _, new, mark in _differences(running, found, ()):
+        if mark != "restart":
+            settings = _with(settings, path, new)
+    return settings
 
 
 class Fingerprints:
@@ -115,112 +116,45 @@ def named(settings: Settings) -> dict[str, tuple[KeyPath, Any]]:
     return {name_of(path, settings): (path, value) for path, value in flatten(settings)}
 
 
-def _in_order_of(running: Settings, found: Settings) -> Settings:
-    """Return the found settings with the accounts in the order of those that run, new ones last."""
-    ordered = {}
-    for platform in account_types():
-        names = [each.name for each in running.platforms.accounts(platform)]
-        place = {name: number for number, name in enumerate(names)}
-        accounts = found.platforms.accounts(platform)
-        ordered[platform] = tuple(sorted(accounts, key=lambda it: place.get(it.name, len(place))))
-    platforms = found.platforms.model_copy(update=ordered)
-    return found.model_copy(update={"platforms": platforms})
-
-
 def _differences(
-    before: BaseModel, after: BaseModel, path: KeyPath
-) -> Iterator[tuple[KeyPath, Any, Any]]:
-    for name in type(after).model_fields:
-        here, one, other = (*path, name), getattr(before, name), getattr(after, name)
-        if isinstance(one, BaseModel):
-            yield from _differences(one, other, here)
-        elif one != other and _blocks(one) and _blocks(one) == _blocks(other):
-            for number, (block, new) in enumerate(zip(one, other, strict=True)):
-                yield from _differences(block, new, (*here, number))
-        elif one != other:
-            yield here, one, other
-
-
-def _blocks(value: Any) -> list[str]:
-    """Return the name of each block of a list, of an account its own; nothing for other values."""
-    if not (isinstance(value, tuple) and value and isinstance(value[0], BaseModel)):
-        return []
-    return [each.name if isinstance(each, AccountSettings) else "" for each in value]
-
-
-def _mark(path: KeyPath, running: Settings, found: Settings) -> Mark:
-    """Return the mark of a key; accounts that come or go are there after a restart."""
-    if path[0] == "platforms":
-        place, number = str(path[1]), path[2:3]
-        both = (settings.platforms.accounts(place) for settings in (running, found))
-        if not number or not all(accounts[int(number[0])].is_on for accounts in both):
-            return "restart"
-    return mark_of(path)
-
-
-def effective(running: Settings, found: Settings) -> Settings:
-    """Return the found settings, in which what waits for a restart is as it runs."""
-    merged: Settings = _merged(running, found, ())
-    return merged
-
-
-def _merged(running: Any, found: Any, path: KeyPath) -> Any:
-    """Return a section with its new values, but for those that wait for a restart."""
-    values: dict[str, Any] = {}
-    for name in type(found).model_fields:
-        here, one, other = (*path, name), getattr(running, name), getattr(found, name)
-        if isinstance(one, BaseModel):
-            values[name] = _merged(one, other, here)
+    running: BaseModel, found: BaseModel, path: KeyPath
+) -> Iterator[tuple[KeyPath, Any, Any, Mark]]:
+    """Yield the place in the running settings, both values and the mark of each difference."""
+    for name in type(running).model_fields:
+        here, old, new = (*path, name), getattr(running, name), getattr(found, name)
+        if isinstance(old, BaseModel):
+            yield from _differences(old, new, here)
         elif path == ("platforms",):
-            values[name] = tuple(_account(each, other, here) for each in one)
-        else:
-            values[name] = one if mark_of(here) == "restart" else other
-    return running.model_copy(update=values)
+            yield from _different_accounts(old, new, here)
+        elif old != new and _is_blocks(old) and _is_blocks(new) and len(old) == len(new):
+            for number, (block, other) in enumerate(zip(old, new, strict=True)):
+                yield from _differences(block, other, (*here, number))
+        elif old != new:
+            yield here, old, new, mark_of(here)
 
 
-def _account(
-    running: AccountSettings, found: tuple[AccountSettings, ...], path: KeyPath
-) -> AccountSettings:
-    """Return the block of an account that runs; as it is, where it is to be switched on or off."""
-    new = next((each for each in found if each.name == running.name), running)
-    if new.is_on != running.is_on:
-        return running
-    merged: AccountSettings = _merged(running, new, path)
-    return merged
+def _is_blocks(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], BaseModel)
 
 
-def located(problem: SettingsError, file: Path) -> list[str]:
-    """Return the lines of a refusal, each with the line of the file that its key is in. Blocks."""
-    try:
-        root = yaml.compose(file.read_text("utf-8-sig"), yaml.SafeLoader)
-        # Aliases make a few lines as many keys as they like, also without an end.
-        places = dict(islice(_lines(root, ()), _MOST_PLACES))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        places = {}
-    return [_placed(line, places) for line in str(problem).splitlines()]
+def _different_accounts(
+    running: tuple[AccountSettings, ...], found: tuple[AccountSettings, ...], path: KeyPath
+) -> Iterator[tuple[KeyPath, Any, Any, Mark]]:
+    """Yield differences by the names of accounts; those that come or go wait for a restart."""
+    named = {each.name: each for each in found}
+    if {each.name for each in running} != named.keys():
+        yield path, running, found, "restart"
+    for number, block in enumerate(running):
+        new = named.get(block.name, block)
+        for place, before, after, mark in _differences(block, new, (*path, number)):
+            yield place, before, after, mark if block.is_on and new.is_on else "restart"
 
 
-_MOST_PLACES = 10_000
-
-
-def _placed(line: str, places: dict[str, int]) -> str:
-    name = line.partition(": ")[0]
-    while name:
-        if name in places:
-            return f"line {places[name]}: {line}"
-        name = name.rpartition(".")[0]
-    return line
-
-
-def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    match node:
-        case yaml.MappingNode():
-            items = [(str(key.value), key, value) for key, value in node.value]
-        case yaml.SequenceNode():
-            items = [(str(number), value, value) for number, value in enumerate(node.value)]
-        case _:
-            items = []
-    for step, at, value in items:
-        here = (*path, step)
-        yield ".".join(here), at.start_mark.line + 1
-        yield from _lines(value, here)
+def _with(value: Any, path: KeyPath, new: Any) -> Any:
+    """Return a section, or a list of blocks, with another value at a place in it."""
+    if not path:
+        return new
+    inner = _with(at_step(value, path[0]), path[1:], new)
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={str(path[0]): inner})
+    return tuple(inner if number == path[0] else each for number, each in enumerate(value))

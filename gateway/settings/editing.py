@@ -1,4 +1,4 @@
-"""Changes one value of the settings file and no other byte: comments and order stay.
+"""Changes one value of the settings file and no other byte, and names the lines of mistakes.
 
 PyYAML finds the places; the text is changed there, and read again before it replaces the file.
 """
@@ -8,8 +8,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import starmap
-from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import yaml
 from agent.safety.redaction import MASK
 from gateway.errors import SettingsError
 from gateway.settings.references import is_reference
-from gateway.settings.sources import parsed_yaml, read_yaml
+from gateway.settings.sources import Sources, parsed_yaml, path_of, read_yaml
 from gateway.settings.tree import KeyPath, all_keys
 
 OWNER_ONLY = "may hold a secret now, so only its owner can read it from now on"
@@ -91,22 +91,15 @@ def _edited(path: Path, values: Mapping[KeyPath, Any], before: dict[str, Any], t
 
 
 def _changed_alone(values: Mapping[KeyPath, Any], before: dict[str, Any], text: str) -> str:
-    meant = dict(_flat(before))
+    meant, found = Sources(), Sources()
+    meant.add((), before, "")
     for key, value in values.items():
         text = changed(text, key, written(value))
-        place = _unnumbered(key)
-        # Without what is around the key or in it.
-        meant = {at: old for at, old in meant.items() if any(map(ne, at, place))}
-        meant |= _flat(value, key)
-    if dict(_flat(parsed_yaml(text, "the result"))) != meant:
+        meant.add(all_keys().complete(key)[0], value, "")
+    found.add((), parsed_yaml(text, "the result"), "")
+    if found.tree != meant.tree:
         raise SettingsError("more than this value would change")
     return text
-
-
-def _flat(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield what maps and lists hold, by its place; a lone block has the place of the first one."""
-    for at, leaf in _leaves(value, path):
-        yield _unnumbered(at), leaf
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
@@ -115,10 +108,6 @@ def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
         yield from _leaves(item, (*path, step))
     if not isinstance(value, dict | list) or not value:
         yield path, value
-
-
-def _unnumbered(path: KeyPath) -> KeyPath:
-    return tuple(step for step in path if step != 0)
 
 
 def holds_secret(key: KeyPath, value: Any) -> bool:
@@ -141,18 +130,17 @@ def changed(text: str, key: KeyPath, value: str) -> str:
         text: A map of sections, or nothing.
         key: Names from the root.
     """
-    root = yaml.compose(text, yaml.SafeLoader)
-    end = "\r\n" if "\r\n" in text else "\n"
-    if not isinstance(root, yaml.MappingNode):
-        inner = f"{end}  {key[1]}: {_nested(key[2:], value)}" if key[1:] else f" {value}"
-        return _appended(text, len(text), f"{key[0]}:{inner}{end}", end)
-    node: yaml.Node = root
-    name: yaml.Node | None = None
+    node = yaml.compose(text, yaml.SafeLoader)
+    if not isinstance(node, yaml.MappingNode):
+        inner = (
+            f"{_line_end(text)}  {key[1]}: {_nested(key[2:], value)}" if key[1:] else f" {value}"
+        )
+        return _inserted(text, len(text), f"{key[0]}:{inner}")
     for depth, step in enumerate(key):
         found = _item(node, step)
         if found is None:
-            return _with_item(text, node, name, f"{step}: {_nested(key[depth + 1 :], value)}")
-        name, node = found
+            return _with_item(text, node, f"{step}: {_nested(key[depth + 1 :], value)}")
+        node = found[1]
         if not isinstance(node, yaml.CollectionNode):
             return _with_value(text, node, _nested(key[depth + 1 :], value))
     return _with_value(text, node, value)
@@ -190,38 +178,31 @@ def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node
     return _item(blocks[0], step)
 
 
-def _with_item(text: str, node: yaml.Node, name: yaml.Node | None, item: str) -> str:
-    """Return the text with one more item in a map, whose name is None for the root or a block."""
-    end = "\r\n" if "\r\n" in text else "\n"
+def _with_item(text: str, node: yaml.Node, item: str) -> str:
+    """Return the text with one more item in a map: in braces at the front, else at the end."""
     if isinstance(node, yaml.SequenceNode):
         node = node.value[0]
     if not isinstance(node, yaml.MappingNode):
         raise SettingsError("there is no map to put it into")
-    if node.flow_style or not node.value:
-        return _with_first(text, node, item)
-    first: int = node.value[0][0].start_mark.index
-    indent = " " * node.value[0][0].start_mark.column
-    if name is not None and name.start_mark.line < node.start_mark.line:
-        line_end = text.index("\n", name.end_mark.index) + 1
-        return f"{text[:line_end]}{indent}{item}{end}{text[line_end:]}"
-    if not text[:first].rpartition("\n")[2].strip("\ufeff "):
-        return _appended(text, node.end_mark.index, f"{indent}{item}{end}", end)
-    return f"{text[:first]}{item}{end}{indent}{text[first:]}"
-
-
-def _appended(text: str, position: int, lines: str, end: str) -> str:
-    """Return the text with lines put in at a position, which becomes the start of a line."""
-    before = text[:position]
-    gap = end if before and not before.endswith("\n") else ""
-    return f"{before}{gap}{lines}{text[position:]}"
-
-
-def _with_first(text: str, node: yaml.Node, item: str) -> str:
-    """Return the text with an item at the front of a map in braces."""
     if not node.value:
         return _with_value(text, node, f"{{{item}}}")
-    first: int = node.value[0][0].start_mark.index
-    return f"{text[:first]}{item}, {text[first:]}"
+    first = node.value[0][0].start_mark
+    if node.flow_style:
+        return f"{text[: first.index]}{item}, {text[first.index :]}"
+    # Below the line of the last value: a comment there belongs to that.
+    line_end = text.find("\n", _end(text, node)) + 1 or len(text)
+    return _inserted(text, line_end, " " * first.column + item)
+
+
+def _inserted(text: str, position: int, lines: str) -> str:
+    """Return the text with lines at a position, which becomes the start of a line."""
+    before, end = text[:position], _line_end(text)
+    gap = end if before and not before.endswith("\n") else ""
+    return f"{before}{gap}{lines}{end}{text[position:]}"
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _with_value(text: str, node: yaml.Node, value: str) -> str:
@@ -241,3 +222,26 @@ def _end(text: str, node: yaml.Node) -> int:
         start = node.start_mark.index
         return start + len(text[start:end].rstrip())
     return end
+
+
+def located(problem: SettingsError, file: Path) -> list[str]:
+    """Return the lines of a refusal, each with the line of the file that its key is in. Blocks."""
+    try:
+        root = yaml.compose(file.read_text("utf-8-sig"), yaml.SafeLoader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        root = None
+    lines = [(line, _line_of(line.partition(": ")[0], root)) for line in str(problem).splitlines()]
+    return [f"line {number}: {line}" if number else line for line, number in lines]
+
+
+def _line_of(name: str, node: yaml.Node | None) -> int | None:
+    """Return the line of a key in the file, or of what is around it."""
+    number = None
+    with suppress(SettingsError):
+        for step in path_of(name):
+            found = _item(node, step) if isinstance(node, yaml.CollectionNode) else None
+            if found is None:
+                break
+            node = found[1]
+            number = (found[0] or node).start_mark.line + 1
+    return number

@@ -59,7 +59,7 @@ class Sources:
         if "home" in tree:
             del tree["home"]
             self.problems.append(f"home: not a key of {origin}; set PARLEY_HOME or --home")
-        self._add((), tree, origin)
+        self.add((), tree, origin)
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
         """Lay `PARLEY_SECTION__KEY` and `…_FILE` on top; an empty variable counts as not set."""
@@ -73,7 +73,23 @@ class Sources:
         for name, value in options.items():
             if value is not None:
                 path, _ = all_keys().complete(path_of(name))
-                self._add(path, value, "--" + name.rpartition(".")[2].replace("_", "-"))
+                self.add(path, value, "--" + name.rpartition(".")[2].replace("_", "-"))
+
+    def add(self, path: KeyPath, value: Any, origin: str) -> None:
+        """Lay a value on top of what is there."""
+        # Old spellings first, so that the new one wins if a layer has both.
+        for at, leaf in sorted(key_leaves(path, value), key=lambda each: each[0] not in RENAMED):
+            if all_keys().find(at):
+                self._put(at, leaf, origin)
+            elif new := RENAMED.get(at):
+                text = f"{dotted(at)} in {origin} is an old spelling; write {dotted(new)}"
+                self.warnings.append(text)
+                self._put(new, leaf, origin)
+            elif instead := former(at):
+                text = f"{dotted(at)} in {origin} is no longer a setting: {instead}"
+                self.warnings.append(text)
+            else:
+                self._put(at, leaf, origin)
 
     def origin(self, path: KeyPath) -> str:
         """Return where the value at (or around, or below) a path comes from."""
@@ -103,21 +119,6 @@ class Sources:
         value = shown(error["input"], hidden=not is_name and _hidden(path))
         allowed = _ALLOWED.get(error["type"]) or error["msg"].removeprefix("Value error, ")
         return f"{name}: {value} in {origin} is not allowed; {allowed.replace(*_PYDANTIC)}"
-
-    def _add(self, path: KeyPath, value: Any, origin: str) -> None:
-        # Old spellings first, so that the new one wins if a layer has both.
-        for at, leaf in sorted(key_leaves(path, value), key=lambda each: each[0] not in RENAMED):
-            if all_keys().find(at):
-                self._put(at, leaf, origin)
-            elif new := RENAMED.get(at):
-                text = f"{dotted(at)} in {origin} is an old spelling; write {dotted(new)}"
-                self.warnings.append(text)
-                self._put(new, leaf, origin)
-            elif instead := former(at):
-                text = f"{dotted(at)} in {origin} is no longer a setting: {instead}"
-                self.warnings.append(text)
-            else:
-                self._put(at, leaf, origin)
 
     def _put(self, path: KeyPath, value: Any, origin: str) -> None:
         """Set a value in place of all that lower layers have there and below.
@@ -159,7 +160,7 @@ class Sources:
             # From now on it is a reference like any other.
             self._put(secret, f"file:{text}", variable)
         elif path in RENAMED or former(path):
-            self._add(path, text, variable)
+            self.add(path, text, variable)
         else:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
 
@@ -177,7 +178,7 @@ class Sources:
             self._put(path, text, variable)
             return
         try:
-            self._add(path, json.loads(text), variable)
+            self.add(path, json.loads(text), variable)
         except ValueError:
             example = '["a", "b"]' if key.kind in {"json", "blocks"} else '{"key": "value"}'
             value = shown(text, hidden=key.secret or key.kind != "json")

@@ -38,7 +38,7 @@ from gateway.logging.recent import (
     tallied,
 )
 from gateway.logging.setup import log_path, predecessors
-from gateway.settings.changes import located
+from gateway.settings.editing import located
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.people import mcp, members

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 from adapters.registry import AccountSettings
 from agent.settings import Section
 from gateway.errors import SettingsError
-from gateway.settings.changes import changes, effective, located
+from gateway.settings.changes import changes, effective
+from gateway.settings.editing import located
 from gateway.settings.loading import Loaded, load_settings, secret_values
 from gateway.settings.sources import MOST_BYTES
 from gateway.settings.tree import INDEX, Keys, Settings, all_keys, dotted, mark_of
@@ -847,6 +848,21 @@ class TestFiles:
         assert effective(one, turned) == one
         [change] = changes(one, new)
         assert (change.key, change.mark) == ("platforms.telegram.1.preview", "live")
+
+    def test_an_account_that_comes_holds_no_other_up(self, tmp_path: Path) -> None:
+        """It waits for the restart; what is new in the one that runs does not."""
+        first, second = ({"name": name, "token": f"{BOT_TOKEN}{name}"} for name in ("a", "b"))
+        accounts = [[first], [second, {**first, "preview": "draft"}]]
+        one, two = (
+            load(tmp_path, orjson.dumps({"platforms": {"telegram": each}}).decode()).settings
+            for each in accounts
+        )
+        assert [(each.key, each.mark) for each in changes(one, two)] == [
+            ("platforms.telegram", "restart"),
+            ("platforms.telegram.preview", "live"),
+        ]
+        [account] = effective(one, two).platforms.accounts("telegram")
+        assert account == two.platforms.accounts("telegram")[1]
 
     def test_what_is_far_too_large_is_not_read(self, tmp_path: Path) -> None:
         """It would take minutes."""
