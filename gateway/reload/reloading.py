@@ -1,8 +1,7 @@
-"""Settings that change while the gateway runs: read again, and gone by without a restart.
+"""Applies changed settings to a running gateway: on SIGHUP, on request, and if the file changed.
 
-It happens on SIGHUP, when the file is another one, and when it is asked for. Secrets that the
-settings refer to are read again with them. What is wrong changes nothing. `_take` is the list of
-who goes by what; what it does not name is marked `restart` (gateway/settings/tree.py).
+Secrets that the settings refer to are read again with them. Settings with a mistake change nothing.
+`_take` hands them to each part; what it leaves out is marked `restart` (gateway/settings/tree.py).
 """
 
 import asyncio
@@ -36,13 +35,7 @@ from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.next_turn import TurnStarter, next_turn_of
 from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import TurnKit, Worker
-from gateway.settings.changes import (
-    SettingChange,
-    changes,
-    effective,
-    fingerprints_of,
-    named,
-)
+from gateway.settings.changes import SettingChange, changes, effective, fingerprints_of, named
 from gateway.settings.editing import located
 from gateway.settings.loading import Loaded, keep_last_used, secret_values
 from gateway.settings.references import references_in
@@ -72,21 +65,20 @@ from gateway.wiring import (
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 0.5
-"""How often the file is looked at. It is read when two looks have seen the same: an editor may be
-in the middle of it."""
+"""How often the file is checked. It is read if two checks agree: an editor may be writing."""
 TOLD_WITHIN_S = 30.0
-"""So long who asks for a reload is told what the last one did for which nobody had asked."""
+"""How long the answer to a request includes what the last automatic reload did."""
 AGAIN_AFTER_S = 5.0
-"""So long a file is left alone that could not be gone by because of the database."""
+"""Pause after a reload that failed because of the database."""
 
 
 Known = Mapping[KeyPath, ReferencedSecret]
-"""Secrets that were read already, by their places."""
+"""Secrets that were read already, by their paths."""
 Stamp = tuple[int, int, int]
 
 
 def stamp_of(file: Path) -> Stamp | None:
-    """Return what tells a file from what it was before; None where none can be seen."""
+    """Return what changes when the file does; None if it cannot be seen."""
     try:
         found = file.stat()
     except OSError:
@@ -99,9 +91,9 @@ class Source:
     """Where settings are read.
 
     Attributes:
-        loaded: What was read last and is gone by, but for what waits for a restart.
-        read: Reads all of it once more; raises SettingsError.
-        stamp: Of the file, as it was read last.
+        loaded: What was read last and is in use, but for what waits for a restart.
+        read: Reads all of it again; raises SettingsError.
+        stamp: Of the file, when it was last read.
     """
 
     loaded: Loaded
@@ -119,23 +111,19 @@ class Source:
         return dict(references_in(self.loaded.settings))
 
     def read_again(self) -> Loaded:
-        """Return the settings as they stand there now; secrets that are known are not read. Blocks.
-
-        Raises:
-            SettingsError: They cannot be gone by.
-        """
-        # Before it is read: what is written meanwhile is read once more.
+        """Read the settings again, but not the known secrets. Blocks."""
+        # Before reading: a write in between is then read, too.
         self.stamp = stamp_of(self.file)
         return self.read(self.known)
 
 
 @dataclass(slots=True)
 class AgentOrigin:
-    """What the agent is made of beside the settings, and where those are read again.
+    """What the agent is made of besides the settings, and where those are read again.
 
     Attributes:
-        writers: Models that only write summaries; None: they are built of the settings.
-        source: None where settings stay as they are.
+        writers: Models that only write summaries; None: they are built from the settings.
+        source: None if the settings never change.
     """
 
     plugins: Plugins = NO_PLUGINS
@@ -152,11 +140,10 @@ class AgentOrigin:
 
 @dataclass(frozen=True, slots=True)
 class LiveParts:
-    """The parts of a running gateway that go by other settings after a reload.
+    """The parts of a running gateway that take other settings.
 
     Attributes:
-        files: The bytes of what came with messages.
-        make: Returns another adapter of a platform; None where accounts cannot be restarted.
+        make: Builds an adapter of a platform; None if accounts cannot be restarted.
     """
 
     shared: Shared
@@ -170,18 +157,18 @@ class LiveParts:
 
 
 class Reloading:
-    """Has a running gateway go by its settings as they are now.
+    """Applies changed settings to a running gateway.
 
     Attributes:
-        settings: What it goes by.
-        mind: What follows from them about answering.
-        refused: The file that the last reload did not take, and why; None where it was taken.
+        settings: Those in use.
+        mind: What answers, built from them.
+        refused: The file that the last reload refused, and why; None if it was taken.
     """
 
     def __init__(
         self, settings: Settings, mind: Mind, parts: LiveParts, origin: AgentOrigin
     ) -> None:
-        """Go by these settings; where they have no source, secrets alone are read again."""
+        """Start with settings in use; without a source only secrets are read again."""
         self.settings = settings
         self.mind = mind
         self.refused: tuple[str, str] | None = None
@@ -197,18 +184,17 @@ class Reloading:
 
     @property
     def file(self) -> Path | None:
-        """Where settings are read, be it there or not; None where they stay as they are."""
+        """The settings file, which need not exist; None if the settings never change."""
         return self._origin.source.file if self._origin.source else None
 
     def notify(self) -> None:
-        """Hint that settings or secrets are others now."""
+        """Hint that settings or secrets changed."""
         self._asked.set()
 
     async def run(self) -> NoReturn:
-        """Reload at each SIGHUP, at each hint and when the file is another one, to the end.
+        """Reload at each SIGHUP, at each hint and when the file changed, until cancelled.
 
-        In the foreground of a terminal that signal means that the terminal was closed: there it
-        ends the gateway, as it always did.
+        In the foreground SIGHUP means that the terminal was closed: it ends the gateway there.
         """
         is_in_front = sys.stdin is not None and sys.stdin.isatty()
         loop = asyncio.get_running_loop()
@@ -223,13 +209,13 @@ class Reloading:
                 loop.remove_signal_handler(signal.SIGHUP)
 
     async def _wait_for_cause(self) -> None:
-        """Return when it is asked for, or when the file has been another one for two looks."""
+        """Return on a hint, or when two checks saw the same new file."""
         source, before = self._origin.source, None
         while not self._asked.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._asked.wait()
-            # A file that is not there is about to be: an editor replaces it, or somebody will.
+            # A missing file is about to be replaced by an editor.
             if source is not None and (now := await asyncio.to_thread(stamp_of, source.file)):
                 is_due = now == before and now != source.stamp
                 if is_due and time.monotonic() >= self._rests_until:
@@ -238,10 +224,10 @@ class Reloading:
         self._asked.clear()
 
     async def reload(self) -> SettingsReloaded:
-        """Read settings and secrets again, and go by them; what is wrong changes nothing.
+        """Apply settings and secrets as they are now; a mistake changes nothing.
 
-        Whatever fails, the gateway goes on, and the answer says why. Who has just written the file
-        may ask later than it was seen: what came of that is in the answer.
+        Whatever fails, the gateway goes on, and the answer says why. If the file was seen before
+        its writer asked for a reload, the answer includes what that did.
         """
         done = await self._reload_now()
         (at, before), self._untold = self._untold, (0.0, SettingsReloaded())
@@ -280,7 +266,7 @@ class Reloading:
         return SettingsReloaded(problems=problems)
 
     def _failed(self, exc: Exception, before: Settings) -> SettingsReloaded:
-        """Tell why a reload ended early; where it was the database it is tried again."""
+        """Report why a reload ended early; if because of the database, it is tried again."""
         source, is_stored = self._origin.source, isinstance(exc, StorageError)
         if is_stored and source is not None:
             source.stamp, self._rests_until = None, time.monotonic() + AGAIN_AFTER_S
@@ -336,10 +322,7 @@ class Reloading:
     async def _make_agent(
         self, source: Source, new: Settings, foreign: ServedTools
     ) -> tuple[Checked, ...]:
-        """Go by these settings and the tools of servers; returns what was found on the way.
-
-        Models that did not change stay the same objects.
-        """
+        """Build and use what answers; returns findings. Unchanged models stay the same objects."""
         origin, plain, before = self._origin, source.loaded.settings, self.mind.agent
         line, writers, findings = origin.line, origin.writers, list[Checked]()
 
@@ -354,7 +337,7 @@ class Reloading:
             writers = build_writers(new)
             findings += await learn_windows(writers)
         agent = build_agent(new, line, origin.plugins, foreign)
-        # What was a secret stays one: people may have seen it in an old message.
+        # Old secrets stay masked: they may be in an old message.
         agent.calls.redactor.learn(secret_values(self.settings))
         recovery = replace(agent.recovery, rests=before.recovery.rests)
         await self._go_by(new, replace(agent, recovery=recovery), line, writers)
@@ -375,18 +358,18 @@ class Reloading:
     async def _go_by(
         self, new: Settings, agent: Agent, line: Sequence[Configured], writers: Sequence[Configured]
     ) -> None:
-        """Make what turns use, and have all parts use it at once."""
+        """Build what turns use, and hand it to all parts at once."""
         shared = self.parts.shared
         try:
             mind = build_mind(new, agent, shared.database, shared.plugins, writers, self.mind)
         except BaseException:
-            # It is tried again every few seconds where the database is down.
+            # It is tried again every few seconds while the database is down.
             for model in models_of([*line, *writers]):
                 if model not in self.mind.models:
                     await _close(model)
             raise
         kit = turn_kit_of(TurnParts(new, mind, shared))
-        # From here on nothing fails, and nothing is awaited: nobody sees half of it.
+        # From here on nothing fails, and nothing is awaited: no part sees half of it.
         self._take(new, mind, kit)
         self._former += [model for model in self.mind.models if model not in mind.models]
         self.settings, self.mind = new, mind
@@ -406,28 +389,24 @@ class Reloading:
 
     async def close(self) -> None:
         """Close the models; no turn runs any more."""
-        # A model that stands twice in the line is closed once.
+        # A model that is in the line twice is closed once.
         for model in {id(model): model for model in (*self.mind.models, *self._former)}.values():
             await _close(model)
 
     async def note(self, settings: Settings) -> None:
-        """Enter in the audit log which settings are used.
-
-        Raises:
-            StorageError: They cannot be entered; the next start compares with what was noted last.
-        """
+        """Enter the settings in use in the audit log; if that fails, the next start does it."""
         written = fingerprints_of(settings.home).of_settings(settings)
         keep_last_used(settings)
         await self.parts.shared.database.write(audit_log.note_settings, written)
 
     async def renew_secrets(self) -> Reloaded:
-        """Read every secret that the settings refer to again, and have it be used."""
+        """Read every secret that the settings refer to again, and use it."""
         async with self._one:
             done, _ = await self._renew_secrets()
         return done
 
     async def _renew_secrets(self) -> tuple[Reloaded, list[Checked]]:
-        """Return what became of the secrets, and how the accounts stand that have other tokens."""
+        """Return what became of the secrets, and the state of accounts with new tokens."""
         done, found = await self.parts.rotation.reload(), list[Checked]()
         of_accounts = [name.split(".") for name in done.renewed if name.startswith("platforms.")]
         for platform, number in dict.fromkeys((each[1], int(each[2])) for each in of_accounts):
@@ -437,7 +416,7 @@ class Reloading:
         return done, found
 
     async def _restart_changed(self, before: Settings, new: Settings) -> list[Checked]:
-        """Restart the accounts whose blocks differ; returns how they stand then."""
+        """Restart the accounts whose blocks differ; returns their state."""
         found = []
         for platform in account_types():
             pairs = zip(
@@ -449,7 +428,7 @@ class Reloading:
         return found
 
     async def restart_account(self, name: str) -> list[str]:
-        """Stop and start an account's adapter, with its token as it is now.
+        """Stop and start an account's adapter, with its current token.
 
         Args:
             name: `telegram` or `telegram:default`, `slack:work`.
@@ -471,7 +450,7 @@ class Reloading:
         return [f"{each.subject}: {each.text}" for each in found]
 
     async def _restart(self, platform: str, block: AccountSettings) -> list[Checked]:
-        """Go on with an adapter of these settings; what is on its way ends with the one before."""
+        """Replace an account's adapter; work in progress ends with the old one."""
         here = (platform, block.name)
         receivers = [
             each
@@ -484,7 +463,7 @@ class Reloading:
         try:
             fresh = self.parts.make(platform, block)
         except Exception as exc:
-            # Of what an operator wrote there is no more to say; an SDK may raise anything.
+            # An operator's mistake needs no traceback; an SDK may raise anything.
             trace = not isinstance(exc, AdapterError)
             log.exception(
                 "adapter_not_restarted", adapter=":".join(here), reason=str(exc), exc_info=trace
@@ -500,11 +479,7 @@ class Reloading:
         return await credentials.of_platforms(receivers, asyncio.Event())
 
     async def differences(self) -> list[SettingChange]:
-        """Return how what stands in the file differs from what the gateway goes by.
-
-        Raises:
-            SettingsError: What stands there cannot be gone by.
-        """
+        """Return how the settings in the file differ from those in use."""
         source = self._origin.source
         if source is None:
             return []
@@ -512,7 +487,7 @@ class Reloading:
         return changes(source.loaded.settings, found.settings)
 
     def running(self) -> dict[str, dict[str, str]]:
-        """Return what the gateway goes by: key → JSON, origin, mark; of secrets fingerprints."""
+        """Return the settings in use: key → JSON, origin, mark; of secrets fingerprints."""
         source = self._origin.source
         settings = source.loaded.settings if source else self.settings
         origins = source.loaded.origins if source else {}
@@ -528,13 +503,13 @@ class Reloading:
 
 
 def turn_kit_of(parts: TurnParts) -> TurnKit:
-    """Return what turns are begun and run with; nothing in it changes later."""
+    """Return what starts and runs turns; it never changes."""
     starter = TurnStarter(parts, next_turn_of(parts))
     return TurnKit(starter, TurnRunner(parts), parts.settings.queue)
 
 
 async def _close(model: ChatModel) -> None:
-    """Close a model; one that cannot be closed keeps no other from it."""
+    """Close a model; a failure must not keep others open."""
     try:
         await model.close()
     except Exception as exc:
@@ -546,7 +521,7 @@ def _names(tools: Sequence[Tool]) -> list[str]:
 
 
 def _joined(before: object, now: object, *names: str) -> dict[str, Any]:
-    """Return what either of two results has in fields of these names."""
+    """Join two results, field by field."""
     both = {each: (*getattr(before, each), *getattr(now, each)) for each in names}
     return {name: tuple(dict.fromkeys(found)) for name, found in both.items()}
 
