@@ -18,7 +18,7 @@ from adapters.registry import AccountSettings
 from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
 from gateway.settings.loading import replace_closed, secret_values
-from gateway.settings.tree import KeyPath, Mark, Settings, at_step, flatten, mark_of, name_of, plain
+from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of, placed, plain
 
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 """What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""
@@ -55,7 +55,7 @@ def effective(running: Settings, found: Settings) -> Settings:
     settings: Settings = running
     for path, _, new, mark in _differences(running, found, ()):
         if mark != "restart":
-            settings = _with(settings, path, new)
+            settings = placed(settings, path, new)
     return settings
 
 
@@ -88,11 +88,7 @@ class Fingerprints:
 
 
 def fingerprints_of(home: Path) -> Fingerprints:
-    """Return the writer for a home's fingerprints; the first call makes the key.
-
-    Raises:
-        SettingsError: The key cannot be read or made.
-    """
+    """Return the writer for a home's fingerprints; the first call makes the key."""
     file = home / KEY_FILE
     try:
         return Fingerprints(kept_secret(file, KEY_BYTES))
@@ -101,11 +97,7 @@ def fingerprints_of(home: Path) -> Fingerprints:
 
 
 def kept_secret(file: Path, size: int) -> str:
-    """Return the random secret of a file; the first call makes it, readable by its owner only.
-
-    Raises:
-        OSError: It cannot be read or made.
-    """
+    """Return the random secret of a file; the first call makes it, readable by its owner only."""
     if not file.exists():
         replace_closed(file, (secrets.token_urlsafe(size) + "\n").encode())
     return file.read_text(encoding="utf-8", errors="replace").strip()
@@ -148,13 +140,3 @@ def _different_accounts(
         new = named.get(block.name, block)
         for place, before, after, mark in _differences(block, new, (*path, number)):
             yield place, before, after, mark if block.is_on and new.is_on else "restart"
-
-
-def _with(value: Any, path: KeyPath, new: Any) -> Any:
-    """Return a section, or a list of blocks, with another value at a place in it."""
-    if not path:
-        return new
-    inner = _with(at_step(value, path[0]), path[1:], new)
-    if isinstance(value, BaseModel):
-        return value.model_copy(update={str(path[0]): inner})
-    return tuple(inner if number == path[0] else each for number, each in enumerate(value))

@@ -46,8 +46,7 @@ def set_values(
         Whether others could read the file, and cannot any more.
 
     Raises:
-        SettingsError: It cannot be read or written, is refused by `check`, or is written in a way
-            (aliases, for one) that only a person can change.
+        SettingsError: Nothing was written; only a person can change a file that uses aliases.
     """
     path = path.resolve()
     before = read_yaml(path, str(path)) if path.exists() else {}
@@ -77,11 +76,6 @@ def set_values(
 
 
 def _edited(path: Path, values: Mapping[KeyPath, Any], before: dict[str, Any], text: str) -> str:
-    """Return the text with its changes.
-
-    Raises:
-        SettingsError: It is written in a way that only a person can change.
-    """
     try:
         return _changed_alone(values, before, text)
     except SettingsError as exc:
@@ -124,12 +118,7 @@ def told(key: KeyPath, value: Any) -> str:
 
 
 def changed(text: str, key: KeyPath, value: str) -> str:
-    """Return YAML text with another value of a key.
-
-    Args:
-        text: A map of sections, or nothing.
-        key: Names from the root.
-    """
+    """Return a YAML map of sections, or nothing, with another value of a key."""
     node = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
         inner = (
@@ -142,8 +131,8 @@ def changed(text: str, key: KeyPath, value: str) -> str:
             return _with_item(text, node, f"{step}: {_nested(key[depth + 1 :], value)}")
         node = found[1]
         if not isinstance(node, yaml.CollectionNode):
-            return _with_value(text, node, _nested(key[depth + 1 :], value))
-    return _with_value(text, node, value)
+            return _placed(text, node, _nested(key[depth + 1 :], value))
+    return _placed(text, node, value)
 
 
 def written(value: Any) -> str:
@@ -161,11 +150,7 @@ def _nested(key: KeyPath, value: str) -> str:
 
 
 def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node] | None:
-    """Return the name and the value at a step; None if there is nothing.
-
-    Raises:
-        SettingsError: There are several blocks, or not so many.
-    """
+    """Return the name and the value at a step; None if there is nothing."""
     if isinstance(node, yaml.MappingNode):
         if isinstance(step, int):
             return None, node
@@ -185,7 +170,7 @@ def _with_item(text: str, node: yaml.Node, item: str) -> str:
     if not isinstance(node, yaml.MappingNode):
         raise SettingsError("there is no map to put it into")
     if not node.value:
-        return _with_value(text, node, f"{{{item}}}")
+        return _placed(text, node, f"{{{item}}}")
     first = node.value[0][0].start_mark
     if node.flow_style:
         return f"{text[: first.index]}{item}, {text[first.index :]}"
@@ -205,7 +190,7 @@ def _line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _with_value(text: str, node: yaml.Node, value: str) -> str:
+def _placed(text: str, node: yaml.Node, value: str) -> str:
     """Return the text with another value in place of a node's, which may be empty."""
     start = node.start_mark.index
     gap = " " if text[:start].endswith(":") else ""

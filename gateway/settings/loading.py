@@ -124,9 +124,6 @@ def read_foreign(file: Path, home: Path) -> Settings:
     """Read a settings file that is not in use here: a backup's, another home's.
 
     References are neither read nor run, and environment variables do not apply.
-
-    Raises:
-        SettingsError: One line for each problem.
     """
     sources = Sources()
     sources.add_file(file, file.name)
@@ -149,11 +146,7 @@ def keep_last_used(settings: Settings) -> None:
 
 
 def replace_closed(file: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all.
-
-    Raises:
-        OSError: It cannot be written; the one before stays.
-    """
+    """Write a file that only its owner can read, whole or not at all."""
     # A partial file is left from a start that was killed.
     draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
@@ -189,10 +182,8 @@ def last_used(home: Path, file: Path) -> Loaded | None:
 
 def _resolved(settings: Settings, references: References, sources: Sources) -> Settings:
     resolved: Settings = references.resolved(settings)
-    _refuse([
-        f"{sources.name(path)}: {text} ({sources.origin(path)})"
-        for path, text in references.problems
-    ])
+    wrong = references.problems
+    _refuse([f"{sources.name(at)}: {text} ({sources.origin(at)})" for at, text in wrong])
     return resolved
 
 

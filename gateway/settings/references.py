@@ -20,14 +20,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from agent.errors import SecretUnreadable
 from agent.network import in_words
 from agent.processes.descent import kill_group
 from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
-from gateway.settings.tree import KeyPath, secrets_in
+from gateway.settings.tree import KeyPath, placed, secrets_in
 
 COMMAND_TIMEOUT_S = 10.0
 MOST_BYTES = 65_536
@@ -53,22 +53,13 @@ class References:
         self.problems: list[tuple[KeyPath, str]] = []
         self.warnings: list[tuple[KeyPath, str]] = []
 
-    def resolved(self, value: Any, path: KeyPath = ()) -> Any:
+    def resolved(self, value: Any) -> Any:
         """Return a value of the tree with its secrets."""
-        match value:
-            case SecretStr():
-                return self._secret(value, path)
-            case BaseModel():
-                found = {name: self.resolved(item, (*path, name)) for name, item in value}
-                # Only what differs: a copy notes these fields as given, which counts.
-                changed = {name: new for name, new in found.items() if new != getattr(value, name)}
-                return value.model_copy(update=changed) if changed else value
-            case tuple() | list():
-                return type(value)(self.resolved(item, (*path, n)) for n, item in enumerate(value))
-            case dict():
-                return {key: self.resolved(item, (*path, key)) for key, item in value.items()}
-            case _:
-                return value
+        for path, secret in secrets_in(value):
+            # Only what differs: a copy notes its fields as given, which counts.
+            if (found := self._secret(secret, path)) is not secret:
+                value = placed(value, path, found)
+        return value
 
     def _secret(self, secret: SecretStr, path: KeyPath) -> SecretStr:
         reference = secret.get_secret_value()
@@ -111,11 +102,7 @@ def told(reference: str) -> str:
 
 
 def argument(text: str) -> str:
-    """Return a value that was given to a command; the secret, if it refers to one.
-
-    Raises:
-        SettingsError: That cannot be read.
-    """
+    """Return a value that was given to a command; the secret, if it refers to one."""
     if not is_reference(text):
         return text
     try:
@@ -128,7 +115,7 @@ def read_secret(reference: str, environ: Mapping[str, str]) -> str:
     """Return what a reference stands for, without the newline at its end. May block.
 
     Raises:
-        SecretUnreadable: It cannot be read or is empty; its text continues the reference.
+        SecretUnreadable: Its text continues the reference.
     """
     kind, _, rest = reference.partition(":")
     value = _READERS[kind](rest, environ).rstrip("\r\n")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from adapters.registry import account_types, by_name
+from adapters.registry import Platform, account_types, by_name
 from adapters.web.platform import is_private_way
 from agent.processes.confinement import SYSTEM
 from agent.safety.redaction import LEAST_CHARS, is_telling
@@ -38,7 +38,6 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _identity_provider(settings)
     yield from _accounts(settings)
     yield from _people(settings)
-    yield from _groups(settings)
     yield from _storage(settings.storage)
     roles = [each.role for each in settings.agent.prefill]
     if roles != ["user", "assistant"] * (len(roles) // 2):
@@ -55,12 +54,12 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
 def _alerts(settings: Settings) -> Iterator[Contradiction]:
     alerts = settings.alerts
     for chat in alerts.to:
-        name, *rest = chat.split(":")
-        if name not in account_types() or not all(rest) or len(rest) not in {1, 2}:
+        known, rest = _platform(chat)
+        if known is None or not all(rest.split(":")) or rest.count(":") > 1:
             text = "must be PLATFORM:CHAT or PLATFORM:ACCOUNT:CHAT, such as telegram:123456"
             yield "alerts.to", f"{chat!r} {text}"
-        elif not any(each.is_on for each in settings.platforms.accounts(name)):
-            yield "alerts.to", f"{chat!r}: {name} is off; set its token"
+        elif not any(each.is_on for each in settings.platforms.accounts(known.name)):
+            yield "alerts.to", f"{chat!r}: {known.name} is off; set its token"
     if alerts.webhook_secret is not None and alerts.webhook is None:
         yield "alerts.webhook_secret", "signs nothing without alerts.webhook"
 
@@ -184,33 +183,34 @@ def _accounts(settings: Settings) -> Iterator[Contradiction]:
 
 def _people(settings: Settings) -> Iterator[Contradiction]:
     for owner in settings.access.owners:
-        name, _, sender = owner.partition(":")
-        if name not in account_types() or not sender:
+        known, sender = _platform(owner)
+        if known is None or not sender:
             yield "access.owners", f"{owner!r} must be PLATFORM:ID, such as telegram:123456"
-        elif wrong := _no_id(name, sender):
+        elif wrong := _no_id(known, sender):
             yield "access.owners", f"{owner!r}: {wrong}"
     for name in account_types():
         for entry in settings.access.listed(name):
-            if wrong := _no_id(name, entry):
+            if wrong := _no_id(by_name()[name], entry):
                 yield f"access.{name}", wrong
-
-
-def _no_id(platform: str, text: str) -> str:
-    known = by_name()[platform]
-    if re.fullmatch(known.id_pattern, text):
-        return ""
-    return f"{text!r} is no {known.id_name}; the bot tells it to whoever writes to it"
-
-
-def _groups(settings: Settings) -> Iterator[Contradiction]:
     for key in settings.access.groups:
-        platform, colon, chat = key.partition(":")
-        known = by_name()[platform] if platform in account_types() else None
-        if key != "*" and (known is None or not colon):
+        known, chat = _platform(key)
+        if key != "*" and (known is None or ":" not in key):
             text = f"{key!r} must be PLATFORM:CHAT, PLATFORM:* or *; such as telegram:-1001234567"
             yield "access.groups", text
         elif known is not None and chat != "*" and not re.fullmatch(known.chat_pattern, chat):
-            yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {platform}"
+            yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {known.name}"
+
+
+def _platform(entry: str) -> tuple[Platform | None, str]:
+    """Split `telegram:123` into a platform, None if it has no accounts, and the rest."""
+    name, _, rest = entry.partition(":")
+    return by_name()[name] if name in account_types() else None, rest
+
+
+def _no_id(platform: Platform, text: str) -> str:
+    if re.fullmatch(platform.id_pattern, text):
+        return ""
+    return f"{text!r} is no {platform.id_name}; the bot tells it to whoever writes to it"
 
 
 def _storage(storage: StorageSettings) -> Iterator[Contradiction]:

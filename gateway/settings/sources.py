@@ -50,11 +50,7 @@ class Sources:
         self.warnings: list[str] = []
 
     def add_file(self, path: Path, origin: str) -> None:
-        """Lay the values of a YAML file on top.
-
-        Raises:
-            SettingsError: The file cannot be read or is not a YAML map.
-        """
+        """Lay the values of a YAML file on top."""
         tree = read_yaml(path, origin)
         if "home" in tree:
             del tree["home"]
@@ -79,17 +75,13 @@ class Sources:
         """Lay a value on top of what is there."""
         # Old spellings first, so that the new one wins if a layer has both.
         for at, leaf in sorted(key_leaves(path, value), key=lambda each: each[0] not in RENAMED):
-            if all_keys().find(at):
-                self._put(at, leaf, origin)
-            elif new := RENAMED.get(at):
-                text = f"{dotted(at)} in {origin} is an old spelling; write {dotted(new)}"
-                self.warnings.append(text)
-                self._put(new, leaf, origin)
-            elif instead := former(at):
-                text = f"{dotted(at)} in {origin} is no longer a setting: {instead}"
-                self.warnings.append(text)
-            else:
-                self._put(at, leaf, origin)
+            what = f"{dotted(at)} in {origin} is"
+            if not all_keys().find(at) and (instead := former(at)):
+                self.warnings.append(f"{what} no longer a setting: {instead}")
+                continue
+            if new := RENAMED.get(at):
+                self.warnings.append(f"{what} an old spelling; write {dotted(new)}")
+            self._put(new or at, leaf, origin)
 
     def origin(self, path: KeyPath) -> str:
         """Return where the value at (or around, or below) a path comes from."""
@@ -146,6 +138,8 @@ class Sources:
         spelled = path_of(variable.removeprefix(PREFIX).lower(), "__")
         path, lone = all_keys().complete(spelled)
         text, key = environ[variable], all_keys().find(path)
+        named = (*path[:-1], str(path[-1]).removesuffix("_file"))
+        secret = all_keys().find(named)
         blocks = reduce(at_step, lone, self.tree) if lone else None
         if lone and isinstance(blocks, list) and len(blocks) > 1:
             numbered = _variable((*lone, 0, *spelled[len(lone) :]))
@@ -153,12 +147,12 @@ class Sources:
             self.problems.append(f"{variable}: {problem}")
         elif key:
             self._add_text(variable, key, path, text)
-        elif secret := _secret_of_file(path):
+        elif secret and secret.secret and secret.kind == "value":
             direct = variable.removesuffix("_FILE")
             if environ.get(direct):
                 self.problems.append(f"{variable}: {direct} is set too; keep one of them")
             # From now on it is a reference like any other.
-            self._put(secret, f"file:{text}", variable)
+            self._put(named, f"file:{text}", variable)
         elif path in RENAMED or former(path):
             self.add(path, text, variable)
         else:
@@ -168,7 +162,7 @@ class Sources:
         """Return what an unknown variable may have meant, or nothing."""
         if told := self._hint(dotted(path), None):
             return f"; {told}"
-        # Without the prefix, which makes no two of them alike.
+        # Without the prefix, which all share.
         known = [_variable(path_of(name)).removeprefix(PREFIX) for name in all_keys().names()]
         near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.65)
         return f"; did you mean {PREFIX}{near[0]}?" if near else ""
@@ -191,11 +185,7 @@ MOST_BYTES = 500_000
 
 
 def read_yaml(path: Path, origin: str) -> dict[str, Any]:
-    """Return the map in a YAML file, {} for an empty one.
-
-    Raises:
-        SettingsError: Unreadable, malformed, a key twice, or not a map; names line and column.
-    """
+    """Return the map in a YAML file, {} for an empty one."""
     try:
         if path.is_fifo():
             raise SettingsError(f"{origin}: is a pipe, and no settings file")
@@ -210,11 +200,7 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
 
 
 def parsed_yaml(text: str, origin: str) -> dict[str, Any]:
-    """Return the map in a YAML text, {} for an empty one.
-
-    Raises:
-        SettingsError: Malformed, a key twice, huge by its aliases, or not a map.
-    """
+    """Return the map in a YAML text, {} for an empty one; errors name line and column."""
     try:
         tree = _UniqueKeyLoader(text).get_single_data()
     except yaml.MarkedYAMLError as exc:
@@ -289,13 +275,6 @@ def key_leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
             yield from key_leaves((*path, index), block)
     elif value is not None or kind not in {"section", "blocks"}:
         yield path, value
-
-
-def _secret_of_file(path: KeyPath) -> KeyPath | None:
-    """Return the key whose secret is in the file that a variable `…_FILE` names."""
-    named = (*path[:-1], str(path[-1]).removesuffix("_file"))
-    key = all_keys().find(named)
-    return named if key and key.secret and key.kind == "value" else None
 
 
 def path_of(name: str, separator: str = ".") -> KeyPath:

@@ -32,24 +32,14 @@ from agent.settings import (
 S = TypeVar("S", bound=type[Section])
 
 
-def _with_fields(section: S, fields: Mapping[str, Any]) -> S:
-    """Add a field for each registered platform to a section."""
-    made = {"__base__": section, "__module__": __name__, **fields}
-    return cast("S", create_model(section.__name__, __doc__=section.__doc__, **made))
+def _with_fields(fields: Mapping[str, Any]) -> Callable[[S], S]:
+    """Add fields to a section: one for each registered platform."""
 
+    def extended(section: S) -> S:
+        made = {"__base__": section, "__module__": __name__, **fields}
+        return cast("S", create_model(section.__name__, __doc__=section.__doc__, **made))
 
-def list_for_each_platform(section: S) -> S:
-    """Add a list of ids for each registered platform to a section."""
-    return _with_fields(section, dict.fromkeys(account_types(), (tuple[str, ...], ())))
-
-
-def accounts_for_each_platform(section: S) -> S:
-    """Add the blocks of each registered platform's accounts to a section; one by default."""
-    fields = {
-        name: (GenericAlias(tuple, (account, ...)), (account(),))
-        for name, account in account_types().items()
-    }
-    return _with_fields(section, fields)
+    return extended
 
 
 class BudgetSettings(Section):
@@ -108,30 +98,26 @@ class GroupRule(Section):
     senders: Literal["allowed", "anyone"] = "allowed"
 
 
-@list_for_each_platform
-class PeopleSettings(Section):
-    """Who may talk to the bot; ids as the platform writes them, one list for each platform."""
-
-    model_config = ConfigDict(coerce_numbers_to_str=True)
-
-    mode: Literal["pairing", "allowlist", "open"] = "pairing"
-    owners: tuple[str, ...] = ()
-
-    def listed(self, platform: str) -> tuple[str, ...]:
-        """Return the ids of those who may talk on a platform."""
-        ids: tuple[str, ...] = getattr(self, platform) if platform in account_types() else ()
-        return ids
-
-
-class AccessSettings(PeopleSettings):
-    """Who may talk to the bot, and what it listens to.
+@_with_fields(dict.fromkeys(account_types(), (tuple[str, ...], ())))
+class AccessSettings(Section):
+    """Who may talk to the bot, and what it listens to; a list of ids for each platform.
 
     `groups`: rules by `platform:chat`, `platform:*` or `*`; the closest one applies.
     `rate_per_min`: messages from one sender in a minute; 0 for any number, owners are exempt.
     """
 
+    # Ids are numbers on some platforms.
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    mode: Literal["pairing", "allowlist", "open"] = "pairing"
+    owners: tuple[str, ...] = ()
     groups: Mapping[str, GroupRule] = Field(default={})
     rate_per_min: int = Field(default=60, ge=0, le=100_000)
+
+    def listed(self, platform: str) -> tuple[str, ...]:
+        """Return the ids of those who may talk on a platform."""
+        ids: tuple[str, ...] = getattr(self, platform) if platform in account_types() else ()
+        return ids
 
 
 class AttachmentSettings(Section):
@@ -141,7 +127,10 @@ class AttachmentSettings(Section):
     max_bytes: Annotated[int, "restart"] = Field(default=20_000_000, ge=0, le=50_000_000)
 
 
-@accounts_for_each_platform
+@_with_fields({
+    name: (GenericAlias(tuple, (account, ...)), (account(),))
+    for name, account in account_types().items()
+})
 class PlatformSettings(Section):
     """The accounts of each platform; an account is on when it has its token."""
 
@@ -476,6 +465,18 @@ def at_step(value: Any, step: str | int) -> Any:
         return value.get(step)
     is_there = isinstance(value, tuple | list) and isinstance(step, int) and step < len(value)
     return value[step] if is_there else None
+
+
+def placed(value: Any, path: KeyPath, new: Any) -> Any:
+    """Return a value of the tree with another one at a place in it; nothing else is copied."""
+    if not path:
+        return new
+    inner = placed(at_step(value, path[0]), path[1:], new)
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={str(path[0]): inner})
+    if isinstance(value, dict):
+        return {**value, path[0]: inner}
+    return type(value)(inner if at == path[0] else each for at, each in enumerate(value))
 
 
 def _walk(section: type[BaseModel], path: tuple[str, ...], around: Mark | None) -> Iterator[Key]:

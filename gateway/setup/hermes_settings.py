@@ -6,7 +6,7 @@ taken over; the report names all others. No secret is copied: the settings refer
 environment by Hermes' names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -153,6 +153,8 @@ PEOPLE = {
     f"{platform.upper()}_ALLOWED_USERS": f"access.{platform}"
     for platform in ("telegram", "discord", "slack")
 }
+_NAMED = {"providers", "mcp_servers", "hooks"}
+"""Maps whose entries have names of the user's own."""
 _OPENING = """\
 # Made by `parley import hermes`. Read it, then make it parley.yaml, or copy what you want; until
 # then no gateway uses it. docs/import.md says what became of what.
@@ -176,7 +178,7 @@ def hint(key: str, value: Any) -> str | None:
     Args:
         value: Of a section the keys in it are looked up.
     """
-    inside = [name for name, _ in leaves(value, key)] if isinstance(value, Mapping) else []
+    inside = [name for name, _ in leaves({key: value}, _NAMED.__contains__)]
     own = [name for name in inside if any(fnmatchcase(name, each) for each in HERMES)]
     lines = [_told(name, *here) for name in own or [key] if (here := counterpart(name))]
     return "; ".join([*lines[:MOST_TOLD], *(["…"] if len(lines) > MOST_TOLD else [])]) or None
@@ -187,15 +189,14 @@ def _told(name: str, key: str | None, note: str) -> str:
     return f"{name} of Hermes {here}{f' ({note})' if note else ''}"
 
 
-def leaves(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of every leaf of a map.
-
-    A map whose entries have names of the user's own counts as one value.
-    """
-    for name, item in value.items():
-        key = f"{prefix}.{name}" if prefix else str(name)
-        if isinstance(item, Mapping) and item and key not in {"providers", "mcp_servers", "hooks"}:
-            yield from leaves(item, key)
+def leaves(
+    tree: Mapping[Any, Any], is_whole: Callable[[str], bool], above: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of every leaf; maps that are whole count as leaves."""
+    for name, item in tree.items():
+        key = f"{above}{name}"
+        if isinstance(item, Mapping) and item and not is_whole(key):
+            yield from leaves(item, is_whole, f"{key}.")
         else:
             yield key, item
 
@@ -250,7 +251,7 @@ def found_in(home: HermesHome) -> SettingsFound:
     """Translate the settings and variables of a Hermes home."""
     found = SettingsFound()
     lacking: dict[tuple[str, str], list[str]] = {}
-    for name, value in leaves(home.settings()):
+    for name, value in leaves(home.settings(), _NAMED.__contains__):
         if value in ("", None, [], {}) or name == "_config_version":
             continue
         key, note = counterpart(name) or (None, "")

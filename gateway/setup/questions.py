@@ -6,7 +6,7 @@ is tried is what a start would make of them, and written (gateway/setup/writing.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,7 +24,7 @@ from gateway.settings.references import argument, is_reference
 from gateway.settings.sources import PREFIX, Sources, key_leaves, path_of, read_yaml
 from gateway.settings.tree import KeyPath, all_keys
 from gateway.setup.checks import check_account, check_model, mixed_up
-from gateway.setup.hermes_settings import hint
+from gateway.setup.hermes_settings import hint, leaves
 from gateway.supervision.credentials import Checked
 
 Keeping = Literal["yaml", "files", "env"]
@@ -140,18 +140,12 @@ def read_answers(file: Path) -> Answers:
     keeping = beside.get("secrets", "yaml")
     if keeping not in get_args(Keeping):
         raise SettingsError(f"{file}: setup.secrets: must be one of {', '.join(get_args(Keeping))}")
-    return Answers(dict(_answers_in(tree)), keeping)
+    return Answers(dict(leaves(tree, _is_value)), keeping)
 
 
-def _answers_in(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        key = f"{above}{name}"
-        found = all_keys().find(path_of(key))
-        is_frame = found is None or found.kind in {"section", "blocks"}
-        if isinstance(value, dict) and value and is_frame:
-            yield from _answers_in(value, f"{key}.")
-        else:
-            yield key, value
+def _is_value(name: str) -> bool:
+    key = all_keys().find(path_of(name))
+    return key is not None and key.kind not in {"section", "blocks"}
 
 
 def changed_keys(target: Target, draft: Answers) -> list[str]:

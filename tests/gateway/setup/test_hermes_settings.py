@@ -315,5 +315,7 @@ def test_what_nobody_has_is_no_counterpart() -> None:
 
 def test_leaves_are_what_has_a_value() -> None:
     """Maps that are one value, and empty ones, stay whole."""
-    tree = {"a": {"b": 1, "c": {}}, "mcp_servers": {"time": {"command": "uvx"}}}
-    assert dict(leaves(tree)) == {"a.b": 1, "a.c": {}, "mcp_servers": {"time": {"command": "uvx"}}}
+    servers = {"time": {"command": "uvx"}}
+    tree = {"a": {"b": 1, "c": {}}, "mcp_servers": servers}
+    found = dict(leaves(tree, {"mcp_servers"}.__contains__))
+    assert found == {"a.b": 1, "a.c": {}, "mcp_servers": servers}
