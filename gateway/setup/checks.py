@@ -1,7 +1,6 @@
-"""Asks whether a key or a token does what it is for: a real answer of the model, a real log-in.
+"""Tries keys and tokens of a set-up: a real answer of the model, a real log-in.
 
-The wizard, the page of the console and `parley setup --from` ask through these functions. Nothing
-here raises for what the other side says: that is a finding.
+A refusal by the other side is an answer and raises nothing.
 """
 
 import asyncio
@@ -33,11 +32,7 @@ SHOWN_CHARS = 40
 
 
 async def check_model(settings: ModelSettings) -> Checked:
-    """Have the model answer one question, and say what that cost.
-
-    Args:
-        settings: A block with its key, as `load_settings` completes it.
-    """
+    """Have a model answer one question; `settings` is a block with its key."""
     try:
         model, *_ = await asyncio.to_thread(build_models, settings)
     except ModelError as exc:
@@ -67,7 +62,7 @@ async def _asked(model: ChatModel) -> Checked:
 
 
 def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
-    """Return what a failed question means; the texts of models hold no key."""
+    """Return the meaning of a failure; the texts of models contain no key."""
     facts = PROVIDERS.get(model.provider)
     credit_at, keys_at = (facts.credit_at, facts.keys_at) if facts else ("", "")
     outcome: Outcome = "refused"
@@ -113,10 +108,7 @@ async def check_account(platform: str, block: AccountSettings) -> Checked:
 
 
 def mixed_up(text: str, platform: str = "", key: str = "") -> str:
-    """Return what a text is by its looks where another token is asked for; else nothing.
-
-    Without a platform the key of a model is asked for.
-    """
+    """Name the other token that a text looks like; without a platform a model's key is wanted."""
     if told := registry.other_owner(text, platform, key):
         return told
     provider = provider_of(text) if platform else None

@@ -1,7 +1,7 @@
-"""Takes a home of Hermes Agent over: settings, files, notes, skills and sessions.
+"""Imports a home of Hermes Agent: settings, files, notes, skills and sessions.
 
-Each conversation is one transaction, each file is written in one step: what was interrupted is done
-by the next run, and what is there already is left as it is.
+Each conversation is one transaction, each file is written in one step: the next run continues an
+interrupted one, and leaves alone what exists.
 """
 
 import sqlite3
@@ -32,7 +32,7 @@ from gateway.storage.people import notebook
 from gateway.storage.queue import inbox
 
 SOURCE = "import:hermes:"
-"""What the cursors of Hermes' sessions begin with."""
+"""Prefix of the cursors of Hermes' sessions."""
 SETTINGS = "parley.hermes.yaml"
 """Where settings go, for the operator to read and put in place."""
 DEFAULT_SOUL = "You are Hermes Agent, an intelligent AI assistant created by Nous Research."
@@ -45,8 +45,8 @@ class Import:
 
     Attributes:
         home: Hermes'.
-        settings: Parley's, as they are.
-        person: "platform:id" of whoever used Hermes on this machine: notes and sessions without a
+        settings: Parley's.
+        person: "platform:id" of the user of Hermes on this machine: notes and sessions without a
             chat are theirs. None: the first owner, or the web chat's.
     """
 
@@ -56,11 +56,7 @@ class Import:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Platform and id of that person.
-
-        Raises:
-            GatewayError: It is no "platform:id".
-        """
+        """Platform and id of that person."""
         named = self.person or next(iter(self.settings.access.owners), f"{BUILT_IN}:{FIRST_OWNER}")
         platform, colon, who = named.partition(":")
         if not (colon and who and platform in {BUILT_IN, *account_types()}):
@@ -69,14 +65,10 @@ class Import:
 
 
 async def take_over(task: Import, into: Database | None) -> list[Line]:
-    """Take over what there is; returns what became of each thing.
+    """Take over all there is, and return the report.
 
     Args:
-        into: None only to tell what a first import would do.
-
-    Raises:
-        GatewayError: Something cannot be read, or a file cannot be written.
-        StorageError: The database cannot be.
+        into: None to report only what a first import would do.
     """
     found, lines = found_in(task.home), []
     for line, files in _files(task, found):
@@ -104,7 +96,7 @@ def _write(files: Mapping[Path, bytes]) -> None:
 
 
 def _files(task: Import, found: SettingsFound) -> Iterator[tuple[Line, dict[Path, bytes]]]:
-    """Yield what becomes of settings, SOUL.md and skills, with the files of each."""
+    """Yield the lines of settings, SOUL.md and skills, with the files of each."""
     home = task.settings.home
     line = Line("files", SETTINGS, "taken", "no gateway reads it: see what is in it")
     yield _unless_there(line, {home / SETTINGS: found.as_yaml().encode()})
@@ -121,7 +113,7 @@ def _files(task: Import, found: SettingsFound) -> Iterator[tuple[Line, dict[Path
 
 
 def _unless_there(line: Line, files: dict[Path, bytes]) -> tuple[Line, dict[Path, bytes]]:
-    """Return what becomes of files; where the last one is another one already, they stay."""
+    """Leave files out if the last one exists with another content."""
     path = next(reversed(files), None)
     if line.outcome == "taken" and path is not None and path.exists():
         if not path.is_file() or path.read_bytes() != files[path]:
@@ -132,7 +124,7 @@ def _unless_there(line: Line, files: dict[Path, bytes]) -> tuple[Line, dict[Path
 
 
 async def _notes(task: Import, into: Database | None) -> list[Line]:
-    """Enter the notes of the memory files; what would instruct a prompt is refused, as ever."""
+    """Enter the notes of the memory files, but for those that would instruct a prompt."""
     lines, person = [], ":".join(task.owner)
     notes = [(name, note) for name in NOTES for note in task.home.notes(name)]
     for name, note in notes:
@@ -153,7 +145,7 @@ async def _notes(task: Import, into: Database | None) -> list[Line]:
 
 
 async def _sessions(task: Import, conn: sqlite3.Connection, into: Database | None) -> list[Line]:
-    """Enter the sessions, each conversation at once; those of a busy one are for a later run."""
+    """Enter the sessions, one transaction for each conversation; a busy one is left for later."""
     found: dict[ImportPlace, list[list[HermesSession]]] = {}
     nowhere: Counter[str] = Counter()
     for chain in lineages(conn):
@@ -183,11 +175,11 @@ def _session(
 ) -> ImportedSession:
     tip, (told, seen, newest) = chain[-1], messages_of(conn, chain, after_row)
     first = next((text_of(each.message) for each in told if each.message["role"] == "user"), "")
-    # Nobody knows who wrote what tools brought, and who said what in a group.
+    # The authors of tools' results, and the speakers in a group, are unknown.
     has_tools = any(each.message["role"] == "tool" for each in told)
     tools = [Origin("tool", "hermes")] if has_tools else []
     group = [Origin("quoted", "?:?")] if place.user is None else []
-    # Nobody writes in what was said on this machine: it is a record, and does not go on.
+    # A session on this machine is a record: no one continues it.
     goes_on = not tip.has_ended and tip.source in account_types()
     return ImportedSession(
         source=SOURCE + chain[0].id,
@@ -201,7 +193,7 @@ def _session(
 
 
 def place_of(session: HermesSession, task: Import) -> ImportPlace | str:
-    """Return the conversation that a session belongs to, or why there is none."""
+    """Return the conversation of a session, or why it has none."""
     source, user = session.source, session.user
     if session.is_delegate:
         return "of delegated agents: their results stand in the sessions that asked them"
@@ -211,10 +203,10 @@ def place_of(session: HermesSession, task: Import) -> ImportPlace | str:
             return f"of {source}, which Parley does not speak with"
         (source, user), chat = task.owner, f"hermes-{source}"
     if is_direct and source == "telegram":
-        # There the id of a direct chat is that of the person.
+        # There a direct chat has the id of the person.
         chat, user = chat or user, user or chat
     if source == "discord" and session.chat_type == "thread":
-        # A thread is a channel there; Parley names it by the channel that it is in.
+        # A thread is a channel there; Parley names it by its parent channel.
         chat, thread = session.parent_chat, chat
     if chat is None or (is_direct and user is None):
         return f"of {source}, without a chat or a person on record"

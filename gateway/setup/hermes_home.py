@@ -40,12 +40,12 @@ Outcome = Literal["taken", "known", "left out"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What became of one thing, for the report.
+    """One line of the report.
 
     Attributes:
         part: settings, files, memory, skills, secrets or sessions.
-        what: Names it; never a secret, never what somebody said.
-        note: What it became, or why it is left out.
+        what: Its name; never a secret or a message.
+        note: The result, or why it is left out.
         text: Text that would enter prompts, shown before it is taken; secrets are masked.
     """
 
@@ -56,22 +56,15 @@ class Line:
     text: str = ""
 
     def but(self, outcome: Outcome, note: str) -> "Line":
-        """Return the line with another outcome, and why."""
+        """Return the line with another outcome."""
         return replace(self, outcome=outcome, note=note)
 
 
 class HermesHome:
-    """A home of Hermes.
-
-    Each way to read it raises GatewayError where something is a link, or cannot be read.
-    """
+    """A home of Hermes; all of it raises GatewayError for links and for what cannot be read."""
 
     def __init__(self, path: Path) -> None:
-        """Find a home.
-
-        Raises:
-            GatewayError: It is no home of Hermes.
-        """
+        """Find a home."""
         self.path = path.expanduser()
         if not any((self.path / name).exists() for name in (DATABASE, "config.yaml", "SOUL.md")):
             wanted = f"neither {DATABASE} nor config.yaml nor SOUL.md"
@@ -96,7 +89,7 @@ class HermesHome:
         return found
 
     def text(self, *names: str) -> str:
-        """Return a text file; "" where there is none."""
+        """Return a text file, or "" if there is none."""
         path = self.path.joinpath(*names)
         _refuse_links(self.path, path)
         if not path.exists():
@@ -114,9 +107,9 @@ class HermesHome:
         return [entry.strip() for entry in entries if entry.strip()]
 
     def skills(self) -> Iterator[tuple[Line, dict[str, bytes]]]:
-        """Yield the skills that somebody wrote, with their files by their paths in the folder.
+        """Yield the user's own skills, with their files by their paths in the folder.
 
-        What Hermes itself brings ("name:hash" in each line of a list) is one line.
+        All that Hermes itself brings ("name:hash" in each line of a list) are one line.
         """
         root = self.path / "skills"
         manifest = self.text("skills", ".bundled_manifest")
@@ -132,7 +125,7 @@ class HermesHome:
 
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection | None]:
-        """Open the database for reading; None where there is none."""
+        """Open the database for reading; None if there is none."""
         path = self.path / DATABASE
         _refuse_links(self.path, path)
         if not path.is_file():
@@ -184,7 +177,7 @@ class HermesSession:
     """A row of `sessions`."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
-        """Read a row; what is not of the type that Hermes writes counts as not there."""
+        """Read a row; values of another type than Hermes writes count as missing."""
         origin, config = (_object(row.get(name)) for name in ("origin_json", "model_config"))
         # Older versions have the chat in a key alone: `agent:main:telegram:dm:123`.
         key = (_id(row.get("session_key")) or "").split(":")
@@ -204,10 +197,10 @@ class HermesSession:
 
 
 def lineages(conn: sqlite3.Connection) -> list[list[HermesSession]]:
-    """Return the sessions in lineages: each with what its compactions made of it, oldest first.
+    """Return the sessions in lineages: each with its compactions, oldest first.
 
-    Of several children of a compaction the first one goes on, at any later import as well. The
-    others are lineages of their own, as branches are.
+    The first child of a compaction continues it, in later imports too. Other children are lineages
+    of their own, like branches.
     """
     chains: list[list[HermesSession]] = []
     tips: dict[str, list[HermesSession]] = {}
@@ -229,7 +222,7 @@ def _id(value: Any) -> str | None:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a map, also one that is written as JSON; {} for anything else."""
+    """Return a map, also from JSON; {} for anything else."""
     found = _json(value) if isinstance(value, str) else value
     return found if isinstance(found, dict) else {}
 
@@ -244,13 +237,10 @@ def _json(text: str) -> Any:
 def messages_of(
     conn: sqlite3.Connection, chain: Sequence[HermesSession], after_row: int
 ) -> tuple[list[ImportedMessage], int, int]:
-    """Return what was said in a lineage behind a row; what a person took back is left out.
+    """Return the messages of a lineage after a row, without those that a user took back.
 
     Returns:
         The messages; how many at their end the model saw last; the newest row.
-
-    Raises:
-        GatewayError: A value is not of the type that Hermes writes.
     """
     newest: dict[tuple[Any, ...], ImportedMessage] = {}
     first_rows: dict[tuple[Any, ...], float] = {}
@@ -261,7 +251,7 @@ def messages_of(
         for row in map(dict, conn.execute(query, (session.id,))):
             last_row = max(last_row, _number(row["id"]))
             is_active = row.get("active") != 0
-            # What a compaction has left behind is not active either.
+            # Compacted messages are not active either.
             if row["role"] not in ROLES or not (is_active or row.get("compacted")):
                 continue
             copied = tuple(row.get(name) for name in _COPIED)
@@ -275,7 +265,7 @@ def messages_of(
 
 
 _COPIED = ("role", "content", "timestamp", "tool_call_id", "tool_calls")
-"""What is the same in a message and its copies. Source: Hermes' `_dedupe_display_generations`."""
+"""Equal in a message and its copies. Source: Hermes' `_dedupe_display_generations`."""
 
 
 def _number(value: Any) -> float:

@@ -1,8 +1,8 @@
-"""What a set-up asks about the model and the platforms, and the answers before they are written.
+"""The questions of a set-up about the model and the platforms, and the answers to them.
 
-The terminal and the web page show the questions in their own ways. What becomes of the answers is
-the same: they are laid over the file and the environment as command-line options are, so that what
-is tried is what a start would make of them, and written (gateway/setup/writing.py).
+The terminal and the web page show the questions in their own ways. The answers are laid over the
+file and the environment like command-line options, so that a start is tried with them, and written
+(gateway/setup/writing.py).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from gateway.setup.hermes_settings import hint, leaves
 from gateway.supervision.credentials import Checked
 
 Keeping = Literal["yaml", "files", "env"]
-"""Where secrets are kept: in parley.yaml, in a file each beside it, or in the environment."""
+"""Where secrets are kept: in parley.yaml, in a file each, or in the environment."""
 OWN_SERVER = "server"
 """A server that speaks OpenAI's API."""
 CHOICES = {
@@ -39,7 +39,7 @@ CHOICES = {
     "offline": "none for now: a demo model answers, which understands nothing",
 }
 _BESIDE = "setup"
-"""The one section of a file of answers that is none of parley.yaml."""
+"""The section of a file of answers that parley.yaml does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,11 @@ class Target:
 
     @property
     def file(self) -> Path:
-        """Where the settings are written."""
+        """The file that is written."""
         return self.config or self.home / CONFIG_NAME
 
     def load(self, values: Mapping[str, Any] | None = None) -> Loaded:
-        """Return the settings as they are, or as they would be with these values.
-
-        Raises:
-            SettingsError: They cannot be read, or contradict each other.
-        """
+        """Return the settings as they are, or as they would be with these values."""
         given: dict[str, Any] = {"home": self.home}
         for name, value in (values or {}).items():
             # Of options None means "not given"; inside of a section it stands for null.
@@ -86,7 +82,7 @@ class Answers:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a dotted key is to be kept like a secret."""
+    """Whether the value of a dotted key must be kept like a secret."""
     key = all_keys().find(path_of(name))
     return key is not None and key.secret and key.kind == "value"
 
@@ -97,10 +93,10 @@ def variable_of(name: str) -> str:
 
 
 def secrets_to_move(target: Target, draft: Answers) -> dict[str, str]:
-    """Return the secrets in the file by dotted key that are to be kept elsewhere from now on.
+    """Return the secrets of the file, by dotted key, that will be kept elsewhere from now on.
 
     Raises:
-        SettingsError: The environment, where they are to be, lacks some: they would be lost.
+        SettingsError: The environment should have them, and lacks some: they would be lost.
     """
     if draft.keeping == "yaml" or not target.file.exists():
         return {}
@@ -128,11 +124,7 @@ def _is_in_environment(name: str, secret: str) -> bool:
 
 
 def read_answers(file: Path) -> Answers:
-    """Return the answers of a file: parts of parley.yaml, and `setup: {secrets}`.
-
-    Raises:
-        SettingsError: It cannot be read, or is none.
-    """
+    """Return the answers of a file: parts of parley.yaml, and `setup: {secrets}`."""
     tree = read_yaml(file, str(file))
     beside = tree.pop(_BESIDE, None) or {}
     if not isinstance(beside, dict) or {*beside} - {"secrets"}:
@@ -149,7 +141,7 @@ def _is_value(name: str) -> bool:
 
 
 def changed_keys(target: Target, draft: Answers) -> list[str]:
-    """Return a line for each key that gets another value; of secrets only that they change."""
+    """Return a line for each key that gets another value, without the values of secrets."""
     before = target.load()
     values = {name.lower(): value for name, value in before.values.items()}
     found = []
@@ -171,17 +163,17 @@ OFFLINE = "offline"
 LOCAL_URL = "http://127.0.0.1:11434/v1"
 """Where Ollama listens."""
 NAMELESS = tuple(name for name in CHOICES if name not in {OFFLINE, OWN_SERVER, *DEFAULT_NAMES})
-"""Providers with many models, none of which is the usual one."""
+"""Providers without a default model."""
 
 
 class SetupQuestion(NamedTuple):
-    """One thing that is asked.
+    """One question.
 
     Attributes:
         key: Of the settings; its last part names the field of a form.
         title: "bot token".
         wanted: The same in a sentence: "Telegram's bot token".
-        default: What no answer means; of a secret the variable that has one.
+        default: The meaning of no answer; of a secret the variable that has one.
         found_at: The page where people get it, by `steps`.
     """
 
@@ -206,7 +198,7 @@ def platforms_asked_about() -> list[Platform]:
 
 
 def of_platform(platform: Platform) -> tuple[SetupQuestion, ...]:
-    """Return the questions for the one account of a platform."""
+    """Return the questions for a platform's account."""
     return tuple(
         SetupQuestion(
             f"platforms.{platform.name}.{each.key}",
@@ -242,7 +234,7 @@ def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
 
 
 def wrong(question: SetupQuestion, text: str) -> str:
-    """Return why an answer cannot be right; empty if it may be."""
+    """Return why an answer cannot be right, or nothing."""
     if not text:
         return f"please fill in the {question.title}" if question.is_required else ""
     section, name, _ = f"{question.key}.".split(".", 2)
@@ -251,19 +243,16 @@ def wrong(question: SetupQuestion, text: str) -> str:
 
 
 def take(answers: Answers, questions: Sequence[SetupQuestion], given: Mapping[str, str]) -> None:
-    """Take over what was answered, by the fields of the questions."""
+    """Take over the answers, by the fields of the questions."""
     for question in questions:
         if text := given.get(question.field, "").strip():
             answers.values[question.key] = text
 
 
 def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: Loaded) -> None:
-    """Take over what was said of the model: name, base_url, api_key; empty: not said.
+    """Take over the answers about the model: name, base_url, api_key; empty: not answered.
 
-    A provider that is another one than in the file takes nothing over from that one.
-
-    Raises:
-        SettingsError: There is no such provider, or it needs the name of a model.
+    A new provider gets nothing that the file says of the old one.
     """
     if provider not in CHOICES:
         raise SettingsError("Please choose a provider.")
@@ -282,11 +271,7 @@ def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: L
 
 
 async def try_answers(target: Target, answers: Answers, section: str) -> Checked:
-    """Have the model or the account of a platform show whether the answers are right.
-
-    Args:
-        section: `MODEL`, or the name of the platform.
-    """
+    """Try the answers about the model (section `MODEL`), or about a platform's account."""
     try:
         found = await asyncio.to_thread(target.load, answers.values)
     except GatewayError as exc:

@@ -1,7 +1,7 @@
-"""Writes what a set-up was told: a new parley.yaml with comments, or changed lines of the old one.
+"""Writes the answers of a set-up: a new parley.yaml with comments, or changed lines of the old one.
 
-The file takes its place in one step, after a start would take it. Secrets go where they are to be
-kept; where the file is not written they are as they were.
+The file is replaced in one step, if a start would accept it. Secrets go where they will be kept; if
+the file is not written, they stay as they were.
 """
 
 import os
@@ -47,9 +47,9 @@ class WrittenSettings:
     """What was written.
 
     Attributes:
-        is_closed: Whether others could read them before, and cannot any more.
         secrets: Files that hold one secret each.
-        variables: What the environment has to have from now on, by dotted key.
+        variables: Variables that the environment must have from now on, by dotted key.
+        is_closed: Whether others could read the file before, and cannot any more.
     """
 
     file: Path
@@ -59,11 +59,7 @@ class WrittenSettings:
 
 
 def refuse_unwritable(target: Target) -> None:
-    """Find out before the first question whether the answers can be kept.
-
-    Raises:
-        SettingsError: The folder cannot be made, or nothing can be written there.
-    """
+    """Find out before the first question whether the answers can be kept."""
     prepare_home(target.home)
     folder = target.file.parent
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -71,11 +67,7 @@ def refuse_unwritable(target: Target) -> None:
 
 
 def write(target: Target, draft: Answers) -> WrittenSettings:
-    """Write the answers; not in a thread in which a loop runs.
-
-    Raises:
-        SettingsError: They cannot be written, or a start would refuse them; nothing was changed.
-    """
+    """Write the answers, or nothing if a start would refuse them; not in a thread with a loop."""
     prepare_home(target.home)
     moved = secrets_to_move(target, draft)
     values: dict[str, Any] = {**moved, **draft.values}
@@ -88,7 +80,7 @@ def write(target: Target, draft: Answers) -> WrittenSettings:
         if draft.keeping == "files":
             file = target.home / SECRETS / name
             while name in moved and file.exists():
-                # It may be that of an account which had this number.
+                # It may belong to an account that had this number.
                 file = file.with_name(f"{file.name}.next")
             files[file], values[name] = secret, f"file:{file}"
         elif draft.keeping == "env":
@@ -111,7 +103,6 @@ def write(target: Target, draft: Answers) -> WrittenSettings:
 
 
 def _write_secret(file: Path, secret: bytes) -> None:
-    """Write a file for its owner alone, in one step."""
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
         replace_closed(file, secret)
@@ -120,7 +111,7 @@ def _write_secret(file: Path, secret: bytes) -> None:
 
 
 def _write_settings(target: Target, values: Mapping[str, Any], outside: Mapping[str, str]) -> bool:
-    """Write the file, if a start would go by it with what is kept `outside`."""
+    """Write the file if a start with it and the secrets `outside` of it would succeed."""
     is_new = not target.file.exists() or not target.file.read_text("utf-8").strip()
     changes = {path_of(name): value for name, value in values.items()}
 
