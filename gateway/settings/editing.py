@@ -34,11 +34,11 @@ def set_values(
 ) -> bool:
     """Write the values of some keys into a YAML file, which is created if it is not there.
 
-    The file is replaced in one step and keeps its owner and mode; but one that every user of the
-    machine may read becomes its owner's alone if a secret is written.
+    The file is replaced in one step and keeps its owner and mode; but if every user of the machine
+    may read it and a secret is written, only its owner can read it from then on.
 
     Args:
-        values: By names from the root, where a number stands for a block of a list; as JSON data.
+        values: JSON data by paths from the root.
         check: Raises SettingsError if the file must not become this one.
         text: Of the new file; None for the old one with its changes.
 
@@ -143,7 +143,7 @@ def written(value: Any) -> str:
 
 
 def _nested(key: KeyPath, value: str) -> str:
-    """Return a value inside maps of these names; a lone block needs no number."""
+    """Return a value inside of maps with these names; a lone block needs no number."""
     for step in reversed(key):
         value = f"{{{step}: {value}}}" if isinstance(step, str) else value
     return value
@@ -198,7 +198,7 @@ def _placed(text: str, node: yaml.Node, value: str) -> str:
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Return where a value ends; a block ends with its last item, before comments behind it."""
+    """Return the end of a value; a block ends with its last item, before its comments."""
     end: int = node.end_mark.index
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)
 CONFIG_NAME = "parley.yaml"
 LAST_USED = "settings.last.json"
-"""In PARLEY_HOME: the settings that a gateway last started or went on with, without secrets."""
+"""In PARLEY_HOME: the settings that a gateway last used, without secrets."""
 MIN_MAPPED_CHARS = 8
 """Shorter values of the environment or the headers of an MCP server are words such as `true`."""
 
@@ -60,7 +60,7 @@ class Loaded:
 
     @property
     def file(self) -> Path:
-        """The settings file, which need not be there."""
+        """The settings file, which need not exist."""
         return self.config_file or self.settings.home / CONFIG_NAME
 
 
@@ -80,7 +80,7 @@ def load_settings(
         environ: Instead of the process environment.
         overrides: Command-line options, dotted key → value; None means not given. "home" as well.
         known: Secrets by their places, which are not read again while their references stay.
-        hint: Knows keys of another program.
+        hint: For keys of another program.
 
     Raises:
         SettingsError: One line for each problem, all of them at once.
@@ -131,10 +131,7 @@ def read_foreign(file: Path, home: Path) -> Settings:
 
 
 def keep_last_used(settings: Settings) -> None:
-    """Write the settings for commands that only read, without the values of secrets.
-
-    If that fails, those kept before stay.
-    """
+    """Keep the settings, without the values of secrets, for commands that only read."""
     tree = settings.model_dump(exclude={"home"}, exclude_defaults=True)
     redactor = redactor_of(settings)
     kept = plain(tree, lambda secret: getattr(secret, "reference", MASK), redactor.text)
@@ -156,10 +153,10 @@ def replace_closed(file: Path, content: bytes) -> None:
 
 
 def last_used(home: Path, file: Path) -> Loaded | None:
-    """Return the settings that the gateway of this home last used; None if they are not known.
+    """Return the settings that the gateway of this home last used; None if unknown.
 
-    Of the secrets only those of `storage` are read: by their references, else from the settings
-    file, whatever else is wrong in it, and the environment.
+    Only the secrets of `storage` are read: by their references, else from the settings file,
+    whatever else is wrong in it, and the environment.
     """
     sources = Sources()
     with suppress(SettingsError):
@@ -194,13 +191,13 @@ def _origin(name: str, origins: Mapping[str, str]) -> str:
 
 
 def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return every configured secret, and the providers' keys of the environment, used or not."""
+    """Return every configured secret, and all providers' keys in the environment."""
     environ = os.environ if environ is None else environ
     keys = (environ[name].strip() for name in KEY_VARIABLES.values() if _given(environ, name))
     values = (
         secret.get_secret_value()
         for path, secret in secrets_in(settings)
-        # What stands in a map may also be a plain word.
+        # A value of a map may also be a plain word.
         if len(secret) >= MIN_MAPPED_CHARS or not in_map(path)
     )
     urls = (settings.storage.url, settings.storage.direct_url)
@@ -211,9 +208,9 @@ def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) 
 
 
 def passwords_in(url: str) -> list[str]:
-    """Return the passwords in the address of a server, as written and as meant.
+    """Return the passwords in the address of a server, as written and decoded.
 
-    Without ordinary words, which logs need; the whole address is masked anyway.
+    Ordinary words are left out, since logs need them; the whole address is masked anyway.
     """
     try:
         parts = urlsplit(url)
@@ -228,7 +225,7 @@ def passwords_in(url: str) -> list[str]:
 
 
 def redactor_of(settings: Settings) -> Redactor:
-    """Return a redactor of every secret of the settings, those that are read later included."""
+    """Return a redactor of every secret of the settings, including those that are read later."""
     redactor = Redactor(secret_values(settings))
     for _, secret in references_in(settings):
         secret.tell(redactor.learn)
@@ -243,7 +240,7 @@ def home_of(option: str | Path | None) -> Path:
 def file_of(
     config: Path | None, home: str | Path | None, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """Return the settings file that these options of `parley` choose, which need not be there."""
+    """Return the settings file that these options choose; it need not exist."""
     if named := config or environ.get("PARLEY_CONFIG"):
         return _expanded(named, "--config" if config else "PARLEY_CONFIG")
     return _home(environ, home)[0] / CONFIG_NAME
@@ -332,7 +329,7 @@ def _decide(
 
 
 def key_variable(provider: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the variable in which a key for a provider is now; empty where there is none."""
+    """Return the variable that has a key for a provider now, or nothing."""
     variable = KEY_VARIABLES.get(provider, "")
     return variable if _given(os.environ if environ is None else environ, variable) else ""
 

@@ -1,13 +1,13 @@
-"""References to secrets: what stands in the settings in place of a value, and where that is read.
+"""References to secrets: the settings say where a value is kept, not the value.
 
     file:PATH                a file, without the newline at its end
     env:NAME                 a variable of the environment
-    credential:NAME          what systemd hands over ($CREDENTIALS_DIRECTORY)
+    credential:NAME          a credential of systemd ($CREDENTIALS_DIRECTORY)
     keyring:SERVICE/NAME     the keyring of the system (the library `keyring`, an extra)
-    command:PROGRAM ARGS     what a program writes, run without a shell
+    command:PROGRAM ARGS     the output of a program, run without a shell
 
-Each is read at the start, and again when its value may have changed. No error names a value, nor
-what a program wrote.
+Each is read at the start, and again when its value may have changed. No error contains a value, nor
+the output of a program.
 """
 
 import os
@@ -33,21 +33,21 @@ COMMAND_TIMEOUT_S = 10.0
 MOST_BYTES = 65_536
 """Of a secret; a key file of some length fits."""
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
-"""Where systemd puts what `LoadCredential=` names."""
+"""The folder with the credentials that `LoadCredential=` names."""
 
 
 class References:
-    """Puts secrets in the place of what refers to them.
+    """Replaces references by their secrets.
 
     Attributes:
         problems: Secrets that cannot be read: the place in the tree, and why.
-        warnings: Secrets that others may read: the place, and what to do.
+        warnings: Secrets that others may read: the place, and the remedy.
     """
 
     def __init__(
         self, environ: Mapping[str, str], known: Mapping[KeyPath, ReferencedSecret] | None = None
     ) -> None:
-        """`known` are secrets that were read before, by their places."""
+        """Take the secrets that were read before as `known`, by their places."""
         self._environ = environ
         self._known = known or {}
         self.problems: list[tuple[KeyPath, str]] = []
@@ -94,7 +94,7 @@ def unresolved(value: Any) -> Iterator[tuple[KeyPath, str]]:
 
 
 def told(reference: str) -> str:
-    """Return a reference as messages name it: of a command only its program."""
+    """Return a reference as messages show it: of a command only its program."""
     kind, _, rest = reference.partition(":")
     if kind != "command":
         return reference
@@ -102,7 +102,7 @@ def told(reference: str) -> str:
 
 
 def argument(text: str) -> str:
-    """Return a value that was given to a command; the secret, if it refers to one."""
+    """Return the value of an argument, or the secret if it is a reference."""
     if not is_reference(text):
         return text
     try:
@@ -112,7 +112,7 @@ def argument(text: str) -> str:
 
 
 def read_secret(reference: str, environ: Mapping[str, str]) -> str:
-    """Return what a reference stands for, without the newline at its end. May block.
+    """Return the secret of a reference, without the newline at its end. May block.
 
     Raises:
         SecretUnreadable: Its text continues the reference.
@@ -125,7 +125,7 @@ def read_secret(reference: str, environ: Mapping[str, str]) -> str:
 
 
 def references_in(value: Any) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
-    """Yield every secret of the settings that is referred to, with its place."""
+    """Yield every secret that was read by a reference, with its place."""
     for path, secret in secrets_in(value):
         if isinstance(secret, ReferencedSecret):
             yield path, secret
@@ -134,7 +134,7 @@ def references_in(value: Any) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
 def _of_file(path: str, _environ: Mapping[str, str]) -> str:
     try:
         file = Path(path).expanduser()
-        # A pipe or a device would hold the start, or never end.
+        # A pipe or a device would block the start.
         if not stat.S_ISREG(file.stat().st_mode):
             raise SecretUnreadable("is no file")
         with file.open("rb") as opened:
@@ -213,9 +213,9 @@ def _of_command(line: str, environ: Mapping[str, str]) -> str:
         try:
             output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # With what it has started: that would hold the pipe, and so the end of `with`.
+            # With its children, which would keep the pipe open, and `with` from ending.
             kill_group(process.pid)
-            # Not `from`: that error holds what was written.
+            # Not `from`: that error contains the output.
             raise SecretUnreadable(f"took longer than {COMMAND_TIMEOUT_S:g} s") from None
     if process.returncode:
         raise SecretUnreadable(f"failed with exit code {process.returncode}")

@@ -30,7 +30,7 @@ MIN_TOKEN_KINDS = 8
 
 
 def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """Yield (key, what is wrong) for every rule that is broken; `values` by dotted key."""
+    """Yield (key, mistake) for every broken rule; `values` by dotted key."""
     yield from _short_secrets(values)
     yield from _wrong_urls(values)
     yield from _side_models(settings)
@@ -83,7 +83,7 @@ def doubts(settings: Settings) -> Iterator[str]:
 
 
 def weak_secrets(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for every secret, but in maps, that is too like other words to be masked."""
+    """Yield a warning for every secret outside of maps that is too plain to be masked."""
     for name, secret in _secrets(values):
         if not is_telling(secret):
             yield (
@@ -129,7 +129,7 @@ def _side_models(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _weak_tokens(settings: Settings) -> Iterator[Contradiction]:
-    """Yield what a caller who reaches the port could guess."""
+    """Yield tokens that a caller could guess."""
     token, metrics = settings.web.token, settings.metrics.token
     # A shorter one is refused anyway.
     if token and len(token) >= MIN_SECRET_CHARS and is_weak_token(token.get_secret_value()):
@@ -143,7 +143,7 @@ def _weak_tokens(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
-    """Yield what keeps everybody out, or would let others read along."""
+    """Yield mistakes that keep everyone out, or let others read along."""
     oidc = settings.web.oidc
     for entry in oidc.allowed:
         kind, _, who = entry.partition(":")
@@ -229,7 +229,7 @@ def _storage(storage: StorageSettings) -> Iterator[Contradiction]:
 
 
 def _server(storage: StorageSettings) -> Iterator[Contradiction]:
-    """Yield what libpq would not understand; a text must not quote the URL, nor a part of it."""
+    """Yield URLs that libpq would not understand; no text may quote a part of one."""
     if find_spec("psycopg") is None:
         yield "storage.url", "PostgreSQL needs the package psycopg: pip install 'parley[postgres]'"
     shape = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…"

@@ -1,7 +1,7 @@
-"""Where settings come from: parley.yaml, environment and command line, laid over each other.
+"""Reads parley.yaml, environment and command line as layers of one tree.
 
-A later layer wins key by key; a list replaces the list below it. Every value keeps its origin. What
-is wrong becomes one line each, with place, value and what is allowed.
+A later layer wins key by key; a list replaces the list below it. Every value keeps its origin. Each
+mistake is one line, with place, value and what is allowed.
 """
 
 import difflib
@@ -33,7 +33,7 @@ RENAMED: dict[KeyPath, KeyPath] = {
     ("model", "cache_ttl"): ("prompt_caching", "cache_ttl"),
 }
 Hint = Callable[[str, Any], str | None]
-"""Answers an unknown dotted key, with its value, by what to write; None if it does not know it."""
+"""Given an unknown dotted key and its value, returns what to write, or None."""
 
 
 class Sources:
@@ -84,7 +84,7 @@ class Sources:
             self._put(new or at, leaf, origin)
 
     def origin(self, path: KeyPath) -> str:
-        """Return where the value at (or around, or below) a path comes from."""
+        """Return the origin of the value at, around or below a path."""
         for end in range(len(path), 0, -1):
             key = all_keys().find(path[:end])
             # A list of blocks or a block around it only holds it.
@@ -113,9 +113,9 @@ class Sources:
         return f"{name}: {value} in {origin} is not allowed; {allowed.replace(*_PYDANTIC)}"
 
     def _put(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Set a value in place of all that lower layers have there and below.
+        """Replace all that lower layers have at a path and below.
 
-        A value of another type around it stays, and is refused when the tree is validated.
+        A value of the wrong type around it stays, and is refused when the tree is validated.
         """
         node: Any = self.tree
         for end, step in enumerate(path, start=1):
@@ -159,7 +159,7 @@ class Sources:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
 
     def _meant(self, variable: str, path: KeyPath) -> str:
-        """Return what an unknown variable may have meant, or nothing."""
+        """Return the variable or key that an unknown one may mean, or nothing."""
         if told := self._hint(dotted(path), None):
             return f"; {told}"
         # Without the prefix, which all share.
@@ -181,7 +181,7 @@ class Sources:
 
 
 MOST_BYTES = 500_000
-"""To read more takes minutes: it is a log or a database that got a wrong name."""
+"""A larger file is a log or a database, and would take minutes."""
 
 
 def read_yaml(path: Path, origin: str) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def parsed_yaml(text: str, origin: str) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError) as exc:
         raise SettingsError(f"{origin}: not valid YAML: {exc}") from exc
     except (ValueError, LookupError, AttributeError, TypeError) as exc:
-        # What a value raises that is not of the type which its tag names.
+        # Raised by a value that is not of the type that its tag names.
         raise SettingsError(f"{origin}: not valid YAML: a value is not what its tag says") from exc
     if tree is None:
         return {}
@@ -221,7 +221,7 @@ def parsed_yaml(text: str, origin: str) -> dict[str, Any]:
 
 
 MOST_VALUES = 50_000
-"""Of a settings file, each counted as often as aliases repeat it: a few of these make it huge."""
+"""Of a settings file, counted each time that aliases repeat them: these can make it huge."""
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
@@ -242,7 +242,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         if _values_in(node, {}) > MOST_VALUES:
             problem = f"has more than {MOST_VALUES:,} values"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-        # All of it at once: a part that is not finished when it is needed contains itself.
+        # All at once: a part that is needed before it is finished contains itself.
         return self.construct_object(node, deep=True)
 
     @override
@@ -316,7 +316,7 @@ def shown(value: Any, *, hidden: bool) -> str:
 def _hidden(path: KeyPath) -> bool:
     """Whether the value may be a secret: a section holds some, a list of keys too."""
     nearest = all_keys().around(path)
-    # Behind a map follows a name that is no key, and behind that a field of its section.
+    # A map is followed by a name, and that by a field of its section.
     field = str(path[len(nearest.pattern) + 1]) if len(path) > len(nearest.pattern) + 1 else ""
     if nearest.block is not None and field in nearest.block.model_fields:
         return has_secrets(nearest.block, field)
@@ -324,7 +324,7 @@ def _hidden(path: KeyPath) -> bool:
 
 
 def _instead(path: KeyPath, name: str) -> str:
-    """Return what an unknown key may have meant: a neighbour, one elsewhere, or what is there."""
+    """Return what an unknown key may mean: a neighbour, one elsewhere, or the known keys."""
     section, _, last = name.rpartition(".")
     keys = all_keys()
     known = [key.pattern[-1] for key in keys if keys.find((*path[:-1], key.pattern[-1])) is key]

@@ -235,7 +235,7 @@ class LoggingSettings(Section):
             return value
         if not isinstance(value, str) or not value:
             raise ValueError("must be a path, false or null")
-        # A user that there is not stays as it is written.
+        # An unknown user stays as written.
         return value.lower() != "false" and Path(os.path.expanduser(value))  # noqa: PTH111
 
 
@@ -361,7 +361,7 @@ class Keys:
         raise KeyError(dotted(path))
 
     def is_secret(self, path: KeyPath) -> bool:
-        """Whether what is at a path may be a secret, or nothing is known of it."""
+        """Whether the value at a path is secret, or its key unknown."""
         try:
             return self.around(path).secret
         except KeyError:
@@ -383,7 +383,7 @@ def all_keys() -> Keys:
 
 
 def mark_of(path: KeyPath) -> Mark:
-    """Return when a change of a key takes effect; what is inside a map has the mark of the map."""
+    """Return when a change of a key takes effect; entries of a map have the mark of the map."""
     return all_keys().around(path).mark
 
 
@@ -427,7 +427,7 @@ def in_map(path: KeyPath) -> bool:
 
 
 def plain(value: Any, secret: Callable[[SecretStr], str], text: Callable[[str], str] = str) -> Any:
-    """Return a value of the tree as JSON data, with what `secret` and `text` make of its texts."""
+    """Return a value of the tree as JSON data, its secrets by `secret`, other texts by `text`."""
     match value:
         case SecretStr():
             return secret(value)
@@ -458,7 +458,7 @@ def name_of(path: KeyPath, root: Any) -> str:
 
 
 def at_step(value: Any, step: str | int) -> Any:
-    """Return what a value has at a step; None if it has nothing there."""
+    """Return the value at one step, or None."""
     if isinstance(value, BaseModel):
         return getattr(value, str(step), None)
     if isinstance(value, dict):
