@@ -7,7 +7,7 @@ stderr.
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkstemp
@@ -22,14 +22,14 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from agent.safety.redaction import printable
-from agent.settings import ReferencedSecret
 from agent.spans import trace_of
 from gateway.errors import GatewayError, NotFound, SettingsError, StorageUnavailable
 from gateway.http import control
 from gateway.metrics.instruments import seed_of
 from gateway.settings.editing import located
 from gateway.settings.loading import Loaded, file_of, home_of, last_used, load_settings
-from gateway.settings.tree import KeyPath, Settings
+from gateway.settings.references import Known
+from gateway.settings.tree import Settings
 from gateway.setup.hermes_settings import hint
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
@@ -106,7 +106,7 @@ AFTER = "Go on behind this line: the page before ends with what to say here."
 
 def loaded(
     context: typer.Context,
-    known: Mapping[KeyPath, ReferencedSecret] | None = None,
+    known: Known | None = None,
     **overrides: Any,
 ) -> Loaded:
     """Read the settings that the options of `parley` itself choose.

@@ -14,8 +14,9 @@ from gateway.access.web_door import sign_in_address
 from gateway.app import Welcome
 from gateway.cli.common import loaded, warn
 from gateway.logging.setup import configure_logging
-from gateway.reload.reloading import Known, Source, stamp_of
+from gateway.reload.reloading import Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of
+from gateway.settings.references import Known
 from gateway.settings.tree import Settings
 from gateway.supervision import credentials
 from gateway.supervision.home import own_home, with_web_token

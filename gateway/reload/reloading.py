@@ -8,7 +8,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
 from agent.network import in_words
 from agent.plugins.registry import Plugins
-from agent.settings import ReferencedSecret
 from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
 from agent.turn.state import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
@@ -38,8 +37,8 @@ from gateway.pipeline.worker import TurnKit, Worker
 from gateway.settings.changes import SettingChange, changes, effective, fingerprints_of, named
 from gateway.settings.editing import located
 from gateway.settings.loading import Loaded, keep_last_used, secret_values
-from gateway.settings.references import references_in
-from gateway.settings.tree import KeyPath, Settings, mark_of
+from gateway.settings.references import Known, references_in
+from gateway.settings.tree import Settings, mark_of
 from gateway.storage import audit_log
 from gateway.storage.people import mcp
 from gateway.supervision import credentials
@@ -72,8 +71,6 @@ AGAIN_AFTER_S = 5.0
 """Pause after a reload that failed because of the database."""
 
 
-Known = Mapping[KeyPath, ReferencedSecret]
-"""Secrets that were read already, by their paths."""
 Stamp = tuple[int, int, int]
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import orjson
@@ -19,16 +19,14 @@ from pydantic import SecretStr, ValidationError
 
 from agent.models.providers import KEY_VARIABLES, provider_of
 from agent.safety.redaction import MASK, Redactor, is_telling
-from agent.settings import AuxiliaryModelSettings, ModelSettings, ReferencedSecret
 from gateway.errors import SettingsError
-from gateway.settings.references import References, references_in
+from gateway.settings.references import Known, References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets
 from gateway.settings.sources import Hint, Sources
-from gateway.settings.tree import KeyPath, Settings, at_step, flatten, in_map, plain, secrets_in
+from gateway.settings.tree import Settings, at_step, flatten, in_map, placed, plain, secrets_in
 
 log = structlog.get_logger()
 
-Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)
 CONFIG_NAME = "parley.yaml"
 LAST_USED = "settings.last.json"
 """In PARLEY_HOME: the settings that a gateway last used, without secrets."""
@@ -69,7 +67,7 @@ def load_settings(
     config: Path | None = None,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    known: Mapping[KeyPath, ReferencedSecret] | None = None,
+    known: Known | None = None,
     hint: Hint | None = None,
 ) -> Loaded:
     """Read all sources once.
@@ -284,40 +282,32 @@ def _with_providers(
 
     Provider `auto` becomes a concrete provider. A key in the block wins over every variable.
     """
+    # Without a provider, server or key of its own a side task uses what `model` uses.
+    own = [
+        ("auxiliary", task)
+        for task, block in settings.auxiliary
+        if block.provider != "main"
+        and (block.provider != "auto" or block.base_url or block.has_key)
+    ]
     origins: dict[str, str] = {}
-
-    def completed(block: Block, name: str) -> Block:
-        update: dict[str, Any] = {}
-        provider: str = block.provider
+    for path in (("model",), *(("fallbacks", n) for n in range(len(settings.fallbacks))), *own):
+        name = ".".join(map(str, path))
+        block: Any = reduce(at_step, path, settings)
+        provider = block.provider
         if provider == "auto":
             provider, origins[f"{name}.provider"] = _decide(block, environ, name)
-            update["provider"] = provider
+            settings = placed(settings, (*path, "provider"), provider)
         variable = KEY_VARIABLES.get(provider, "")
-        if not block.api_key and block.api_keys:
-            update["api_key"], origins[f"{name}.api_key"] = block.api_keys[0], f"{name}.api_keys"
-        elif not block.api_key and _given(environ, variable):
-            update["api_key"] = SecretStr(environ[variable].strip())
-            origins[f"{name}.api_key"] = variable
-        return block.model_copy(update=update)
-
-    given, done = settings.auxiliary, {}
-    for task in type(given).model_fields:
-        own = getattr(given, task)
-        # Without a provider, server or key of its own a side task uses what `model` uses.
-        if own.provider != "main" and (own.provider != "auto" or own.base_url or own.has_key):
-            done[task] = completed(own, f"auxiliary.{task}")
-    fallbacks = (completed(b, f"fallbacks.{at}") for at, b in enumerate(settings.fallbacks))
-    update = {
-        "model": completed(settings.model, "model"),
-        "fallbacks": tuple(fallbacks),
-        "auxiliary": given.model_copy(update=done),
-    }
-    return settings.model_copy(update=update), origins
+        key, origin = SecretStr(environ.get(variable, "").strip()), variable
+        if block.api_keys:
+            key, origin = block.api_keys[0], f"{name}.api_keys"
+        if key and not block.api_key:
+            settings = placed(settings, (*path, "api_key"), key)
+            origins[f"{name}.api_key"] = origin
+    return settings, origins
 
 
-def _decide(
-    block: ModelSettings | AuxiliaryModelSettings, environ: Mapping[str, str], name: str
-) -> tuple[str, str]:
+def _decide(block: Any, environ: Mapping[str, str], name: str) -> tuple[str, str]:
     if block.base_url:
         return "openai", f"{name}.base_url"
     if key := block.api_key or next(iter(block.api_keys), None):

@@ -36,6 +36,10 @@ CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """The folder with the credentials that `LoadCredential=` names."""
 
 
+Known = Mapping[KeyPath, ReferencedSecret]
+"""Secrets that were read already, by their paths."""
+
+
 class References:
     """Replaces references by their secrets.
 
@@ -44,9 +48,7 @@ class References:
         warnings: Secrets that others may read: the place, and the remedy.
     """
 
-    def __init__(
-        self, environ: Mapping[str, str], known: Mapping[KeyPath, ReferencedSecret] | None = None
-    ) -> None:
+    def __init__(self, environ: Mapping[str, str], known: Known | None = None) -> None:
         """Take the secrets that were read before as `known`, by their places."""
         self._environ = environ
         self._known = known or {}

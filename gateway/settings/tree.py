@@ -1,7 +1,7 @@
 """The settings: one frozen tree of sections, and the keys that it has.
 
-The environment, the error messages, `parley config show` and the check of docs/configuration.md use
-these keys. `load_settings` reads the values.
+docs/configuration.md says what each key means; a test compares it with the tree. The environment,
+the error messages and `parley config show` use these keys. `load_settings` reads the values.
 """
 
 import os
@@ -87,11 +87,7 @@ class SessionSettings(Section):
 
 
 class GroupRule(Section):
-    """When the bot answers in a group, whom, and whether it reads the rest along.
-
-    `context`: what was said to others is part of the next question. `senders`: "anyone" without
-    tools that have side effects.
-    """
+    """When the bot answers in a group, whom, and whether it reads the rest along."""
 
     respond: Literal["mention", "always", "never"] = "mention"
     context: bool = False
@@ -100,11 +96,7 @@ class GroupRule(Section):
 
 @_with_fields(dict.fromkeys(account_types(), (tuple[str, ...], ())))
 class AccessSettings(Section):
-    """Who may talk to the bot, and what it listens to; a list of ids for each platform.
-
-    `groups`: rules by `platform:chat`, `platform:*` or `*`; the closest one applies.
-    `rate_per_min`: messages from one sender in a minute; 0 for any number, owners are exempt.
-    """
+    """Who may talk to the bot, with a list of ids for each platform, and what it listens to."""
 
     # Ids are numbers on some platforms.
     model_config = ConfigDict(coerce_numbers_to_str=True)
@@ -159,11 +151,7 @@ def is_server(url: str) -> bool:
 
 
 class StorageSettings(Section):
-    """Where the data is; `url` null: SQLite in PARLEY_HOME.
-
-    For a server alone: `direct_url` leads past a pooler, whose address is `url`. `migrate`: "run"
-    at the start, or "wait" for `parley db migrate`.
-    """
+    """Where the data is; `url` null: SQLite in PARLEY_HOME."""
 
     url: SecretStr | None = None
     direct_url: SecretStr | None = None
@@ -178,11 +166,7 @@ class StorageSettings(Section):
 
 
 class RetentionSettings(Section):
-    """Days for which data is kept; null: until `parley forget`.
-
-    `transcript_days`: messages out of view, and conversations at rest, with their words in the
-    search index, the steps of their turns and the answers as they were sent.
-    """
+    """Days for which data is kept; null: until `parley forget`."""
 
     transcript_days: Days | None = None
     files_days: Days | None = None
@@ -206,11 +190,7 @@ class BackupSettings(Section):
 
 
 class AlertSettings(Section):
-    """Which chats and webhook owners' alerts go to (docs/alerts.md).
-
-    `to`: chats as `platform:chat` or `platform:account:chat`; none: the owners' direct chats.
-    `webhook_when`: "unheard" if no chat was shown an alert within a minute.
-    """
+    """Which chats and webhook owners' alerts go to (docs/alerts.md)."""
 
     # What posts runs beside the gateway, or does not.
     enabled: Annotated[bool, "restart"] = True

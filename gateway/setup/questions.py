@@ -16,13 +16,12 @@ from pydantic import SecretStr
 from adapters.registry import BUILT_IN, Platform, platforms
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.providers import PROVIDERS
-from agent.settings import ReferencedSecret
 from gateway.errors import GatewayError, SettingsError
 from gateway.settings.editing import told
 from gateway.settings.loading import CONFIG_NAME, Loaded, key_variable, load_settings
-from gateway.settings.references import argument, is_reference
+from gateway.settings.references import Known, argument, is_reference
 from gateway.settings.sources import PREFIX, Sources, key_leaves, path_of, read_yaml
-from gateway.settings.tree import KeyPath, all_keys
+from gateway.settings.tree import all_keys
 from gateway.setup.checks import check_account, check_model, mixed_up
 from gateway.setup.hermes_settings import hint, leaves
 from gateway.supervision.credentials import Checked
@@ -53,7 +52,7 @@ class Target:
 
     home: Path
     config: Path | None = None
-    known: Mapping[KeyPath, ReferencedSecret] = field(default_factory=dict)
+    known: Known = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
