@@ -1,4 +1,7 @@
-"""The agent's part of the settings tree; `gateway/settings/tree.py` reads it once."""
+"""The agent's part of the settings tree (gateway/settings/tree.py).
+
+docs/configuration.md says what each key means.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -63,11 +66,7 @@ class FactsSettings(Section):
 
 
 class ModelSettings(Section):
-    """The model that answers.
-
-    `api`: of servers that speak OpenAI's; `auto`: Responses for OpenAI's own reasoning models, Chat
-    Completions for all others. `idle_timeout_s` is for the silence of a stream.
-    """
+    """The model that answers."""
 
     provider: Provider = "auto"
     name: str | None = None
@@ -91,13 +90,7 @@ class PrefillMessage(Section):
 
 
 class AgentSettings(Section):
-    """The loop of one turn, and the agent's instructions.
-
-    `max_turn_tokens` counts input and output of all its calls; `max_turn_s` starts over with each
-    attempt, so that waiting for a person does not count. `ephemeral` goes with each question,
-    outside of the cached prefix; `workspace` is the directory whose context files (AGENTS.md, …)
-    are read, null for PARLEY_HOME.
-    """
+    """The loop of one turn, and the agent's instructions."""
 
     max_iterations: int = Field(default=90, ge=1)
     max_turn_tokens: int | None = Field(default=None, ge=1)
@@ -191,10 +184,7 @@ class WorkspaceSettings(Section):
 
 
 class SandboxSettings(Section):
-    """The sandbox of commands and MCP programs.
-
-    `auto`: the first of the others that works. `none`: they may do all that Parley may.
-    """
+    """The sandbox of commands and MCP programs."""
 
     backend: Literal["auto", "bwrap", "landlock", "none"] = "auto"
 
@@ -217,11 +207,7 @@ TAINTED_ROWS = (
 
 
 class PolicySettings(Section):
-    """Who may have which tool called, and about which calls a person is asked.
-
-    `rules`: rows of your own. `without`: default rows that do not apply. `own_records`: tools that
-    change only the sender's own record.
-    """
+    """Who may have which tool called, and about which calls a person is asked."""
 
     rules: tuple[PolicyRule, ...] = ()
     own_records: tuple[str, ...] = ()
@@ -237,12 +223,7 @@ class PolicySettings(Section):
 
 
 class TerminalSettings(Section):
-    """The tool `terminal`; `timeout_s` is for one command.
-
-    `confine`: only with a sandbox. `network` (the machine's, all of it or none) and `readable`
-    (more directories to read and run programs from) are for confined commands. `allow_root`: also
-    if Parley runs as root.
-    """
+    """The tool `terminal`, and the walls around its commands."""
 
     timeout_s: float = Field(default=120, gt=0, le=3600)
     allow_root: bool = False
@@ -252,10 +233,7 @@ class TerminalSettings(Section):
 
 
 class FetchSettings(Section):
-    """The tool `fetch_url`; `allow_hosts` may be private addresses.
-
-    `hosts`: that a tainted turn may reach without a question; `*.` in front: all below.
-    """
+    """The tool `fetch_url`, and hosts that it may reach."""
 
     allow_hosts: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()

@@ -37,13 +37,7 @@ def is_private_way(url: str) -> bool:
 
 
 class OidcSettings(PlatformSection):
-    """The identity provider of `auth: oidc` (OpenID Connect).
-
-    `issuer`: its address, as it names itself. `client_secret`: null for a public client. `allowed`:
-    who may come in, and as what: `email:…`, `subject:…` or `group:…`; of several that fit the first
-    one counts. `session_hours`: how long a session holds that it has begun; then it is asked
-    again who that is, and in which groups.
-    """
+    """The identity provider of `auth: oidc` (OpenID Connect)."""
 
     issuer: str | None = None
     client_id: str | None = None
@@ -59,15 +53,7 @@ class OidcSettings(PlatformSection):
 
 
 class WebSettings(PlatformSection):
-    """The built-in web chat.
-
-    `token`: for programs, and to sign in; null: one that is made at the first start.
-    `max_connections`: to the port, webhooks and health pages included.
-    `webhook_host`, `webhook_port`: webhooks and health pages alone; null: on the port of the page.
-    `trusted_proxies`: addresses and networks whose forwarding headers are believed. `public_url`:
-    what links to the chat begin with; null: host and port.
-    `auth`: "oidc": who has no session can get one from the identity provider `oidc`.
-    """
+    """The built-in web chat."""
 
     enabled: bool = True
     host: str = "127.0.0.1"
