@@ -200,12 +200,12 @@ def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) 
     )
     urls = (settings.storage.url, settings.storage.direct_url)
     told = (url.get_secret_value() for url in urls if url is not None)
-    passwords = (password for url in told for password in passwords_in(url))
+    passwords = (password for url in told for password in _passwords_in(url))
     headers = (each.partition("=")[2] for each in environ.get(OTLP_HEADERS, "").split(","))
     return (*values, *keys, *passwords, *(it for it in headers if len(it) >= MIN_MAPPED_CHARS))
 
 
-def passwords_in(url: str) -> list[str]:
+def _passwords_in(url: str) -> list[str]:
     """Return the passwords in the address of a server, as written and decoded.
 
     Ordinary words are left out, since logs need them; the whole address is masked anyway.
@@ -318,10 +318,10 @@ def _decide(block: Any, environ: Mapping[str, str], name: str) -> tuple[str, str
     return "offline", "default"
 
 
-def key_variable(provider: str, environ: Mapping[str, str] | None = None) -> str:
+def key_variable(provider: str) -> str:
     """Return the variable that has a key for a provider now, or nothing."""
     variable = KEY_VARIABLES.get(provider, "")
-    return variable if _given(os.environ if environ is None else environ, variable) else ""
+    return variable if _given(os.environ, variable) else ""
 
 
 def _given(environ: Mapping[str, str], variable: str) -> bool:

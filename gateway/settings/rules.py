@@ -17,7 +17,7 @@ from adapters.web.platform import is_private_way
 from agent.processes.confinement import SYSTEM
 from agent.safety.redaction import LEAST_CHARS, is_telling
 from agent.settings import MCP_PREFIX, ModelSettings
-from gateway.settings.tree import Settings, StorageSettings, is_server
+from gateway.settings.tree import Settings, StorageSettings, is_server, name_of
 
 # A host's name, an address, one of IPv6 in brackets or nothing; and its port, if it has one.
 _PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]*)(?::[0-9]{1,5})?")
@@ -169,8 +169,7 @@ def _accounts(settings: Settings) -> Iterator[Contradiction]:
     for platform in account_types():
         accounts, section = settings.platforms.accounts(platform), f"platforms.{platform}"
         for index, account in enumerate(accounts):
-            # A lone block is named without its position, as in `Sources.name`.
-            block = section if len(accounts) == 1 else f"{section}.{index}"
+            block = name_of(("platforms", platform, index), settings)
             for key, cause in account.missing():
                 yield f"{block}.{key}", f"is required by {block}.{cause}"
         for name, count in Counter(account.name for account in accounts).items():
