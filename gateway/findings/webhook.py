@@ -1,10 +1,9 @@
-"""The second way: alerts as JSON to an address of the operator's, where no chat shows them.
+"""Alerts as JSON to an address of the operator's: the second way, if no chat shows them.
 
-It is told what no chat was shown within a minute, or all of it (`alerts.webhook_when`). A request
-is tried some times at once, and later again for a day; whoever receives one twice knows it by its
-id. With a secret it is signed: `X-Parley-Signature` is "sha256=" and the HMAC of "TIME.BODY" in
-hex, TIME as in `X-Parley-Timestamp`. The address is the operator's own setting, so it may be a
-private one.
+It gets what no chat was shown within a minute, or everything (`alerts.webhook_when`). A post that
+fails is repeated every minute for a day; a receiver knows a repeated one by its id. With a secret
+it is signed: `X-Parley-Signature` is "sha256=" and the HMAC of "TIME.BODY" in hex, TIME as in
+`X-Parley-Timestamp`. The address is the operator's own setting, so it may be a private one.
 """
 
 import hashlib
@@ -17,8 +16,8 @@ from typing import Any, Literal
 import aiohttp
 import orjson
 import structlog
-import tenacity
 from pydantic import SecretStr
+from sqlalchemy import Connection
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for
 from gateway.findings.finding import Sight
@@ -35,16 +34,14 @@ LOOK_EVERY_S = 5.0
 UNHEARD_S = 60.0
 """How long a chat has to show an alert."""
 TIMEOUT_S = 10.0
-TRIES = 4
-CLAIM_S = 120.0
-"""Longer than all tries at once take."""
-AGAIN_S = 300.0
+AGAIN_S = 60.0
+"""A claim of a post, and so the pause until the next try; longer than `TIMEOUT_S`."""
 
 Event = Literal["begin", "over", "test"]
 
 
 class PostRefused(Exception):
-    """The receiver did not take a request; it may take another one."""
+    """The receiver did not accept a request; it may accept another one."""
 
 
 @dataclass(slots=True)
@@ -52,31 +49,26 @@ class AlertWebhook:
     """Posts alerts.
 
     Args:
-        telling: Returns what tells now: its settings have the address, its texts are the chats'.
-        pause_s: After the first try at a request; then twice as long, and so on.
+        telling: Returns the current telling: the address is in its settings.
         unstored: What was posted without a row, and has none yet.
     """
 
     database: Database
     telling: CurrentTelling
-    pause_s: float = 1.0
     unstored: set[Key] = field(default_factory=set)
 
     async def post_due(self) -> None:
-        """Post what the webhook is to be told, and was not yet.
+        """Post the alerts that are due.
 
         Raises:
             StorageError: What is due cannot be read, or what was posted cannot be noted.
         """
         for alert in await self.database.read(self._due):
-            if not await self.database.write(alerts.claim_post, alert.id, CLAIM_S):
-                continue
-            is_over = alert.over_at is not None
-            if await self._post("over" if is_over else "begin", f"alert-{alert.id}", alert):
-                stage = END if is_over else BEGIN
-                await self.database.write(alerts.mark_posted, alert.id, stage)
-            else:
-                await self.database.write(alerts.put_off, alert.id, AGAIN_S)
+            if await self.database.write(alerts.claim_post, alert.id, AGAIN_S):
+                is_over = alert.over_at is not None
+                if await self._post("over" if is_over else "begin", f"alert-{alert.id}", alert):
+                    stage = END if is_over else BEGIN
+                    await self.database.write(alerts.mark_posted, alert.id, stage)
 
     async def tell_unstored(self, seen: Mapping[Key, Sight]) -> None:
         """Post what cannot be stored, each once in a process; its row is made later."""
@@ -89,11 +81,11 @@ class AlertWebhook:
                 self.unstored.add(key)
 
     async def test(self) -> bool:
-        """Post a test; whether it was taken."""
+        """Post a test; returns whether it was accepted."""
         alert = Alert(0, "test", "alerts", "a test of the alerts", time.time(), None, None, 0)
         return await self._post("test", f"test-{time.time():.0f}", alert)
 
-    def _due(self, conn: Any) -> list[Alert]:
+    def _due(self, conn: Connection) -> list[Alert]:
         is_always = self.telling().settings.webhook_when == "always"
         return [
             each
@@ -102,50 +94,33 @@ class AlertWebhook:
         ]
 
     async def _post(self, event: Event, id_: str, alert: Alert) -> bool:
-        body = orjson.dumps(_told(event, id_, alert))
-        url = self.telling().settings.webhook or SecretStr("")
-        trying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(TRIES),
-            wait=tenacity.wait_exponential(self.pause_s),
-            retry=tenacity.retry_if_exception_type((
-                PostRefused,
-                aiohttp.ClientError,
-                TimeoutError,
-            )),
-        )
         try:
-            await trying(self._send, url.get_secret_value(), body)
-        except tenacity.RetryError as exc:
-            # Not the error itself: its text may hold the address, and that a token.
-            reason = exc.last_attempt.exception()
-            why = str(reason) if isinstance(reason, PostRefused) else type(reason).__name__
-            log.warning("alert_not_posted", id=id_, reason=why)
+            await self._send(orjson.dumps(_told(event, id_, alert)))
+        except (PostRefused, UnusableEnvironment, aiohttp.ClientError, TimeoutError) as exc:
+            # Not the text of a client's error: it may contain the address, and that a token.
+            is_plain = isinstance(exc, PostRefused | UnusableEnvironment)
+            log.warning(
+                "alert_not_posted", id=id_, reason=str(exc) if is_plain else type(exc).__name__
+            )
             return False
         log.info("alert_posted", id=id_, kind=alert.kind, state=event)
         return True
 
-    async def _send(self, url: str, body: bytes) -> None:
+    async def _send(self, body: bytes) -> None:
+        settings = self.telling().settings
+        url = (settings.webhook or SecretStr("")).get_secret_value()
         headers = {"Content-Type": "application/json", "User-Agent": "parley"}
-        if (secret := self.telling().settings.webhook_secret) is not None:
-            headers |= signature(secret.get_secret_value(), body, str(int(time.time())))
+        if settings.webhook_secret is not None:
+            secret = settings.webhook_secret.get_secret_value()
+            headers |= signature(secret, body, str(int(time.time())))
+        proxy, tls = proxy_for(url), tls_for(url)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        try:
-            proxy, tls = proxy_for(url), tls_for(url)
-        except UnusableEnvironment as exc:
-            raise PostRefused(str(exc)) from exc
         async with (
-            aiohttp.ClientSession(timeout=timeout) as http,
-            http.post(
-                url,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                proxy=proxy,
-                ssl=tls,
-            ) as response,
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
+            http.post(url, data=body, allow_redirects=False, proxy=proxy, ssl=tls) as answer,
         ):
-            if not response.ok or response.status >= 300:
-                raise PostRefused(f"HTTP {response.status}")
+            if answer.status >= 300:
+                raise PostRefused(f"HTTP {answer.status}")
 
 
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
@@ -157,7 +132,7 @@ def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
     }
 
 
-def _is_unheard(conn: Any, alert: Alert) -> bool:
+def _is_unheard(conn: Connection, alert: Alert) -> bool:
     """Whether chats had a minute to show an alert, and none has."""
     kind = FINDINGS.get(alert.kind)
     is_told = kind and kind.told and not kind.told.announced

@@ -148,7 +148,7 @@ def noticed_s(conn: Connection, alert_id: int) -> float:
 
 
 def claim_post(conn: Connection, alert_id: int, for_s: float) -> bool:
-    """Claim an alert's post for so long; returns whether the caller must post it now."""
+    """Claim an alert's post for so long, its next try; returns whether the caller must post it."""
     this = (alert.c.id == alert_id, alert.c.post_at <= now_s())
     return conn.execute(update(alert).where(*this).values(post_at=now_s() + for_s)).rowcount == 1
 
@@ -156,11 +156,6 @@ def claim_post(conn: Connection, alert_id: int, for_s: float) -> bool:
 def mark_posted(conn: Connection, alert_id: int, stage: int) -> None:
     """Note what the webhook was told: the begin (1) or the end (2)."""
     conn.execute(update(alert).where(alert.c.id == alert_id).values(posted=stage, post_at=0.0))
-
-
-def put_off(conn: Connection, alert_id: int, for_s: float) -> None:
-    """Put an alert's post off: its webhook does not take it now."""
-    conn.execute(update(alert).where(alert.c.id == alert_id).values(post_at=now_s() + for_s))
 
 
 def prune(conn: Connection) -> None:
