@@ -1,28 +1,19 @@
 """Sends spans to an OpenTelemetry collector, through OpenTelemetry's SDK; needs the extra `otel`.
 
-Spans are Parley's own (agent/spans.py) and reach the SDK once they are over, with the ids that they
-have: the SDK decides which are sampled, gathers them and sends them as OTLP over HTTP, in a thread.
+Spans are Parley's own (agent/spans.py). Each one that is over becomes one of the SDK, with the same
+ids: the SDK decides which are sampled, gathers them and sends them as OTLP over HTTP, in a thread.
 A collector that is down delays no message; what it does not accept in time is dropped.
 """
 
-from threading import Lock
 from typing import Any
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from requests import Session
 from requests.adapters import HTTPAdapter
 from typing_extensions import override
@@ -41,6 +32,7 @@ SCOPE = "parley"
 _NAMED_BY = {observed.CHAT: observed.MODEL, TOOL: TOOL_NAME}
 """The attribute that follows a span's name, as OpenTelemetry's conventions ask for."""
 _CALLS_OTHERS = frozenset({observed.CHAT, "delivery"})
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Traces:
@@ -50,70 +42,52 @@ class Traces:
         """Send to the collector of the settings, from now until `close`."""
         address = address_of(settings.otlp_endpoint or "")
         exporter = OTLPSpanExporter(address, timeout=TIMEOUT_S, session=_session(address))
-        self._ids = _Ids()
-        self._starting = Lock()
-        self._provider = TracerProvider(
-            # The sampler is that of OTEL_TRACES_SAMPLER; without it all messages are traced.
-            resource=Resource.create({SERVICE_NAME: "parley"}),
-            id_generator=self._ids,
-            shutdown_on_exit=False,
-        )
-        self._provider.add_span_processor(
-            BatchSpanProcessor(exporter, schedule_delay_millis=EVERY_S * 1000)
-        )
-        self._tracer = self._provider.get_tracer(SCOPE)
+        self._sent = BatchSpanProcessor(exporter, schedule_delay_millis=EVERY_S * 1000)
+        self._resource = Resource.create({SERVICE_NAME: "parley"})
+        # That of OTEL_TRACES_SAMPLER; without it all messages are traced.
+        self._sampler = TracerProvider(shutdown_on_exit=False).sampler
 
     def ended(self, span: Span) -> None:
         """Have a span sent, if its trace is sampled; work without a message has no trace."""
         if not span.trace:
             return
-        with self._starting:
-            self._ids.span = span
-            sent = self._tracer.start_span(
-                _name(span),
-                context=_around(span),
-                kind=SpanKind.CLIENT if span.name in _CALLS_OTHERS else SpanKind.INTERNAL,
-                attributes=_attributes(span),
+        trace, name, attributes = int(span.trace, 16), _name(span), _attributes(span)
+        kind = SpanKind.CLIENT if span.name in _CALLS_OTHERS else SpanKind.INTERNAL
+        sampled = self._sampler.should_sample(None, trace, name, kind, attributes)
+        if sampled.decision is not Decision.RECORD_AND_SAMPLE:
+            return
+        parent = None if span.parent is None else _context(trace, span.parent)
+        self._sent.on_end(
+            ReadableSpan(
+                name,
+                _context(trace, span.id),
+                parent,
+                self._resource,
+                attributes,
+                kind=kind,
+                status=Status(StatusCode.ERROR if span.error else StatusCode.UNSET),
                 start_time=span.begun_ns,
+                end_time=max(span.ended_ns, span.begun_ns),
+                instrumentation_scope=InstrumentationScope(SCOPE),
             )
-        if span.error:
-            sent.set_status(Status(StatusCode.ERROR))
-        sent.end(max(span.ended_ns, span.begun_ns))
+        )
 
     def flush(self) -> None:
         """Send what waits now."""
-        self._provider.force_flush()
+        self._sent.force_flush()
 
     def close(self) -> None:
         """Send what waits and end the thread; blocks for seconds if the collector is down."""
-        self._provider.shutdown()
+        self._sent.shutdown()  # type: ignore[no-untyped-call]
 
 
-class _Ids(IdGenerator):
-    """Gives the span that the SDK starts the ids it already has."""
-
-    span: Span
-
-    @override
-    def generate_span_id(self) -> int:
-        return self.span.id
-
-    @override
-    def generate_trace_id(self) -> int:
-        return int(self.span.trace, 16)
+def _context(trace: int, span: int) -> SpanContext:
+    return SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED)
 
 
 def _name(span: Span) -> str:
     named = span.attributes.get(_NAMED_BY.get(span.name, ""))
     return span.name if named is None else f"{span.name} {named}"
-
-
-def _around(span: Span) -> Context:
-    if span.parent is None:
-        return Context()
-    sampled = TraceFlags(TraceFlags.SAMPLED)
-    parent = SpanContext(int(span.trace, 16), span.parent, is_remote=True, trace_flags=sampled)
-    return set_span_in_context(NonRecordingSpan(parent), Context())
 
 
 def _attributes(span: Span) -> dict[str, Any]:
