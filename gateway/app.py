@@ -574,7 +574,7 @@ def _server(
     webhooks = [route for each in adapters if each not in chats for route in routes_of(each)]
     guard = Guard(door, on)
     page = [*chat_page, *Console(inside, guard).routes()] if on.enabled else []
-    own = [*health.routes(guard), *instruments.page.routes()]
+    own = [*health.routes(guard), *instruments.routes()]
     apart = None
     if on.webhook_port is not None:
         routes = [*health.routes(None), *webhooks]

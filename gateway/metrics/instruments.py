@@ -1,14 +1,8 @@
-"""What a gateway measures itself with, what it reads at a scrape, and `/metrics`, which shows both.
+"""What a gateway counts and reads about itself, and `/metrics`, which shows it.
 
-`recording` puts itself into the context of whoever enters it, and with it of all tasks that begin
-there: so the parts on the path of a message know nothing of metrics (decision 331).
-
-A scrape takes one read of the database, and what this process knows anyway. If the database cannot
-be read its figures are left out, and `parley_database_up` is 0.
-
-The page is read by programs of this machine that come to it directly: over loopback, under a name
-of loopback, without any header that a proxy adds. All others show `metrics.token`. If the settings
-name a proxy everybody does: one that adds no header cannot be told from a program of this machine.
+`recording` puts the instruments into the context of its caller, and so of all tasks that begin
+there: the parts on the path of a message know nothing of metrics (decision 331). A scrape reads the
+database once; if that fails its figures are left out, and `parley_database_up` is 0.
 """
 
 import asyncio
@@ -17,9 +11,9 @@ import math
 import platform
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
 from importlib.metadata import version
@@ -58,12 +52,22 @@ from gateway.storage.reports.health import Waiting
 from gateway.supervision.accounts import Supervised
 from gateway.supervision.silence import Watch
 
+if TYPE_CHECKING:
+    from gateway.metrics.traces import Traces
+
+log = structlog.get_logger()
+
+PATH = "/metrics"
+REFUSED = (
+    "Metrics are read on this machine itself where no proxy is before Parley, else with the token"
+    " of `metrics.token` in the header Authorization: Bearer.\n"
+)
 LOOKS_FOR_S = 2.0
 """Longest wait for the database."""
 LAG_EVERY_S = 1.0
 LAGS_KEPT = 60
-"""So many measurements of the event loop's delay are remembered: those of the last minute."""
-_INPUTS = frozenset({"input", "cache_read", "cache_write"})
+"""How many delays of the event loop are kept: those of the last minute."""
+_INPUTS = ("input", "cache_read", "cache_write")
 
 
 class Sample(NamedTuple):
@@ -74,43 +78,89 @@ class Sample(NamedTuple):
     labels: Labels = ()
 
 
-class LoopLag:
-    """How late the event loop comes to what is due, measured every `LAG_EVERY_S`."""
+class Instruments:
+    """Counts, the page that shows them, and traces if a collector is set: a `spans.Recorder`."""
 
-    def __init__(self) -> None:
+    def __init__(self, reloading: Reloading, watch: Watch) -> None:
+        self.seed, self.exports = b"", False
+        self._reloading, self._watch = reloading, watch
+        self._settings = reloading.settings
+        self._counts = Counts(Vocabulary(partial(known_labels, reloading)))
+        self._traces: Traces | None = None
         self._lags: deque[float] = deque(maxlen=LAGS_KEPT)
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def longest_s(self) -> float:
-        """The longest delay of the last minute."""
-        return max(self._lags, default=0.0)
+    @asynccontextmanager
+    async def recording(self) -> AsyncIterator[None]:
+        """Hear all that happens in the context of the caller, until the body ends."""
+        self.seed, self._traces = seed_of(self._settings), _traces(self._settings)
+        self.exports = self._traces is not None
+        before = spans.RECORDER.get()
+        heard = self._counts.heard
+        ends = [TAPS.listen([name], partial(self._counts.event, name)) for name in heard]
+        spans.RECORDER.set(self)
+        self._measure_lag()
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for end in ends:
+                end()
+            # Not by its token: a fixture of a test may end in another context than it began in.
+            spans.RECORDER.set(before)
+            if self._traces is not None:
+                await asyncio.to_thread(self._traces.close)
 
-    def begin(self) -> None:
-        """Measure from now on; in the event loop."""
+    def _measure_lag(self, due: float | None = None) -> None:
+        """Measure how late the event loop gets to what is due, from now on."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LAG_EVERY_S, self._tick, loop.time() + LAG_EVERY_S)
+        if due is not None:
+            self._lags.append(max(loop.time() - due, 0.0))
+        self._timer = loop.call_later(LAG_EVERY_S, self._measure_lag, loop.time() + LAG_EVERY_S)
 
-    def end(self) -> None:
-        """Measure no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def ended(self, span: Span) -> None:
+        """Count a span, and have it sent."""
+        self._counts.span(span)
+        if self._traces is not None:
+            self._traces.ended(span)
 
-    def _tick(self, due: float) -> None:
-        self._lags.append(max(asyncio.get_running_loop().time() - due, 0.0))
-        self.begin()
+    def routes(self) -> list[web.RouteDef]:
+        """Return the route."""
+        return [web.get(PATH, self._metrics)]
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if not self._may_read(request):
+            log.info("metrics_refused", address=request.remote or "")
+            headers = {"WWW-Authenticate": 'Bearer realm="parley metrics"'}
+            return web.Response(text=REFUSED, status=401, headers=headers)
+        # OpenMetrics if it is wanted, else the plain text format.
+        encode, kind = choose_encoder(",".join(request.headers.getall("Accept", [])))
+        registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
+        registry.register(self._counts.registry)
+        registry.register(_Gauges(await self._look()))
+        body = await asyncio.to_thread(encode, registry)
+        return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
 
-class State:
-    """What is read at a scrape."""
+    def _may_read(self, request: web.Request) -> bool:
+        """Allow programs of this machine that come directly, and others with `metrics.token`.
 
-    def __init__(self, reloading: Reloading, watch: Watch, counts: Counts, lag: LoopLag) -> None:
-        self._reloading, self._watch = reloading, watch
-        self._counts = counts
-        self._lag = lag
+        If the settings name a proxy all need the token: one that adds no header looks like a
+        program of this machine.
+        """
+        if over_unix_socket(request):
+            return True
+        scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            token = self._settings.metrics.token
+            wanted = b"" if token is None else token.get_secret_value().encode()
+            same = hmac.compare_digest(offered.strip().encode(errors="replace"), wanted)
+            return same and bool(wanted)
+        has_proxy = self._settings.web.trusted_proxies or self._settings.web.public_url
+        return not has_proxy and _is_from_here(request)
 
-    async def look(self) -> list[Sample]:
-        """Return all samples."""
+    async def _look(self) -> list[Sample]:
         reloading = self._reloading
         files = asyncio.to_thread(lambda: list(_files(reloading.settings)))
         database = "sqlite" if reloading.parts.shared.database.server is None else "postgresql"
@@ -119,7 +169,7 @@ class State:
             *_adapters(reloading.parts.supervised, self._watch),
             *_work(reloading),
             *_cache(self._counts),
-            Sample(series.LOOP_LAG, self._lag.longest_s),
+            Sample(series.LOOP_LAG, max(self._lags, default=0.0)),
             Sample(series.BUILD_INFO, 1, versions),
             *await files,
             *await self._database(),
@@ -167,11 +217,10 @@ def _work(reloading: Reloading) -> Iterator[Sample]:
 
 
 def _cache(counts: Counts) -> Iterator[Sample]:
-    tokens = dict.fromkeys(_INPUTS, 0.0)
+    tokens = Counter[str]()
     for (_, kind), count in counts.counters("turn_tokens"):
-        if kind in _INPUTS:
-            tokens[kind] += count
-    if read := sum(tokens.values()):
+        tokens[kind] += int(count)
+    if read := sum(tokens[kind] for kind in _INPUTS):
         yield Sample(series.CACHE_HIT_RATIO, tokens["cache_read"] / read)
 
 
@@ -194,11 +243,11 @@ def _files(settings: Settings) -> Iterator[Sample]:
 
 
 def _size(path: Path) -> int:
-    size = 0
-    # A log is renamed, the database's own comes and goes.
-    with suppress(FileNotFoundError):
-        size = path.stat().st_size
-    return size
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        # A log is renamed, the database's own comes and goes.
+        return 0
 
 
 def _samples(conn: Connection, settings: Settings, since: float) -> Iterator[Sample]:
@@ -230,65 +279,6 @@ def _waiting(
     depth: Series, age: Series, found: Waiting, labels: Labels = ()
 ) -> tuple[Sample, Sample]:
     return Sample(depth, found.count, labels), Sample(age, found.oldest_s, labels)
-
-
-if TYPE_CHECKING:
-    from gateway.metrics.traces import Traces
-
-log = structlog.get_logger()
-
-PATH = "/metrics"
-REFUSED = (
-    "Metrics are read on this machine itself where no proxy is before Parley, else with the token"
-    " of `metrics.token` in the header Authorization: Bearer.\n"
-)
-
-
-class Instruments:
-    """Counts, the page that shows them, and traces where they are wanted."""
-
-    def __init__(self, reloading: Reloading, watch: Watch) -> None:
-        self._settings = reloading.settings
-        self._lag = LoopLag()
-        self.counts = Counts(Vocabulary(partial(known_labels, reloading)))
-        state = State(reloading, watch, self.counts, self._lag)
-        self.page = MetricsPage(self._settings, self.counts, state)
-
-    @asynccontextmanager
-    async def recording(self) -> AsyncIterator[None]:
-        """Hear all that happens in the context of the caller, until the body ends."""
-        seed, traces = seed_of(self._settings), _traces(self._settings)
-        before = spans.RECORDER.get()
-        ends = [TAPS.listen([name], partial(self.counts.event, name)) for name in self.counts.heard]
-        spans.RECORDER.set(CountsAndTraces(seed, self.counts, traces))
-        self._lag.begin()
-        try:
-            yield
-        finally:
-            self._lag.end()
-            for end in ends:
-                end()
-            # Not by its token: a fixture of a test may end in another context than it began in.
-            spans.RECORDER.set(before)
-            if traces is not None:
-                await asyncio.to_thread(traces.close)
-
-
-class CountsAndTraces:
-    """`agent.spans.Recorder`: counts spans, and hands them to who exports them."""
-
-    def __init__(self, seed: bytes, counts: Counts | None, traces: "Traces | None") -> None:
-        self.seed = seed
-        self.exports = traces is not None
-        self._counts = counts
-        self._traces = traces
-
-    def ended(self, span: Span) -> None:
-        """Take note of a span."""
-        if self._counts is not None:
-            self._counts.span(span)
-        if self._traces is not None:
-            self._traces.ended(span)
 
 
 def _traces(settings: Settings) -> "Traces | None":
@@ -333,45 +323,6 @@ def known_labels(reloading: Reloading) -> Mapping[str, Collection[str]]:
     }
 
 
-class MetricsPage:
-    """The route, and what it shows."""
-
-    def __init__(self, settings: Settings, counts: Counts, state: State) -> None:
-        self._settings = settings.metrics
-        self._has_proxy = bool(settings.web.trusted_proxies or settings.web.public_url)
-        self._counts = counts
-        self._state = state
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the route."""
-        return [web.get(PATH, self._metrics)]
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        if not self._may_read(request):
-            log.info("metrics_refused", address=request.remote or "")
-            headers = {"WWW-Authenticate": 'Bearer realm="parley metrics"'}
-            return web.Response(text=REFUSED, status=401, headers=headers)
-        samples = await self._state.look()
-        accepted = ",".join(request.headers.getall("Accept", []))
-        body, content_type = await asyncio.to_thread(shown, self._counts, samples, accepted)
-        headers = {"Content-Type": content_type, "Cache-Control": "no-store"}
-        return web.Response(body=body, headers=headers)
-
-    def _may_read(self, request: web.Request) -> bool:
-        if over_unix_socket(request):
-            return True
-        scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self._is_token(offered.strip())
-        return not self._has_proxy and _is_from_here(request)
-
-    def _is_token(self, offered: str) -> bool:
-        token = self._settings.token
-        wanted = b"" if token is None else token.get_secret_value().encode()
-        same = hmac.compare_digest(offered.encode(errors="replace"), wanted)
-        return same and bool(wanted)
-
-
 def _is_from_here(request: web.Request) -> bool:
     """Whether a program of this machine asks, and no page that a browser here has opened."""
     try:
@@ -382,20 +333,6 @@ def _is_from_here(request: web.Request) -> bool:
         return False
     # A foreign page may make its own name lead here (DNS rebinding).
     return names_loopback(request.headers.get("Host", ""), connection_of(request).getsockname()[1])
-
-
-def shown(counts: Counts, samples: Sequence[Sample], accepted: str) -> tuple[bytes, str]:
-    """Return the page and its content type, in the format that was asked for; blocks.
-
-    Args:
-        accepted: The header Accept: OpenMetrics where it is wanted, else the plain text format.
-    """
-    registry = CollectorRegistry(auto_describe=False)
-    ProcessCollector(registry=registry)
-    registry.register(counts.registry)
-    registry.register(_Gauges(samples))
-    encode, content_type = choose_encoder(accepted)
-    return encode(registry), content_type
 
 
 class _Gauges:
