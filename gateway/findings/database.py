@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent.messages import count
-from gateway.findings.finding import Evidence, Finding, Sight, Told, Unsure
+from gateway.findings.finding import Evidence, Finding, Sight, Unsure
 from gateway.storage import maintenance
 from gateway.storage.queue import outbox
 from gateway.storage.reports import health
@@ -21,7 +21,7 @@ ROOM = 2.2
 
 
 @Finding(
-    "database-down", level="error", blocks=True, page="doctor", told=Told(after_s=DATABASE_AFTER_S)
+    "database-down", level="error", blocks=True, page="doctor", told=True, after_s=DATABASE_AFTER_S
 )
 def _down(facts: Evidence) -> Iterator[Sight]:
     """The database can be read and written by this version.
@@ -96,7 +96,7 @@ def _replicas(facts: Evidence) -> Iterator[Sight]:
     noticed by none, and messages wait at the platform.
     Remedy: Start a replica, with the account's token: it takes over the work of dead ones.
     """
-    if facts.on_server:
+    if not isinstance(facts.location, Path):
         yield from (Sight(f"{name} is silent") for name in health.silent_replicas(facts.database))
         for name in health.unowned_accounts(facts.database):
             yield Sight(f"nobody receives for {name}", level="error")
@@ -119,11 +119,7 @@ def _waiting(facts: Evidence) -> Iterator[Sight]:
 
 
 @Finding(
-    "outbox-old",
-    level="error",
-    needs="database",
-    page="conversations?state=unsent",
-    told=Told(quiet_s=120.0),
+    "outbox-old", level="error", needs="database", page="conversations?state=unsent", told=True
 )
 def _unsent(facts: Evidence) -> Iterator[Sight | Unsure]:
     """No answer waits for long to be shown.
@@ -159,7 +155,7 @@ def _given_up(facts: Evidence, kind: str, noun: str) -> Iterator[Sight]:
             yield Sight(each.account, {"count": count(each.letters, noun)})
 
 
-@Finding("answer-dead", needs="database", page="dead-letters", told=Told(announced=True))
+@Finding("answer-dead", needs="database", page="dead-letters", told=True, announced=True)
 def _answers(facts: Evidence) -> Iterator[Sight]:
     """No answer was given up within a day.
 
@@ -170,7 +166,7 @@ def _answers(facts: Evidence) -> Iterator[Sight]:
     yield from _given_up(facts, "send", "answer")
 
 
-@Finding("message-dead", needs="database", page="dead-letters", told=Told())
+@Finding("message-dead", needs="database", page="dead-letters", told=True)
 def _messages(facts: Evidence) -> Iterator[Sight]:
     """No message was given up within a day.
 
@@ -182,7 +178,7 @@ def _messages(facts: Evidence) -> Iterator[Sight]:
     yield from _given_up(facts, "turn", "question")
 
 
-@Finding("update-set-aside", needs="database", page="log?level=warning", told=Told())
+@Finding("update-set-aside", needs="database", page="log?level=warning", told=True)
 def _updates(facts: Evidence) -> Iterator[Sight]:
     """What platforms send can be taken.
 

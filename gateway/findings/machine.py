@@ -1,7 +1,6 @@
 """The machine: PARLEY_HOME, disks, clock, proxies; the sandbox, MCP programs and plugins."""
 
 import os
-import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from agent.plugins.loading import available
 from agent.processes import sandbox
 from gateway.agent_ports.tools import unconfined_in
 from gateway.backup import backups
-from gateway.findings.finding import Evidence, Finding, Level, Sight, Told, Unsure, open_to_others
+from gateway.findings.finding import Evidence, Finding, Level, Sight, Unsure, open_to_others
 from gateway.logging.recent import MOST_LINES, RecentLines, lately, newest, tallied
 from gateway.logging.setup import log_path, predecessors
 from gateway.storage.people import mcp
@@ -26,7 +25,6 @@ from gateway.storage.people import mcp
 SCARCE_BYTES = 2_000_000_000
 ROOMIER = 1.2
 """Times the least room there has to be before a full disk is over."""
-LEAST_DESCRIPTORS = 1024
 MOST_EVENTS = 5
 AHEAD_S = 120.0
 """By so much a clock may be wrong."""
@@ -38,39 +36,18 @@ OF_DISKS = ("disk-full", "backup-overdue")
 """Findings that are looked for in folders, which may be on a dead mount."""
 
 
-@Finding("home-there", level="error", needs="nothing")
-def _there(facts: Evidence) -> Iterator[Sight]:
-    """PARLEY_HOME exists and is writable.
-
-    Why: It holds the database, the log and tokens.
-    Remedy: Create it for the user that Parley runs as, or choose another with --home.
-    """
-    home = facts.home
-    if not home.exists():
-        yield Sight(f"{home} is not there yet; the first start makes it", level="note")
-    elif not home.is_dir():
-        yield Sight(f"{home} is no folder")
-    elif not os.access(home, os.W_OK | os.X_OK):
-        yield Sight(f"{home} cannot be written by this user")
-
-
 @Finding("home-mode", level="error", needs="nothing")
 def _mode(facts: Evidence) -> Iterator[Sight]:
     """Only the user that runs Parley can enter PARLEY_HOME.
 
     Why: Others could read what people wrote, and the token of the web chat.
-    Remedy: `chmod 700` it; `chown -R` what is another user's.
+    Remedy: `chmod 700` it; a start closes it and all that is in it.
     """
-    home = facts.home
-    if home.is_dir():
-        if (owner := home.stat().st_uid) != os.geteuid():
-            who = f"it belongs to user {owner}, and this is user {os.geteuid()}"
-            yield Sight(who, level="warning")
-        # Files in it a start closes by itself (gateway/supervision/home.py).
-        yield from open_to_others(home, 0o700)
+    if facts.home.is_dir():
+        yield from open_to_others(facts.home, 0o700)
 
 
-@Finding("disk-full", level="error", page="doctor", told=Told())
+@Finding("disk-full", level="error", page="doctor", told=True)
 def _full(facts: Evidence) -> Iterator[Sight | Unsure]:
     """There is room on the disks.
 
@@ -110,7 +87,7 @@ def _of_disk(
         yield Sight(f"inodes of {place}", level="warning", text=text)
 
 
-@Finding("backup-overdue", page="doctor", told=Told())
+@Finding("backup-overdue", page="doctor", told=True)
 def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
     """There is a recent backup.
 
@@ -154,7 +131,7 @@ def _log_warnings(facts: Evidence) -> Iterator[Sight | Unsure]:
         yield Sight(f"warnings and errors of the last 15 minutes: {often}{rest}")
 
 
-@Finding("descriptors", needs="nothing", blocks=True, page="doctor")
+@Finding("descriptors", level="error", needs="gateway", blocks=True, page="doctor")
 def _descriptors(facts: Evidence) -> Iterator[Sight]:
     """Enough files and connections may be open.
 
@@ -163,10 +140,7 @@ def _descriptors(facts: Evidence) -> Iterator[Sight]:
     Remedy: Raise `LimitNOFILE` of the service, or `ulimit -n`.
     """
     if facts.live and facts.live.is_scarce:
-        yield Sight("the process has hardly any file descriptors left", level="error")
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
-        yield Sight(f"at most {hard} can be open")
+        yield Sight("the process has hardly any file descriptors left")
 
 
 @Finding("user-not-root", needs="nothing")
@@ -243,8 +217,8 @@ def _holds(facts: Evidence) -> Iterator[Sight]:
         yield Sight(f"MCP programs are not started: no wall works here ({reason})")
 
 
-@Finding("mcp-connected", level="error", live=True)
-def _connected(facts: Evidence) -> Iterator[Sight | Unsure]:
+@Finding("mcp-connected", level="error", needs="answers")
+def _connected(facts: Evidence) -> Iterator[Sight]:
     """MCP servers are connected.
 
     Why: Otherwise calls of their tools fail.
@@ -254,8 +228,6 @@ def _connected(facts: Evidence) -> Iterator[Sight | Unsure]:
     for name, server in facts.settings.tools.mcp.items():
         if server.enabled and server.command and shutil.which(server.command) is None:
             yield Sight(name, text=f"{name}: there is no program {server.command}")
-        elif server.enabled and told is None:
-            yield Unsure(name)
     for name, problem in (told or {}).items():
         if problem:
             yield Sight(name, text=f"{name}: {problem}")

@@ -13,7 +13,7 @@ from agent.network import in_words
 from gateway.access.web_door import called
 from gateway.agent_ports.budgets import BudgetUse
 from gateway.findings.database import minutes
-from gateway.findings.finding import Evidence, Finding, Level, Sight, Told, Unsure
+from gateway.findings.finding import Evidence, Finding, Level, Sight, Unsure
 
 OFFLINE = "offline"
 SMALL_TOKENS, SMALL_SHARE = 16_000, 0.25
@@ -34,7 +34,7 @@ def _real(facts: Evidence) -> Iterator[Sight]:
         yield Sight("the offline model answers")
 
 
-@Finding("key-refused", level="error", needs="answers", live=True, page="setup", told=Told())
+@Finding("key-refused", level="error", needs="answers", page="setup", told=True)
 def _refused(facts: Evidence) -> Iterator[Sight | Unsure]:
     """Providers accept each key.
 
@@ -53,7 +53,7 @@ def _refused(facts: Evidence) -> Iterator[Sight | Unsure]:
             yield each
 
 
-@Finding("money-gone", level="error", needs="answers", live=True, page="setup", told=Told())
+@Finding("money-gone", level="error", needs="answers", page="setup", told=True)
 def _broke(facts: Evidence) -> Iterator[Sight | Unsure]:
     """The account behind each key has credit.
 
@@ -66,14 +66,7 @@ def _broke(facts: Evidence) -> Iterator[Sight | Unsure]:
     yield from _of_models(facts, _is_broke)
 
 
-@Finding(
-    "model-failing",
-    level="error",
-    needs="answers",
-    live=True,
-    page="log?level=warning",
-    told=Told(),
-)
+@Finding("model-failing", level="error", needs="answers", page="log?level=warning", told=True)
 def _failing(facts: Evidence) -> Iterator[Sight | Unsure]:
     """Each model answers.
 
@@ -154,7 +147,7 @@ def _window(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{block.place}.max_output_tokens is {output:,} of a window of {tokens:,}")
 
 
-@Finding("server-modes", needs="gateway", live=True)
+@Finding("server-modes", needs="gateway")
 def _modes(facts: Evidence) -> Iterator[Sight]:
     """Model servers take requests as they are meant.
 
@@ -177,7 +170,7 @@ def _modes(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{server}: requests keep to {', '.join(kept)}", level=level)
 
 
-@Finding("budget-low", needs="gateway", live=True, page="budgets", told=Told())
+@Finding("budget-low", needs="gateway", page="budgets", told=True)
 def _low(facts: Evidence) -> Iterator[Sight]:
     """No budget of today is nearly spent.
 
@@ -189,7 +182,7 @@ def _low(facts: Evidence) -> Iterator[Sight]:
     yield from _of_budgets(facts, is_used_up=False)
 
 
-@Finding("budget-used-up", level="error", needs="gateway", live=True, page="budgets", told=Told())
+@Finding("budget-used-up", level="error", needs="gateway", page="budgets", told=True)
 def _used_up(facts: Evidence) -> Iterator[Sight]:
     """There is money left for today.
 

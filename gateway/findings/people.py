@@ -1,20 +1,23 @@
 """Whether people reach the bot and it reaches them, and whether an owner hears of it."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from agent.messages import count
 from gateway.access.policy import Access, Owners
 from gateway.findings.database import minutes
-from gateway.findings.finding import Evidence, Finding, Sight, Told, Unsure
+from gateway.findings.finding import Evidence, Finding, Sight, Unsure
 from gateway.storage.people.members import newest_direct_chat
 from gateway.storage.queue import outbox
 from gateway.storage.reports import health
 from gateway.supervision.accounts import WORKING
 
-OF_ACCOUNTS = ("adapter-stopped", "adapter-unreachable", "adapter-silent")
-"""Findings whose subject is an account."""
 UNREACHABLE_S = 120.0
 """So long an account may be connecting: a connection that comes back at once is no trouble."""
+LOG, UNSENT = "log?level=warning", "conversations?state=unsent"
+OF_ACCOUNTS = ("adapter-stopped", "adapter-unreachable", "adapter-silent")
+_of_account = partial(Finding, level="error", blocks=True, told=True)
+"""Makes findings whose subject is an account."""
 
 
 @Finding("gateway-answers", level="error", needs="nothing")
@@ -29,15 +32,7 @@ def _hangs(facts: Evidence) -> Iterator[Sight]:
         yield Sight(facts.hangs)
 
 
-@Finding(
-    "adapter-stopped",
-    level="error",
-    needs="answers",
-    live=True,
-    blocks=True,
-    page="log?level=warning",
-    told=Told(quiet_s=120.0),
-)
+@_of_account("adapter-stopped", needs="answers", page=LOG)
 def _stopped(facts: Evidence) -> Iterator[Sight | Unsure]:
     """Each platform accepts its token.
 
@@ -61,15 +56,7 @@ def _stopped(facts: Evidence) -> Iterator[Sight | Unsure]:
             yield Unsure(name)
 
 
-@Finding(
-    "adapter-unreachable",
-    level="error",
-    needs="answers",
-    live=True,
-    blocks=True,
-    page="log?level=warning",
-    told=Told(after_s=UNREACHABLE_S, quiet_s=120.0),
-)
+@_of_account("adapter-unreachable", needs="answers", page=LOG, after_s=UNREACHABLE_S)
 def _unreachable(facts: Evidence) -> Iterator[Sight]:
     """Each platform is connected.
 
@@ -91,15 +78,7 @@ def _unreachable(facts: Evidence) -> Iterator[Sight]:
             yield Sight(name, {"minutes": minutes(for_s), "reason": reason}, since_s=for_s)
 
 
-@Finding(
-    "adapter-silent",
-    level="error",
-    needs="gateway",
-    live=True,
-    blocks=True,
-    page="conversations?state=unsent",
-    told=Told(quiet_s=120.0),
-)
+@_of_account("adapter-silent", needs="gateway", page=UNSENT)
 def _silent(facts: Evidence) -> Iterator[Sight | Unsure]:
     """Each platform takes what is sent.
 
@@ -139,7 +118,7 @@ def _lacks(facts: Evidence) -> Iterator[Sight | Unsure]:
         yield from (Sight(f"{name}: {lack}") for lack in report.lacks)
 
 
-@Finding("stranger-asks", level="note", needs="database", page="people", told=Told(announced=True))
+@Finding("stranger-asks", level="note", needs="database", page="people", told=True, announced=True)
 def _strangers(facts: Evidence) -> Iterator[Sight]:
     """Whoever asks to be let in gets an answer.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from agent.network import in_words
 from gateway.findings import database, machine, models, people, settings
-from gateway.findings.finding import Evidence, Finding, Fix, Sight
+from gateway.findings.finding import Evidence, Finding, Fix, Needs, Sight
 from gateway.settings.loading import Loaded
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
@@ -25,6 +25,8 @@ FINDINGS: dict[str, Finding] = {
 }
 """By id; docs/doctor.md and the table of docs/alerts.md are written from it."""
 
+OF_GATEWAY = frozenset[Needs](("answers", "gateway"))
+"""What a running gateway sees, and tells those who ask it."""
 Shown = Literal["fine", "note", "unknown", "warning", "error"]
 """How bad a row is, in this order; unknown: it could not be looked at."""
 WORSE: Sequence[Shown] = ("fine", "note", "unknown", "warning", "error")
@@ -75,8 +77,8 @@ def report(wanted: Iterable[Finding], facts: Evidence, opened: Sequence[Alert] =
 
 
 def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[Row]:
-    here = _looked(what, facts)
-    rows = [*here, *(Row.of_data(each) for each in facts.told if each["id"] == what.id)]
+    here, told = _looked(what, facts), (facts.running or {}).get("findings", ())
+    rows = [*here, *(Row.of_data(each) for each in told if each["id"] == what.id)]
     for alert in opened:
         if alert.kind == what.id:
             text = f"{alert.text}, since {iso_time(alert.since)}"
@@ -93,8 +95,6 @@ def _looked(what: Finding, facts: Evidence) -> list[Row]:
     """Make a look. One that breaks says so: the others go on, and it is not a good sign."""
     if reason := facts.lacks(what.needs):
         return [_unknown(what, f"skipped: {reason}")]
-    if what.live and facts.running is not None and "findings" not in facts.running:
-        return [_unknown(what, "skipped: the gateway that runs here is of an older version")]
     try:
         found = list(what.look(facts))
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is told
@@ -166,7 +166,8 @@ class Examination:
     async def of_live(self, *, whole: bool = True) -> tuple[LiveFacts, list[Row]]:
         """Return what the gateway knows of itself, and what is wrong with that."""
         facts = await self.facts(whole=whole)
-        rows = report((each for each in FINDINGS.values() if each.live or each.blocks), facts)
+        live = (each for each in FINDINGS.values() if each.blocks or each.needs in OF_GATEWAY)
+        rows = report(live, facts)
         return facts.gateway, [row for row in rows if row.subject]
 
     async def report(

@@ -1,24 +1,23 @@
 """Whether the settings can be read, say what they mean, and weaken nothing."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from pydantic import SecretStr
 
 from adapters.web.platform import is_private_way
 from agent.models.factory import resolve_provider
 from agent.settings import ReferencedSecret
-from gateway.findings.finding import Evidence, Finding, Level, Sight, Told, open_to_others
+from gateway.findings.finding import Evidence, Finding, Level, Sight, open_to_others
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-HYGIENE = 0.85
-"""Where the check before each turn compacts."""
-IDLE, SHORT_MINUTES = {"idle", "both"}, 10
+SHORT_MINUTES = 10
 """Sooner nobody expects to be forgotten."""
 
 
@@ -32,7 +31,7 @@ def _readable(facts: Evidence) -> Iterator[Sight]:
     yield from map(Sight, facts.problems)
 
 
-@Finding("settings-refused", needs="gateway", live=True, page="settings", told=Told())
+@Finding("settings-refused", needs="gateway", page="settings", told=True)
 def _refused(facts: Evidence) -> Iterator[Sight]:
     """The running gateway takes what is saved.
 
@@ -103,188 +102,93 @@ def _is_plain(value: object) -> bool:
 
 
 class Risk(NamedTuple):
-    """Values of a setting that weaken Parley: what they cost, and what to do instead."""
+    """A value of a setting that weakens Parley: what it costs, and what to do instead."""
 
     level: Level
     key: str
     costs: str
     remedy: str
-    is_so: Callable[[Settings], bool]
 
 
-def _can_run(on: Settings) -> bool:
-    return "terminal" in on.tools.enabled
+_TABLE = """
+error tools.approval: Text from a file or a web page can talk the model into a call.
+    Set it to `side_effects`.
+error tools.policy.without: The rows left out keep words of a page from becoming actions.
+    Remove the rows from it.
+error tools.policy.rules: `then: allow` for all tools and roles lets guests do what owners may.
+    Name the tool, the role, or `tainted: false`.
+error tools.terminal.confine: An unconfined command reads keys and other people's files.
+    Set it to true, and `tools.sandbox.backend` to `auto`.
+warning tools.terminal.network: Commands can send anything anywhere, and reach local services.
+    Set it to false.
+warning access.mode: Anyone who finds the bot spends your money.
+    Set it to `pairing`; a stranger then asks, and an owner lets them in.
+warning access: With mode `allowlist` and an empty list, only owners are answered.
+    Name people below `access.PLATFORM`, or set `access.mode: pairing`.
+warning access.rate_per_min: One person's script keeps everybody else waiting.
+    Set it to 60.
+warning access.groups: `senders: anyone` answers everybody in the group, at your cost.
+    Set `senders: allowed` for that group, or `budget.sender_daily_usd`.
+warning base_url: Anyone in between can read the key and everything that is said.
+    Use https:// in `model.base_url` and in fallbacks; plain http only for this machine.
+warning tools.mcp: Anyone in between can read arguments, results and keys.
+    Use https:// in `tools.mcp.NAME.url`.
+warning web.host: Anyone in between can read what is said, and the sign-in cookie.
+    Put a TLS proxy in front of it and set `web.public_url: https://…`, or use 127.0.0.1.
+error platforms: Without a platform or the web chat, nobody can write to the bot.
+    Set a token below `platforms`, or `web.enabled: true`.
+error tools.workspace.root: A tool that works there must not find anything else.
+    Set it to an empty folder of this user, or to null.
+error compression.enabled: A conversation fails once it fills the model's window.
+    Set it to true.
+warning sessions.idle_minutes: A chat forgets what was said after so short a pause.
+    Raise it; 1440, a day, is the default.
+note alerts.enabled: Nobody hears of trouble until an answer is missing.
+    Set it to true.
+note budget.daily_usd: A loop of a tool can spend whatever the account has.
+    Set a limit in dollars.
+"""
+RISKS = tuple(
+    Risk(cast("Level", found[1]), *found.groups()[1:])
+    for found in re.finditer(r"^(\w+) (\S+): (.+)\n +(.+)$", _TABLE, re.MULTILINE)
+)
 
 
-def _is_paid(on: Settings) -> bool:
-    return resolve_provider(on.model) != "offline"
-
-
-def _allows_all(on: Settings) -> bool:
-    rules = on.tools.policy.rules
-    return any((r.then, r.tool, r.role, r.tainted) == ("allow", "*", "*", None) for r in rules)
+def _are_so(on: Settings) -> Mapping[str, bool]:
+    """Return which settings have such a value."""
+    can_run, rules = "terminal" in on.tools.enabled, on.tools.policy.rules
+    is_walled = on.tools.terminal.confine and on.tools.sandbox.backend != "none"
+    is_open = any(each.senders == "anyone" for each in on.access.groups.values())
+    names = {platform for platform, _ in on.platforms.on()}
+    proxy, servers = on.web.public_url, [each for each in on.tools.mcp.values() if each.enabled]
+    return {
+        "tools.approval": on.tools.approval == "never",
+        "tools.policy.without": bool(on.tools.policy.without),
+        "tools.policy.rules": ("allow", "*", "*", None)
+        in [(each.then, each.tool, each.role, each.tainted) for each in rules],
+        "tools.terminal.confine": can_run and not is_walled,
+        "tools.terminal.network": can_run and on.tools.terminal.network,
+        "access.mode": on.access.mode == "open",
+        "access": on.access.mode == "allowlist" and not all(map(on.access.listed, names)),
+        "access.rate_per_min": on.access.rate_per_min == 0,
+        "access.groups": is_open and on.budget.sender_daily_usd is None,
+        "base_url": _is_readable(*(each.base_url for each in (on.model, *on.fallbacks))),
+        "tools.mcp": _is_readable(*(each.url for each in servers)),
+        "web.host": on.web.enabled
+        and on.web.host not in LOOPBACK
+        and not (proxy and is_private_way(proxy)),
+        "platforms": not names and not on.web.enabled,
+        "tools.workspace.root": on.tools.workspace.root in {Path.home(), Path("/")},
+        "compression.enabled": not on.compression.enabled,
+        "sessions.idle_minutes": on.sessions.reset in {"idle", "both"}
+        and on.sessions.idle_minutes < SHORT_MINUTES,
+        "alerts.enabled": not on.alerts.enabled,
+        "budget.daily_usd": resolve_provider(on.model) != "offline" and on.budget.daily_usd is None,
+    }
 
 
 def _is_readable(*urls: str | None) -> bool:
     return any(url and not is_private_way(url) for url in urls)
-
-
-def _answers_strangers(on: Settings) -> bool:
-    is_open = any(each.senders == "anyone" for each in on.access.groups.values())
-    return is_open and on.budget.sender_daily_usd is None
-
-
-def _lists_nobody(on: Settings) -> bool:
-    names = {platform for platform, _ in on.platforms.on()}
-    return on.access.mode == "allowlist" and not all(map(on.access.listed, names))
-
-
-RISKS = (
-    Risk(
-        *("error", "tools.approval"),
-        "Text from a file or a web page can talk the model into a call.",
-        "Set it to `side_effects`.",
-        lambda on: on.tools.approval == "never",
-    ),
-    Risk(
-        *("error", "tools.policy.without"),
-        "The rows that it leaves out keep the words of a page from turning into actions.",
-        "Remove the rows from it.",
-        lambda on: bool(on.tools.policy.without),
-    ),
-    Risk(
-        *("error", "tools.policy.rules"),
-        "A rule `then: allow` for all tools and roles lets guests do what owners may.",
-        "Name the tool, the role, or `tainted: false`.",
-        _allows_all,
-    ),
-    Risk(
-        *("error", "tools.terminal.confine"),
-        "An unconfined command reads keys and other people's files.",
-        "Set it to true, and `tools.sandbox.backend` to `auto`.",
-        lambda on: (
-            _can_run(on) and not (on.tools.terminal.confine and on.tools.sandbox.backend != "none")
-        ),
-    ),
-    Risk(
-        *("warning", "tools.terminal.allow_root"),
-        "Anything that escapes the sandbox would own the machine.",
-        "Run Parley as its own user, and set it to false.",
-        lambda on: _can_run(on) and on.tools.terminal.allow_root,
-    ),
-    Risk(
-        *("warning", "tools.terminal.network"),
-        "Commands can send what they read anywhere, and reach every service on this machine.",
-        "Set it to false.",
-        lambda on: _can_run(on) and on.tools.terminal.network,
-    ),
-    Risk(
-        *("warning", "access.mode"),
-        "Anyone who finds the bot spends your money.",
-        "Set it to `pairing`; a stranger then asks, and an owner lets them in.",
-        lambda on: on.access.mode == "open",
-    ),
-    Risk(
-        *("warning", "access"),
-        "With mode `allowlist` and an empty list, only owners are answered.",
-        "Name people below `access.PLATFORM`, or set `access.mode: pairing`.",
-        _lists_nobody,
-    ),
-    Risk(
-        *("warning", "access.rate_per_min"),
-        "One person's script keeps everybody else waiting.",
-        "Set it to 60.",
-        lambda on: on.access.rate_per_min == 0,
-    ),
-    Risk(
-        *("warning", "access.groups"),
-        "`senders: anyone` answers everybody in the group, at your cost.",
-        "Set `senders: allowed` for that group, or `budget.sender_daily_usd`.",
-        _answers_strangers,
-    ),
-    Risk(
-        *("warning", "base_url"),
-        "Anyone in between can read the key and everything that is said.",
-        "Use https:// in `model.base_url` and in fallbacks; plain http only for this machine.",
-        lambda on: _is_readable(*(each.base_url for each in (on.model, *on.fallbacks))),
-    ),
-    Risk(
-        *("warning", "tools.mcp"),
-        "Anyone in between can read arguments, results and keys.",
-        "Use https:// in `tools.mcp.NAME.url`.",
-        lambda on: _is_readable(*(each.url for each in on.tools.mcp.values() if each.enabled)),
-    ),
-    Risk(
-        *("warning", "web.host"),
-        "Anyone in between can read what is said, and the sign-in cookie.",
-        "Put a TLS proxy in front of it and set `web.public_url: https://…`, or use 127.0.0.1.",
-        lambda on: (
-            on.web.enabled
-            and on.web.host not in LOOPBACK
-            and not (on.web.public_url and is_private_way(on.web.public_url))
-        ),
-    ),
-    Risk(
-        *("error", "platforms"),
-        "Without a platform or the web chat, nobody can write to the bot.",
-        "Set a token below `platforms`, or `web.enabled: true`.",
-        lambda on: not on.platforms.on() and not on.web.enabled,
-    ),
-    Risk(
-        *("error", "tools.workspace.root"),
-        "A tool that works there must not find anything else.",
-        "Set it to an empty folder of this user, or to null.",
-        lambda on: on.tools.workspace.root in {Path.home(), Path("/")},
-    ),
-    Risk(
-        *("error", "compression.enabled"),
-        "A conversation fails once it fills the model's window.",
-        "Set it to true.",
-        lambda on: not on.compression.enabled,
-    ),
-    Risk(
-        *("warning", "compression.threshold"),
-        f"From {HYGIENE:.0%} of the window on a turn begins with a compaction: somebody waits.",
-        "Set it below 0.85; 0.50 is the default.",
-        lambda on: on.compression.threshold >= HYGIENE,
-    ),
-    Risk(
-        *("warning", "sessions.idle_minutes"),
-        "A chat forgets what was said after so short a pause.",
-        "Raise it; 1440, a day, is the default.",
-        lambda on: on.sessions.reset in IDLE and on.sessions.idle_minutes < SHORT_MINUTES,
-    ),
-    Risk(
-        *("warning", "logging.file"),
-        "Only what the terminal or journald keeps tells you in the morning what happened.",
-        "Set it to null or a path.",
-        lambda on: on.logging.file is False,
-    ),
-    Risk(
-        *("note", "alerts.enabled"),
-        "Nobody hears of trouble until an answer is missing.",
-        "Set it to true.",
-        lambda on: not on.alerts.enabled,
-    ),
-    Risk(
-        *("note", "budget.daily_usd"),
-        "A loop of a tool can spend whatever the account has.",
-        "Set a limit in dollars.",
-        lambda on: _is_paid(on) and on.budget.daily_usd is None,
-    ),
-    Risk(
-        *("note", "fallbacks"),
-        "Nobody is answered while the provider has trouble.",
-        "Add a block, ideally of another provider.",
-        lambda on: _is_paid(on) and not on.fallbacks,
-    ),
-    Risk(
-        *("note", "retention.transcript_days"),
-        "People's transcripts and files pile up, and so does what a thief would get.",
-        "Set it, and `retention.files_days` or `files_max_bytes`.",
-        lambda on: on.retention.transcript_days is None and not on.retention.limits_files,
-    ),
-)
 
 
 @Finding("settings-risky")
@@ -295,8 +199,9 @@ def _risky(facts: Evidence) -> Iterator[Sight]:
     Remedy: Change the setting that the line names.
     Text: {subject}{value}
     """
+    are_so = _are_so(facts.settings)
     for each in RISKS:
-        if each.is_so(facts.settings):
+        if are_so[each.key]:
             value = facts.loaded.values.get(each.key, ())
             is_word = value is None or isinstance(value, str | int | float)
             text = {"value": f" is {json.dumps(value)}" if is_word else ""}

@@ -1,21 +1,18 @@
 """Tells owners of troubles: which chats, what they read, and when a trouble is over.
 
 All of it is one transaction: the row of the trouble, and the rows of the outbox that tell of it.
-So a restart, or another replica, tells nothing twice. A trouble that comes again and again is over
-only after a longer and longer calm, and beyond `PER_HOUR` one line stands for all others.
-Lesser messages take no room from an error that begins.
+So a restart, or another replica, tells nothing twice.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
-import structlog
 from sqlalchemy import Connection
 
 from adapters.messages import Address
 from gateway.access.policy import Owners
-from gateway.findings.finding import Sight, Told
+from gateway.findings.finding import Sight
 from gateway.findings.people import OF_ACCOUNTS
 from gateway.findings.report import FINDINGS
 from gateway.session_keys import address_key
@@ -26,12 +23,11 @@ from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.schema import now
 
-log = structlog.get_logger()
-
 HOUR_S = 3600.0
+QUIET_S, LONGEST_QUIET_S = 120.0, HOUR_S
+"""How long nobody may have seen a trouble before it is over; doubled by each end of it lately."""
 COMES_AGAIN_S = 6 * HOUR_S
-"""So long it is remembered that a trouble was over, and came again."""
-LONGEST_QUIET_S = HOUR_S
+"""How long an end counts as of late."""
 PER_HOUR = 10
 """Messages about alerts within an hour; enough for what goes wrong at once, few enough to read."""
 PAGE = "docs/operations.md"
@@ -69,11 +65,12 @@ class Judgement:
         key = alert.kind, alert.subject
         return key not in self.unsure and key not in self.seen
 
-    def told_of(self, alert: Alert) -> Told:
-        """Return how an alert is told; an account that is not set up any more does not "work"."""
-        told = _told_of(alert.kind)
-        is_gone = alert.kind in OF_ACCOUNTS and alert.subject not in self.accounts
-        return replace(told, over=NOT_SET_UP) if is_gone and told.over else told
+    def over_of(self, alert: Alert) -> str:
+        """Return what is told at an alert's end: an account that was taken out does not "work"."""
+        if alert.kind in OF_ACCOUNTS and alert.subject not in self.accounts:
+            return NOT_SET_UP
+        # Nothing of a kind of an earlier version.
+        return FINDINGS[alert.kind].over if alert.kind in FINDINGS else ""
 
 
 @dataclass(slots=True)
@@ -120,17 +117,16 @@ class Telling:
         there = {(each.kind, each.subject) for each in waiting if each.over_at is None}
         there |= judgement.seen.keys()
         for alert in waiting:
-            how = judgement.told_of(alert)
             if alert.over_at is not None:
                 # What is there again is not over; and half of the room is for what begins.
                 room = max(1, PER_HOUR // 2)
                 is_again = (alert.kind, alert.subject) in there
                 if not is_again and alerts.told_lately(conn, HOUR_S) < room:
-                    self._tell_end(conn, how, alert, told)
+                    self._tell_end(conn, judgement.over_of(alert), alert, told)
             elif judgement.is_well(alert):
-                if alerts.end(conn, alert.id, _quiet_s(conn, how, alert)):
+                if alerts.end(conn, alert.id, _quiet_s(conn, alert)):
                     told.ended.append(alert)
-                    self._tell_end(conn, how, alert, told)
+                    self._tell_end(conn, judgement.over_of(alert), alert, told)
             elif alert.told_at is None:
                 # There is room by now, or an owner has written to the bot.
                 self._tell(conn, alert, told)
@@ -191,7 +187,7 @@ class Telling:
 
     def _tell(self, conn: Connection, alert: Alert, told: AlertsTold) -> bool:
         """Tell of a begin, now or at a later look; False where there is no chat to tell it in."""
-        if _told_of(alert.kind).announced and not self.settings.to:
+        if FINDINGS[alert.kind].announced and not self.settings.to:
             alerts.mark_told(conn, alert.id, over=False)
             return True
         if not self._may_tell(conn, told, kinds if alert.kind in (kinds := errors()) else ()):
@@ -202,10 +198,10 @@ class Telling:
         alerts.mark_told(conn, alert.id, over=False)
         return True
 
-    def _tell_end(self, conn: Connection, how: Told, alert: Alert, told: AlertsTold) -> None:
-        # Who was not told of its begin wonders about its end.
-        if how.over and alert.told_at is not None and self._may_tell(conn, told):
-            text = end_text(how.over, alert, alert.over_at or now(conn), self.zone)
+    def _tell_end(self, conn: Connection, over: str, alert: Alert, told: AlertsTold) -> None:
+        # Without a begin its end would be a riddle.
+        if over and alert.told_at is not None and self._may_tell(conn, told):
+            text = end_text(over, alert, alert.over_at or now(conn), self.zone)
             self._say_all(conn, f"{alert.id}:end", text, told)
             alerts.mark_told(conn, alert.id, over=True)
 
@@ -261,22 +257,9 @@ def escaped(text: str) -> str:
     return "`".join(parts)
 
 
-def log_told(told: AlertsTold) -> None:
-    """Log what was told, once it is committed."""
-    for alert in told.begun:
-        log.warning("alert_raised", alert=alert.id, kind=alert.kind, subject=alert.subject)
-    for alert in told.unheard:
-        log.warning("alert_not_told", alert=alert.id, kind=alert.kind, subject=alert.subject)
-    for alert in told.ended:
-        log.info("alert_over", alert=alert.id, kind=alert.kind, subject=alert.subject)
-
-
-def _quiet_s(conn: Connection, how: Told, alert: Alert) -> float:
-    """Return how long a trouble must not have been seen: longer each time that it comes again."""
+def _quiet_s(conn: Connection, alert: Alert) -> float:
     again = alerts.ended_lately(conn, alert.kind, alert.subject, COMES_AGAIN_S)
-    if not again:
-        return how.quiet_s
-    return min(max(how.quiet_s, 60.0) * 2.0 ** min(again, 6), LONGEST_QUIET_S)
+    return min(QUIET_S * 2.0 ** min(again, 6), LONGEST_QUIET_S)
 
 
 def _at(seconds: float, zone: tzinfo) -> str:
@@ -285,19 +268,13 @@ def _at(seconds: float, zone: tzinfo) -> str:
 
 def errors() -> tuple[str, ...]:
     """Kinds for whose begin there is always room, whatever else was told."""
-    told = (each for each in FINDINGS.values() if each.told and not each.told.announced)
+    told = (each for each in FINDINGS.values() if each.told and not each.announced)
     return tuple(each.id for each in told if each.level == "error")
 
 
 def with_an_end() -> frozenset[str]:
     """Kinds whose end is told."""
-    return frozenset(each.id for each in FINDINGS.values() if each.told and each.told.over)
-
-
-def _told_of(kind: str) -> Told:
-    """Return how a kind is told; that of an earlier version is over at the next look."""
-    found = FINDINGS.get(kind)
-    return found.told if found and found.told else Told(quiet_s=0.0)
+    return frozenset(each.id for each in FINDINGS.values() if each.told and each.over)
 
 
 CurrentTelling = Callable[[], Telling]

@@ -14,14 +14,7 @@ import structlog
 from gateway.findings.finding import Evidence, Finding, Sight, Unsure
 from gateway.findings.machine import OF_DISKS
 from gateway.findings.report import FINDINGS, Examination
-from gateway.findings.telling import (
-    AlertsTold,
-    CurrentTelling,
-    Judgement,
-    Key,
-    log_told,
-    with_an_end,
-)
+from gateway.findings.telling import AlertsTold, CurrentTelling, Judgement, Key, with_an_end
 from gateway.findings.webhook import AlertWebhook
 from gateway.signals import Wakeups
 from gateway.storage.queue import alerts
@@ -105,7 +98,12 @@ class AlertWatch:
         told = await self.examination.vitals.database.write(self.telling().apply, judgement, posted)
         for conversation_id in told.chats:
             self.wakeups.outbox(conversation_id)
-        log_told(told)
+        for each in told.begun:
+            log.warning("alert_raised", alert=each.id, kind=each.kind, subject=each.subject)
+        for each in told.unheard:
+            log.warning("alert_not_told", alert=each.id, kind=each.kind, subject=each.subject)
+        for each in told.ended:
+            log.info("alert_over", alert=each.id, kind=each.kind, subject=each.subject)
         return told
 
     async def test(self) -> tuple[int, bool | None]:
@@ -130,7 +128,7 @@ def judged(facts: Evidence, kinds: Iterable[Finding]) -> Judgement:
     for kind in kinds:
         for each in kind.look(facts):
             key = kind.id, each.subject
-            if isinstance(each, Unsure) or (kind.told and each.since_s < kind.told.after_s):
+            if isinstance(each, Unsure) or each.since_s < kind.after_s:
                 unsure.add(key)
             elif each.level in {None, kind.level}:
                 seen[key] = each

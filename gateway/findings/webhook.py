@@ -135,7 +135,7 @@ def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
 def _is_unheard(conn: Connection, alert: Alert) -> bool:
     """Whether chats had a minute to show an alert, and none has."""
     kind = FINDINGS.get(alert.kind)
-    is_told = kind and kind.told and not kind.told.announced
+    is_told = kind and kind.told and not kind.announced
     if not is_told or alerts.noticed_s(conn, alert.id) < UNHEARD_S:
         return False
     return not outbox.is_shown(conn, prefix_of_begin(alert))

@@ -191,7 +191,7 @@ def shorten_leases(lease_s: float) -> None:
 
 
 LOOK_EVERY_S, LOOK_TOGETHER_EVERY_S = 0.2, 1.0
-OF_MINUTES = {models: ("FAILING_S",), telling: ("LONGEST_QUIET_S",)}
+OF_MINUTES = {models: ("FAILING_S",), telling: ("QUIET_S", "LONGEST_QUIET_S")}
 """An answer waits as long as in earnest: a platform that was silent is not asked again at once."""
 OF_SILENCE = {silence: ("SILENT_AFTER_S",)}
 LEAST_SILENCE = 0.1
@@ -205,10 +205,8 @@ def look_for_alerts(spec: Spec) -> None:
         for module, names in of.items():
             replace_in(module, **{name: getattr(module, name) * part for name in names})
     for kind in [*FINDINGS.values()]:
-        if (how := kind.told) is not None:
-            after_s = how.after_s * max(share, LEAST_SILENCE)
-            told = replace(how, quiet_s=how.quiet_s * share, after_s=after_s)
-            FINDINGS[kind.id] = replace(kind, told=told)
+        after_s = kind.after_s * max(share, LEAST_SILENCE)
+        FINDINGS[kind.id] = replace(kind, after_s=after_s)
 
     async def telling_look(self: AlertWatch) -> AlertsTold:
         told = await look(self)

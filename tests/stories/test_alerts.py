@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from aiohttp import web
 from sqlalchemy import select, update
 
 from agent.errors import CreditUsedUp
-from gateway.findings import watch, webhook
+from gateway.findings import telling, watch, webhook
 from gateway.findings.database import DATABASE_AFTER_S, LATE_S
 from gateway.findings.people import UNREACHABLE_S
 from gateway.findings.report import FINDINGS
@@ -443,10 +443,7 @@ async def test_two_replicas_tell_once(tmp_path: Path, postgres_url: str) -> None
     """Both see it, both write; it is over once neither has seen it for a while."""
     page = Page()
     with pytest.MonkeyPatch.context() as patch:
-        gone = FINDINGS["money-gone"]
-        assert gone.told is not None
-        slowly = replace(gone, told=replace(gone.told, quiet_s=60.0))
-        patch.setitem(FINDINGS, "money-gone", slowly)
+        patch.setattr(telling, "QUIET_S", 60.0)
         async with (
             replica(tmp_path / "one", postgres_url, HeldModel(echo)) as one,
             replica(tmp_path / "two", postgres_url, HeldModel(echo)) as two,

@@ -47,7 +47,7 @@ def _risks() -> str:
 def alerts() -> str:
     """Return the table of docs/alerts.md."""
     rows = [
-        f"| `{each.id}` | {each.level} | {_cell(each.text)} | {_cell(each.told.over) or '-'}"
+        f"| `{each.id}` | {each.level} | {_cell(each.text)} | {_cell(each.over) or '-'}"
         f" | {each.remedy} |"
         for each in FINDINGS.values()
         if each.told

@@ -1,9 +1,6 @@
 """A planted fault for each finding, and how bad it is called; further ones have a word behind."""
 
 import json
-import os
-import resource
-import shutil
 import time
 from collections import namedtuple
 from collections.abc import Callable
@@ -98,22 +95,9 @@ def _readable_secrets(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.config().chmod(0o644)
 
 
-@fault("home-there", "error")
-def _a_file(patient: Patient, _: pytest.MonkeyPatch) -> None:
-    shutil.rmtree(patient.home)
-    patient.home.write_text("no folder")
-    patient.config = lambda: patient.home  # type: ignore[method-assign]
-
-
 @fault("home-mode", "error")
 def _open_home(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.home.chmod(0o755)
-
-
-@fault("home-mode: owner", "warning")
-def _of_another(_: Patient, patch: pytest.MonkeyPatch) -> None:
-    mine = os.geteuid()
-    patch.setattr(machine.os, "geteuid", lambda: mine + 1)
 
 
 Usage = namedtuple("Usage", "total used free")
@@ -145,12 +129,6 @@ def _warned(patient: Patient, _: pytest.MonkeyPatch) -> None:
     (patient.home / "logs").mkdir()
     line = {"timestamp": "2999-01-01T00:00:00Z", "level": "warning", "event": "plugin_failed"}
     (patient.home / "logs" / "parley.jsonl").write_text(json.dumps(line) + "\n")
-
-
-@fault("descriptors", "warning")
-def _few_descriptors(_: Patient, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(machine.resource, "getrlimit", lambda _kind: (256, 256))
-    assert resource.RLIM_INFINITY != 256
 
 
 @fault("user-not-root", "warning")
@@ -316,7 +294,7 @@ def _file_refused(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.live = LiveFacts(refused=("parley.yaml", "line 3: no"))
 
 
-@fault("descriptors: scarce", "error")
+@fault("descriptors", "error")
 def _scarce(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.live = LiveFacts(is_scarce=True)
 
