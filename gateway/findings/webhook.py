@@ -17,7 +17,6 @@ import aiohttp
 import orjson
 import structlog
 from pydantic import SecretStr
-from sqlalchemy import Connection
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for
 from gateway.findings.finding import Sight
@@ -85,7 +84,7 @@ class AlertWebhook:
         alert = Alert(0, "test", "alerts", "a test of the alerts", time.time(), None, None, 0)
         return await self._post("test", f"test-{time.time():.0f}", alert)
 
-    def _due(self, conn: Connection) -> list[Alert]:
+    def _due(self, conn: Any) -> list[Alert]:
         is_always = self.telling().settings.webhook_when == "always"
         return [
             each
@@ -132,7 +131,7 @@ def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
     }
 
 
-def _is_unheard(conn: Connection, alert: Alert) -> bool:
+def _is_unheard(conn: Any, alert: Alert) -> bool:
     """Whether chats had a minute to show an alert, and none has."""
     kind = FINDINGS.get(alert.kind)
     is_told = kind and kind.told and not kind.announced

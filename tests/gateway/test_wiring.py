@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from adapters.telegram.platform import TelegramSettings
 from adapters.web.adapter import WebAdapter
