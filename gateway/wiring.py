@@ -42,7 +42,7 @@ from gateway.access.oidc import identity_provider
 from gateway.access.policy import Access, Owners, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import with_pictures_of
-from gateway.agent_ports.search import SPEAK_OPENAI, Embedder
+from gateway.agent_ports.search import Embedder
 from gateway.agent_ports.tools import Workspaces, with_walls
 from gateway.commands import registry
 from gateway.commands.registry import MoneyRules
@@ -258,7 +258,8 @@ def embedding_model(settings: Settings) -> ModelSettings | None:
     if settings.auxiliary.embeddings.model is None:
         return None
     model = _auxiliary(settings.auxiliary.embeddings, settings)
-    if resolve_provider(model) not in SPEAK_OPENAI:
+    # All others speak OpenAI's API.
+    if resolve_provider(model) in {"anthropic", "offline"}:
         text = "the server of `model` has no /embeddings, name one"
         raise SettingsError(f"auxiliary.embeddings.base_url: {text}")
     try:

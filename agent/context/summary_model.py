@@ -27,8 +27,7 @@ from agent.errors import (
     SummaryOverflow,
 )
 from agent.messages import text_of, user_message
-from agent.models import observed
-from agent.models.base import ChatModel, Completion, ModelRequest, Unwatched
+from agent.models.base import ChatModel, Completion, ModelRequest, Unwatched, traced_call
 from agent.models.openai.mode import mode_of
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
@@ -284,7 +283,7 @@ class SummaryCalls:
         self._pending.append(lambda: lost_call(model, expected()))
         believed = self.window_of(model)
         try:
-            completion = await observed.complete(model, request, Unwatched(), "summary")
+            completion = await traced_call(model, request, Unwatched(), "summary")
         except ModelError as exc:
             self._end(failed_call(model, exc, expected()))
             exc.args = (self._summariser.redact(str(exc)),)

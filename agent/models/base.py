@@ -1,16 +1,26 @@
 """The protocol that every model implements, with the request and the answer of one call."""
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import SecretStr
 
+from agent import spans
 from agent.errors import SecretUnreadable
 from agent.messages import ChatMessage, ToolSchema
 from agent.models.catalog import ModelFacts
 from agent.tokens import estimate_message, estimate_messages, estimate_tools
 from agent.usage import CacheLayout, Usage
+
+CHAT = "chat"
+MODEL = "gen_ai.request.model"
+PURPOSE = "parley.purpose"
+"""Name and attributes of the span of a call.
+
+Source: opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans; `parley.…` are our own.
+"""
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
 """Why an answer ended; "endless": Parley cut it, since it was too long."""
@@ -114,6 +124,58 @@ class ChatModel(Protocol):
     async def close(self) -> None:
         """Close the connections."""
         ...
+
+
+class _Timed:
+    """Passes a growing answer on, and times its first text."""
+
+    def __init__(self, sink: TextSink) -> None:
+        self._sink = sink
+        self._began = time.perf_counter()
+        self.first_s: float | None = None
+        self.restart = sink.restart
+
+    def push(self, delta: str) -> None:
+        """Append visible text."""
+        if self.first_s is None:
+            self.first_s = time.perf_counter() - self._began
+        self._sink.push(delta)
+
+
+async def traced_call(
+    model: ChatModel, request: ModelRequest, sink: TextSink, purpose: str = "answer"
+) -> Completion:
+    """Call `model.complete` in a span of names, numbers and times, without texts.
+
+    `purpose` is answer or summary.
+    """
+    told: spans.Told = {
+        "gen_ai.operation.name": CHAT,
+        "gen_ai.provider.name": model.provider,
+        MODEL: model.name,
+        "gen_ai.request.max_tokens": request.max_output_tokens,
+        "gen_ai.conversation.id": request.conversation,
+        PURPOSE: purpose,
+    }
+    with spans.span(CHAT, told) as here:
+        timed = _Timed(sink)
+        try:
+            completion = await model.complete(request, timed)
+        finally:
+            here.attributes["parley.first_token_s"] = timed.first_s
+        here.attributes |= {
+            "gen_ai.response.model": completion.model or None,
+            "gen_ai.response.finish_reasons": (completion.stop_reason,),
+        }
+        if (usage := completion.usage) is not None:
+            written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+            here.attributes |= {
+                "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                "gen_ai.usage.output_tokens": usage.output_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+                "gen_ai.usage.cache_creation.input_tokens": written,
+            }
+    return completion
 
 
 def checked_key(text: str) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pydantic import SecretStr
 
 from agent.models.base import ChatModel
-from agent.models.catalog import DEFAULT_NAMES, reasons
+from agent.models.catalog import DEFAULT_NAMES, provider_of, reasons
 from agent.models.openai.mode import OFFICIAL_URL, is_official
-from agent.models.providers import provider_of
 from agent.settings import ModelSettings, Provider
 from agent.usage import is_claude
 

@@ -26,8 +26,7 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models import observed
-from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
+from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, traced_call
 from agent.models.prefix import Prefix
 from agent.models.recovery import complete_with_recovery
 from agent.money.costs import call_of, failed_call, forecast, lost_call
@@ -410,7 +409,7 @@ class LoopRequest:
         redactor = self.agent.calls.redactor
         sink = MaskedSink(self.ports.sink, redactor, partial_text(self.view.messages[-2:]))
         try:
-            completion = await observed.complete(model, request, sink)
+            completion = await traced_call(model, request, sink)
         except ModelError as exc:
             lost = failed_call(model, exc, expected.usage)
             journal.begin_call(lost)

@@ -67,7 +67,6 @@ PRICES = {"text-embedding-3-small": 0.02, "text-embedding-3-large": 0.13}
 """US dollars for a million tokens. Source: https://openai.com/api/pricing"""
 SHORTENED, DIMENSIONS = "text-embedding-3-", 256
 """Models whose vectors can be shortened, and to how many numbers: a byte each is stored."""
-SPEAK_OPENAI = frozenset({"openai", "openrouter", "nous"})
 
 
 class Indexer:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from agent.models import observed
+from agent.models import base
 from agent.spans import Span
 from agent.tools.execute import TOOL_NAME
 from gateway.logging.recent import EVERYTHING
@@ -29,7 +29,7 @@ NONE = "none"
 _VALUE = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
 _SOURCE = re.compile(r"([\w*]+)(?:\[(\w+)=(.+?)\])?(?:\.([\w.]+))?(?:=(\w+))?")
 _WORDED = frozenset({"kind", "outcome", "work"})
-_OF_SPANS = {"model": observed.MODEL, "purpose": observed.PURPOSE, "tool": TOOL_NAME}
+_OF_SPANS = {"model": base.MODEL, "purpose": base.PURPOSE, "tool": TOOL_NAME}
 """Labels whose attribute of a span has another name."""
 
 Labels = tuple[str, ...]

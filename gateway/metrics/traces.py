@@ -18,7 +18,7 @@ from requests import Session
 from requests.adapters import HTTPAdapter
 from typing_extensions import override
 
-from agent.models import observed
+from agent.models import base
 from agent.network import proxy_for, tls_for
 from agent.spans import Span
 from agent.tools.execute import TOOL, TOOL_NAME
@@ -29,9 +29,9 @@ TIMEOUT_S = 5.0
 """For one export with all its attempts; a stop waits as long for the last one."""
 EVERY_S = 2.0
 SCOPE = "parley"
-_NAMED_BY = {observed.CHAT: observed.MODEL, TOOL: TOOL_NAME}
+_NAMED_BY = {base.CHAT: base.MODEL, TOOL: TOOL_NAME}
 """The attribute that follows a span's name, as OpenTelemetry's conventions ask for."""
-_CALLS_OTHERS = frozenset({observed.CHAT, "delivery"})
+_CALLS_OTHERS = frozenset({base.CHAT, "delivery"})
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 

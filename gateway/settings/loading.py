@@ -17,7 +17,7 @@ import platformdirs
 import structlog
 from pydantic import SecretStr, ValidationError
 
-from agent.models.providers import KEY_VARIABLES, provider_of
+from agent.models.catalog import KEY_VARIABLES, provider_of
 from agent.safety.redaction import MASK, Redactor, is_telling
 from gateway.errors import SettingsError
 from gateway.settings.references import Known, References, references_in

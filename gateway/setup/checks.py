@@ -17,8 +17,8 @@ from agent.errors import (
 )
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel, ModelRequest, Unwatched
+from agent.models.catalog import PROVIDERS, provider_of
 from agent.models.factory import build_models
-from agent.models.providers import PROVIDERS, provider_of
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
 from gateway.settings.tree import Settings

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from agent.models.providers import KEY_VARIABLES
+from agent.models.catalog import KEY_VARIABLES
 from agent.safety.redaction import Redactor
 from gateway.settings.references import is_reference
 from gateway.settings.tree import Settings

@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import SecretStr
 
 from adapters.registry import BUILT_IN, Platform, platforms
-from agent.models.catalog import DEFAULT_NAMES
-from agent.models.providers import PROVIDERS
+from agent.models.catalog import DEFAULT_NAMES, PROVIDERS
 from gateway.errors import GatewayError, SettingsError
 from gateway.settings.editing import told
 from gateway.settings.loading import CONFIG_NAME, Loaded, key_variable, load_settings

@@ -20,7 +20,7 @@ import structlog
 from adapters.registry import BUILT_IN, AccountReport, AccountSettings, check
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, SecretUnreadable
 from agent.models.base import ChatModel, Renewable, checked_key
-from agent.models.providers import KEY_VARIABLES
+from agent.models.catalog import KEY_VARIABLES
 from agent.models.recovery import Rests
 from agent.network import in_words
 from agent.safety.redaction import printable

@@ -14,7 +14,7 @@ import pytest
 from agent.errors import BadRequest
 from agent.messages import ChatMessage, FunctionCall, ToolCall, assistant_message, encode, text_of
 from agent.models.base import Completion, ModelRequest
-from agent.models.providers import KEY_VARIABLES
+from agent.models.catalog import KEY_VARIABLES
 from agent.safety.redaction import MASK, Redactor
 from gateway.storage import schema
 from gateway.wiring import build_agent, build_line, open_tools

@@ -13,12 +13,11 @@ from agent.errors import ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage
 from agent.models.api import UNREADABLE, ApiModel, StreamClock, StreamedAnswer, key_of
 from agent.models.base import ModelRequest, StopReason
-from agent.models.catalog import DEFAULT_NAMES
+from agent.models.catalog import DEFAULT_NAMES, PROVIDERS
 from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai.mode import OFFICIAL_URL, Negotiation, Quirks, is_official
 from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
-from agent.models.providers import PROVIDERS
 from agent.models.wire import arguments_in, field_in, parse_object, text_in, tokens_in, usd_in
 from agent.network import in_words
 from agent.settings import ModelSettings

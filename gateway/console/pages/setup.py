@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from adapters.registry import by_name
+from agent.models.catalog import PROVIDERS
 from agent.models.factory import resolve_provider
 from agent.models.offline import OfflineModel
-from agent.models.providers import PROVIDERS
 from gateway.console.pages.system import told
 from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, StorageError

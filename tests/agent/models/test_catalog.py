@@ -1,4 +1,4 @@
-"""The table of models."""
+"""The tables of models and providers."""
 
 from typing import get_args
 
@@ -14,6 +14,7 @@ from agent.models.catalog import (
     facts_of,
     find_facts,
     output_limit,
+    provider_of,
     reasons,
 )
 from agent.settings import FactsSettings
@@ -201,3 +202,18 @@ def test_a_model_can_look_at_pictures_unless_the_operator_says_not(
 def test_models_that_think_before_they_answer(name: str, thinks: bool) -> None:
     """OpenAI's, by their names."""
     assert reasons(name) is thinks
+
+
+@pytest.mark.parametrize(
+    ("key", "provider"),
+    [
+        ("sk-ant-1", "anthropic"),
+        ("sk-or-1", "openrouter"),
+        ("sk-proj-1", "openai"),
+        ("12345:abc", None),
+        ("", None),
+    ],
+)
+def test_a_key_tells_its_provider(key: str, provider: str | None) -> None:
+    """OpenAI's shape begins the others', too."""
+    assert provider_of(key) == provider

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models import observed
+from agent.models.base import MODEL, PURPOSE
 from agent.spans import Span
 from gateway.logging.recent import EVERYTHING
 from gateway.metrics.series import EVENTS, MOST_VALUES, NONE, OTHER, SPANS, Counts, Vocabulary
@@ -56,8 +56,8 @@ def test_a_rule_may_want_a_word(counts: Counts) -> None:
 
 def test_a_call_of_a_model_moves_tokens_by_kind(counts: Counts) -> None:
     """Time, first text and tokens come from its span."""
-    told = {observed.MODEL: "m", observed.PURPOSE: "answer", observed.FIRST_TEXT: 0.2}
-    told |= {observed.INPUT: 500, observed.CACHE_READ: 400}
+    told = {MODEL: "m", PURPOSE: "answer", "parley.first_token_s": 0.2}
+    told |= {"gen_ai.usage.input_tokens": 500, "gen_ai.usage.cache_read.input_tokens": 400}
     counts.span(Span("chat", "", 1, None, 0, 3_000_000_000, dict(told)))
     assert counts.counters("model_calls") == [(("m", "answer", NONE), 1.0)]
     assert dict(counts.counters("model_tokens")) == {
