@@ -1,4 +1,4 @@
-"""Alembic migrations of the schema in gateway/storage/schema.py."""
+"""Alembic migrations of the schema in gateway/storage/schema/."""
 
 from sqlalchemy import BigInteger, Integer
 

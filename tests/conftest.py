@@ -21,7 +21,7 @@ from tests import bare  # isort: skip
 from agent.models.openai import mode
 from agent.processes import confinement
 from gateway.storage import engine as engine_module
-from gateway.storage import maintenance, migrations, postgres
+from gateway.storage import maintenance, migrations, postgres, sqlite_file
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
 from tests import asserted, flaky, rest
@@ -179,12 +179,13 @@ def _statements_are_compiled_once() -> Iterator[None]:
 
     def create(*args: Any, **kwargs: Any) -> Engine:
         engine = create_engine(*args, **kwargs)
-        first = known.setdefault("isolation_level" in kwargs, engine)
+        first = known.setdefault("connect_args" in kwargs, engine)
         engine.dialect, engine._compiled_cache = first.dialect, first._compiled_cache
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "create_engine", create)
+        for module in (engine_module, sqlite_file):
+            patch.setattr(module, "create_engine", create)
         yield
 
 

@@ -31,7 +31,7 @@ from gateway.settings.references import is_reference, unresolved
 from gateway.settings.tree import Settings, dotted, flatten
 from gateway.storage import maintenance, schema
 from gateway.storage.database import DatabaseServer
-from gateway.storage.engine import lock_database
+from gateway.storage.sqlite_file import lock_database
 from gateway.supervision.home import LOCKED, RESTORING, prepare_home
 
 _ALLOWED = frozenset({RESTORING, f"{DATABASE}.lock", f"{LOCKED}.lock", "logs"})

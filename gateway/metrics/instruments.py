@@ -45,7 +45,7 @@ from gateway.metrics import series
 from gateway.metrics.series import Counts, Labels, Series, Vocabulary
 from gateway.reload.reloading import Reloading
 from gateway.settings.tree import Settings
-from gateway.storage import identity
+from gateway.storage import sqlite_file
 from gateway.storage.database import location_of
 from gateway.storage.reports import health, spending
 from gateway.storage.reports.health import Waiting
@@ -299,7 +299,7 @@ def seed_of(settings: Settings) -> bytes:
     location = location_of(settings)
     if isinstance(location, Path):
         # Beside the database, since a start asks that for nothing that a file tells.
-        seen = identity.read_mark(identity.mark_of(location, settings.home))
+        seen = sqlite_file.read_mark(sqlite_file.mark_of(location, settings.home))
         name = "" if seen is None else seen.name
     else:
         # Without user and password: those may change.

@@ -24,11 +24,11 @@ from sqlalchemy import Connection, Table, Text, collate, delete, func, inspect, 
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import maintenance, migrations, postgres, presence
 from gateway.storage.database import DatabaseServer
-from gateway.storage.engine import lock_database
 from gateway.storage.migrations import schema_revision
 from gateway.storage.postgres import driver_of, text_of
 from gateway.storage.schema import REVISION, metadata, replica
 from gateway.storage.search import index
+from gateway.storage.sqlite_file import lock_database
 
 LEFT_OUT = frozenset({"identity", "adapter_lease", "chat_watch", "chat_preview", "search_row"})
 """Which file it is; what matters while replicas run; what the search index holds."""

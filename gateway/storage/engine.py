@@ -4,31 +4,29 @@ The writer owns the only connection that writes. It runs the queued functions on
 each inside a savepoint, and commits them together: one fsync for many callers. A function that only
 reads runs as a whole on a reader thread: switching threads costs more than a statement. Searches,
 which may take long, use aiosqlite and are interrupted if their callers are cancelled.
+
+SQLite goes on writing into a file that was unlinked or replaced, and into a log that was cut: a
+message would be acknowledged into nowhere. So the writer checks both files around each commit.
 """
 
 import asyncio
-import contextlib
-import fcntl
 import math
 import os
 import queue
-import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import aiosqlite
-from filelock import FileLock, Timeout
+import structlog
 from sqlalchemy import (
-    URL,
     AsyncAdaptedQueuePool,
     Connection,
-    Engine,
-    NullPool,
     QueuePool,
     create_engine,
 )
@@ -39,17 +37,25 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from typing_extensions import override
 
 from agent.processes.descriptors import RESERVE
-from gateway.errors import DatabaseLocked, StorageUnavailable
+from gateway.errors import DatabaseReplaced, StorageUnavailable
 from gateway.storage.database import Database, Search, retrieve
-from gateway.storage.identity import FileWatch
-from gateway.storage.scrubbing import Scrubber, empty_log
+from gateway.storage.sqlite_file import (
+    BUSY_TIMEOUT_S,
+    DISCREET,
+    Scrubber,
+    Seen,
+    begin_with,
+    empty_log,
+    read_only_uri,
+)
+
+log = structlog.get_logger()
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 BATCH = 256
 """Most functions in one commit; beyond that the first caller would wait too long."""
-BUSY_TIMEOUT_S = 10.0
 _FILE_TROUBLE = (sqlite3.OperationalError, sqlite3.DatabaseError)
 """Full, read-only, locked; malformed. Their siblings are a function's own mistakes."""
 READERS = 4
@@ -57,14 +63,6 @@ SEARCHERS = 2
 READER_WAIT_S = 10.0
 """How long a step outside of transactions waits for readers of the log, and how often it tries."""
 READER_PAUSE_S = 0.1
-# /proc/self/mounts writes a blank in a path as \040. Source: getmntent(3).
-_OCTAL = re.compile(r"\\([0-7]{3})")
-NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
-"""SQLite's locks and WAL do not hold there. Source: sqlite.org/useovernet.html."""
-
-
-_DISCREET: dict[str, Any] = {"hide_parameters": True}
-"""Errors and logs do not quote what people wrote."""
 
 
 class _Job(NamedTuple):
@@ -85,7 +83,7 @@ class SqliteDatabase(Database):
     server: None = None
 
     def __init__(
-        self, path: Path, connection: Connection, watch: FileWatch, scrubber: Scrubber
+        self, path: Path, connection: Connection, watch: "FileWatch", scrubber: Scrubber
     ) -> None:
         self._connection = connection
         self._watch = watch
@@ -103,9 +101,9 @@ class SqliteDatabase(Database):
             poolclass=QueuePool,
             pool_size=READERS,
             max_overflow=0,
-            **_DISCREET,
+            **DISCREET,
         )
-        _begin_with(self._read_only, "BEGIN")
+        begin_with(self._read_only, "BEGIN")
         self._path = path
         self._searchers: AsyncEngine | None = None
         self._searches: dict[asyncio.Future[Any], Search] = {}
@@ -243,7 +241,7 @@ class SqliteDatabase(Database):
         else:
             return done
         # A COMMIT that failed leaves the transaction open.
-        with contextlib.suppress(sqlite3.Error):
+        with suppress(sqlite3.Error):
             self._raw.rollback()
         return [(job, None, lost) for job in batch]
 
@@ -285,111 +283,6 @@ def _unavailable(exc: Exception) -> StorageUnavailable:
     return error
 
 
-@contextlib.contextmanager
-def lock_database(path: Path) -> Iterator[None]:
-    """Be the only process that writes to a database, or creates it, while in this context.
-
-    Two locks: a lock file next to the database covers one that does not exist yet; the lock on the
-    database itself applies if that file was removed, and through every link to the database.
-
-    Raises:
-        DatabaseLocked: Another process holds it.
-        StorageUnavailable: The folder cannot be written, or the file cannot be opened.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{path}.lock")
-        lock.acquire(timeout=0)
-    except Timeout as exc:
-        raise _in_use(path) from exc
-    except OSError as exc:
-        raise StorageUnavailable(f"cannot write to {path.parent}: {exc.strerror}") from exc
-    try:
-        with hold_file(path):
-            yield
-    finally:
-        lock.release()
-
-
-def _in_use(path: Path) -> DatabaseLocked:
-    used = f"{path} is in use by another Parley process"
-    return DatabaseLocked(f"{used}: `parley status` shows it")
-
-
-@contextlib.contextmanager
-def hold_file(path: Path) -> Iterator[None]:
-    """Hold the lock on a database's own file, if the file exists. The kernel drops it at a kill.
-
-    SQLite locks with `fcntl`, which Linux keeps apart from `flock` on a local disk (a network
-    filesystem is refused anyway). Closing any handle of a file drops the process's `fcntl` locks
-    on it (sqlite.org/howtocorrupt.html, 2.2): leave this context after all connections closed.
-    """
-    if not path.exists():
-        yield
-        return
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as exc:
-        raise StorageUnavailable(f"cannot open {path}: {exc.strerror}") from exc
-    try:
-        _lock(handle, path)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        raise _in_use(path) from exc
-
-
-@contextlib.contextmanager
-def connected(path: Path) -> Iterator[Connection]:
-    """Open the writing connection within `lock_database`; a new file is locked from here on.
-
-    Raises `DatabaseLocked` if another process has just created the file; else as `connect`.
-    """
-    with contextlib.ExitStack() as until_closed:
-        if not path.exists():
-            with contextlib.suppress(OSError):
-                # A failure here occurs again below, with its own error.
-                path.touch(mode=0o644)
-            until_closed.enter_context(hold_file(path))
-        connection = until_closed.enter_context(contextlib.closing(connect(path)))
-        until_closed.callback(connection.engine.dispose)
-        yield connection
-
-
-def connect(path: Path) -> Connection:
-    """Open the writing connection: WAL, synchronous=FULL, BEGIN IMMEDIATE.
-
-    Raises `StorageUnavailable` if it is not a database, read-only, or on a network filesystem.
-    """
-    if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
-        raise StorageUnavailable(f"{path} is on {kind}: SQLite needs a local disk")
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        connect_args={
-            "isolation_level": None,
-            "timeout": BUSY_TIMEOUT_S,
-            "check_same_thread": False,
-        },
-        # What is closed is closed, not kept until the engine is collected: the lock goes next.
-        poolclass=NullPool,
-        **_DISCREET,
-    )
-    _begin_with(engine, "BEGIN IMMEDIATE")
-    try:
-        connection = engine.connect()
-        _set_pragmas(connection)
-    except (DBAPIError, sqlite3.Error) as exc:
-        engine.dispose()
-        raise StorageUnavailable(f"cannot open {path}: {_unavailable(exc)}") from exc
-    return connection
-
-
 def _searchers(path: Path) -> AsyncEngine:
     engine = create_async_engine(
         "sqlite+aiosqlite://",
@@ -397,9 +290,9 @@ def _searchers(path: Path) -> AsyncEngine:
         poolclass=AsyncAdaptedQueuePool,
         pool_size=SEARCHERS,
         max_overflow=0,
-        **_DISCREET,
+        **DISCREET,
     )
-    _begin_with(engine.sync_engine, "BEGIN")
+    begin_with(engine.sync_engine, "BEGIN")
     return engine
 
 
@@ -416,55 +309,6 @@ def _reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def read_only_uri(path: Path) -> str:
-    """SQLite's URI for reading a file, whatever characters are in its path."""
-    return f"{path.absolute().as_uri()}?mode=ro"
-
-
-def _begin_with(engine: Engine, statement: str) -> None:
-    """Begin each transaction with this statement instead of with its first write."""
-    # The dialect's own hook: a listener of "begin" has SQLAlchemy dispatch at each statement.
-    engine.dialect.do_begin = lambda raw: raw.execute(statement)  # type: ignore[assignment]
-
-
-def _set_pragmas(connection: Connection) -> None:
-    raw = connection.connection
-    cursor = raw.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    if cursor.fetchone() != ("wal",):
-        raise StorageUnavailable("the database cannot use a write-ahead log here")
-    # A commit is what platforms are told "received" for: it must survive a loss of power.
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    # Room that erased rows leave is overwritten with zeros (decision 021).
-    cursor.execute("PRAGMA secure_delete=ON")
-    cursor.execute("PRAGMA synchronous")
-    if cursor.fetchone() != (2,):
-        raise StorageUnavailable("SQLite does not run with synchronous=FULL")
-    # A write that changes nothing: a read-only file or disk shows itself here, not in a turn.
-    cursor.execute("PRAGMA user_version")
-    (version,) = cursor.fetchone() or (0,)
-    cursor.execute(f"PRAGMA user_version={version}")
-    cursor.close()
-
-
-def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the filesystem that holds `path`; None if the system does not say."""
-    try:
-        lines = mounts.read_text().splitlines()
-    except OSError:
-        return None
-    target = path.resolve()
-    kind, longest = None, 0
-    for line in lines:
-        _, escaped, fstype, *_ = line.split()
-        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), escaped)
-        # The later of two mounts on one point covers the earlier.
-        if target.is_relative_to(point) and len(point) >= longest:
-            kind, longest = fstype, len(point)
-    return kind
-
-
 def _report(done: Iterable[_Result]) -> None:
     """Hand results to their callers; on the loop."""
     for job, value, error in done:
@@ -475,3 +319,74 @@ def _report(done: Iterable[_Result]) -> None:
         else:
             job.future.set_exception(error)
             retrieve(job.future)
+
+
+class FileWatch:
+    """Checks the files of an open database; for the writer's thread only."""
+
+    def __init__(self, database: Path, mark: Path, here: Seen) -> None:
+        """Take the present files for the right ones and write the mark; may raise OSError."""
+        self._files = (database, database.with_name(f"{database.name}-wal"))
+        self._known = [_found(each)[:2] for each in self._files]
+        self._log_bytes = 0
+        self._here = self._counted = here
+        self._lost: str | None = None
+        self._mark = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self.after()
+
+    def before(self, raw: sqlite3.Connection) -> None:
+        """Raise DatabaseReplaced before a commit into nowhere; drop the count of a failed one."""
+        self._look()
+        self._counted, self._changes = self._here, raw.total_changes
+
+    def count(self, raw: sqlite3.Connection) -> None:
+        """Count a commit that changes anything, as the last statement of its transaction."""
+        if raw.total_changes != self._changes:
+            self._counted = self._here._replace(commits=self._here.commits + 1)
+            raw.execute("UPDATE identity SET commits = ?", (self._counted.commits,))
+
+    def after(self) -> None:
+        """Raise DatabaseReplaced after a commit into nowhere, before any caller gets its result."""
+        self._look()
+        self._here = self._counted
+        os.pwrite(self._mark, f"{self._here.name} {self._here.commits:020d}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Write the mark to the disk."""
+        os.fsync(self._mark)
+        os.close(self._mark)
+
+    def _look(self) -> None:
+        found = self._harm(now := [_found(each) for each in self._files])
+        if found is None and self._lost is not None:
+            log.info("database_found_again", path=str(self._files[0]))
+        elif found is not None and found != self._lost:
+            log.error("database_lost", path=str(self._files[0]), reason=found)
+        self._lost = found
+        if found is not None:
+            raise DatabaseReplaced(f"{found} while Parley runs: nothing is stored until it is back")
+        self._log_bytes = now[1][2]
+
+    def _harm(self, now: list[tuple[int, int, int]]) -> str | None:
+        for path, known, (device, number, _) in zip(self._files, self._known, now, strict=True):
+            if (device, number) != known or not number:
+                return f"{path} was {'replaced' if number else 'removed'}"
+        if now[1][2] >= self._log_bytes:
+            return None
+        # Another program may have emptied the log: then the file has all commits.
+        uri = read_only_uri(self._files[0])
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(uri, uri=True)) as reader,
+        ):
+            (newest,) = reader.execute("SELECT commits FROM identity").fetchone()
+            if newest >= self._here.commits:
+                return None
+        return f"{self._files[1]} was cut"
+
+
+def _found(path: Path) -> tuple[int, int, int]:
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino, found.st_size
+    return 0, 0, 0

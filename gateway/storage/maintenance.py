@@ -28,7 +28,6 @@ from gateway.errors import NotFound, StorageUnavailable
 from gateway.storage import audit_log, migrations
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.database import DatabaseServer, Location
-from gateway.storage.engine import connected, lock_database, read_only_uri
 from gateway.storage.migrations import (
     prepare_schema,
     prepare_server,
@@ -66,6 +65,7 @@ from gateway.storage.schema import (
     view_plan,
 )
 from gateway.storage.search import index
+from gateway.storage.sqlite_file import connected, lock_database, read_only_uri
 
 COPIED_PAGES = 64
 """Of one portion of a backup, 256 KB."""
@@ -294,7 +294,7 @@ def compact(location: Location) -> tuple[int, int]:
     """Rewrite the file without its free pages; returns its bytes before and after.
 
     Takes seconds per gigabyte, and as much room again meanwhile; no gateway may run on it. Switches
-    `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py). Raises
+    `auto_vacuum` off, with which leftovers cannot be overwritten (sqlite_file.py). Raises
     `StorageUnavailable` if the file is missing, or room for it.
     """
     path = _file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")

@@ -19,11 +19,11 @@ from sqlalchemy import column as sql_column
 
 import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
-from gateway.storage import identity
+from gateway.storage import sqlite_file
 from gateway.storage.database import Database, DatabaseServer, Location
-from gateway.storage.engine import SqliteDatabase, connected, lock_database
+from gateway.storage.engine import FileWatch, SqliteDatabase
 from gateway.storage.schema import FLOOR, REVISION, SEARCH_INDEX, metadata
-from gateway.storage.scrubbing import Scrubber
+from gateway.storage.sqlite_file import Scrubber, connected, lock_database
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -155,8 +155,8 @@ def prepare_server(server: DatabaseServer) -> None:
 
 @asynccontextmanager
 async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
-    mark = identity.mark_of(path, home)
-    identity.require_file(path, mark)
+    mark = sqlite_file.mark_of(path, home)
+    sqlite_file.require_file(path, mark)
     with (
         # Closed last: closing any handle of the file gives up the locks that SQLite holds on it.
         closing(Scrubber(path)) as scrubber,
@@ -170,16 +170,16 @@ async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
             await database.close()
 
 
-def _watch(connection: Connection, path: Path, mark: Path) -> identity.FileWatch:
+def _watch(connection: Connection, path: Path, mark: Path) -> FileWatch:
     """Require the database that was written last, migrate it, and watch its files."""
     # Before the migration: a database that is refused stays as it is.
     with connection.begin():
-        identity.require_newest(connection, path, mark)
+        sqlite_file.require_newest(connection, path, mark)
     prepare_schema(connection)
     with connection.begin():
-        here = identity.settle(connection)
+        here = sqlite_file.settle(connection)
     try:
-        return identity.FileWatch(path, mark, here)
+        return FileWatch(path, mark, here)
     except OSError as exc:
         raise StorageUnavailable(f"cannot write {mark}: {exc.strerror}") from exc
 

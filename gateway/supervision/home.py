@@ -20,7 +20,7 @@ from gateway.settings.changes import KEY_FILE, kept_secret
 from gateway.settings.rules import is_weak_token
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
-from gateway.storage.engine import lock_database
+from gateway.storage.sqlite_file import lock_database
 from gateway.supervision import crash_journal
 from gateway.supervision.crash_journal import CrashJournal
 

@@ -19,9 +19,9 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address, InboundMessage
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.engine import connect
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.search import index
+from gateway.storage.sqlite_file import connect
 from gateway.wiring import build_prompts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, bench_settings

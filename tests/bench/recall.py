@@ -34,11 +34,11 @@ from sqlalchemy import Connection
 from agent.messages import ChatMessage, encode, text_of, user_message
 from gateway.storage import migrations, postgres
 from gateway.storage.conversation import conversations
-from gateway.storage.engine import connect
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.schema import conversation, message
 from gateway.storage.search import index, query
 from gateway.storage.search.index import asked_words, folded, stop_words_of
+from gateway.storage.sqlite_file import connect
 from tests.bench.figures import Figure, percentile
 from tests.bench.probes import Dialogue, chats, forms
 from tests.support.postgres import PostgresServer, postgres_server, server_at

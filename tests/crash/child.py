@@ -100,11 +100,12 @@ from gateway.settings.tree import (
     StorageSettings,
 )
 from gateway.storage import migrations, postgres, presence
-from gateway.storage.engine import SqliteDatabase, connected
+from gateway.storage.engine import SqliteDatabase
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry
+from gateway.storage.sqlite_file import connected
 from gateway.supervision import crash_journal, home, silence
 from gateway.supervision.crash_journal import CrashJournal
 from gateway.wiring import Accounts

@@ -28,7 +28,6 @@ from gateway.storage.conversation import compactions, conversations, sessions, t
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Location
-from gateway.storage.engine import connect, connected, hold_file
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.postgres import driver_of
 from gateway.storage.queue import inbox, leases, outbox
@@ -37,6 +36,7 @@ from gateway.storage.queue.leases import Lease
 from gateway.storage.queue.outbox import OutboxPart
 from gateway.storage.schema import SEARCH_INDEX, conversation, message
 from gateway.storage.search import index
+from gateway.storage.sqlite_file import connect, connected, hold_file
 from tests.support.postgres import server_at
 
 P = ParamSpec("P")

@@ -17,8 +17,8 @@ from gateway.errors import StorageUnavailable
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import retention, schema
 from gateway.storage.database import Database
-from gateway.storage.engine import lock_database
 from gateway.storage.search import index
+from gateway.storage.sqlite_file import lock_database
 from tests.support.command_line import Run as Parley
 from tests.support.command_line import one_line
 from tests.support.gateway import change, running, serving

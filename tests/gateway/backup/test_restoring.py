@@ -15,7 +15,7 @@ from gateway.backup import restoring
 from gateway.backup.backups import MANIFEST, make
 from gateway.backup.restoring import MOST_NAMED, plan_of, restore, would_run
 from gateway.errors import DatabaseLocked, DatabaseTooNew, GatewayError, StorageUnavailable
-from gateway.storage.engine import lock_database
+from gateway.storage.sqlite_file import lock_database
 from gateway.supervision.home import RESTORING, own_home
 from tests.gateway.backup.test_backups import lived_in, names_in
 from tests.support.gateway import running, settings_of

@@ -25,8 +25,8 @@ from adapters.errors import SendRejected
 from gateway.cli import main
 from gateway.http.control import SOCKET
 from gateway.logging import setup
-from gateway.storage.engine import lock_database
 from gateway.storage.schema import REVISION
+from gateway.storage.sqlite_file import lock_database
 from tests.support.command_line import Result, one_line
 from tests.support.command_line import Run as Parley
 from tests.support.gateway import running

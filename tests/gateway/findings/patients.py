@@ -21,8 +21,8 @@ from gateway.findings.finding import Evidence
 from gateway.findings.report import FINDINGS, Row, Shown, report
 from gateway.settings.loading import load_settings
 from gateway.storage import maintenance
-from gateway.storage.engine import connect
 from gateway.storage.search import index
+from gateway.storage.sqlite_file import connect
 from gateway.supervision.credentials import Checked
 from gateway.supervision.vitals import LiveFacts
 from gateway.wiring import build_line

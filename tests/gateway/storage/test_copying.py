@@ -13,11 +13,11 @@ from sqlalchemy import Connection, Table, delete, insert, inspect, select, text
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import copying, maintenance, migrations, postgres
 from gateway.storage.copying import TableDigest
-from gateway.storage.engine import lock_database
 from gateway.storage.migrations import schema_revision
 from gateway.storage.presence import USED_LOCK
 from gateway.storage.schema import REVISION, conversation, cursor, memory, message
 from gateway.storage.search import index, query
+from gateway.storage.sqlite_file import lock_database
 from tests.support.copy_process import WHOLE, copy_and_kill
 from tests.support.every_table import everything, feed_all, fill
 from tests.support.postgres import PostgresServer, server_at

@@ -1,12 +1,15 @@
-"""The writer thread, the readers, and how a database is opened, on real files."""
+"""The writer thread and the readers, on real files.
+
+Nothing is acknowledged unless the database is the one that was written to.
+"""
 
 import asyncio
 import gc
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,24 +21,15 @@ import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from gateway.errors import DatabaseLocked, StorageUnavailable
-from gateway.storage import engine
-from gateway.storage import engine as engine_module
-from gateway.storage.engine import BATCH, SqliteDatabase, connect, filesystem_of, lock_database
+from gateway.errors import DatabaseReplaced, StorageUnavailable
+from gateway.storage import engine, sqlite_file
+from gateway.storage.database import Database
+from gateway.storage.engine import BATCH, FileWatch, SqliteDatabase
 from gateway.storage.migrations import open_database, prepare_schema
-from tests.support.storage import Store, copy_database, raw_bytes
+from gateway.storage.sqlite_file import connect
+from tests.support.storage import Store, admit, copy_database, inbound, migrated_file, raw_bytes
 
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
-
-NOBODY = 65534
-MOUNTS = """\
-/dev/vda / ext4 rw 0 0
-server:/x /srv nfs4 rw 0 0
-/dev/vdb /srv/local xfs rw 0 0
-//box/share /srv/my\\040share cifs rw 0 0
-/dev/vdc /twice ext4 rw 0 0
-host:/y /twice nfs rw 0 0
-"""
 
 
 class BrokenDisk:
@@ -88,7 +82,7 @@ def busy_writer(database: SqliteDatabase) -> Iterator[None]:
         is_held.set()
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result(timeout=30)
 
-    database._jobs.put(engine_module._Job(wait, loop.create_future()))
+    database._jobs.put(engine._Job(wait, loop.create_future()))
     # Else what comes next goes into the same batch, in whole or in part.
     assert is_held.wait(timeout=30)
     try:
@@ -286,13 +280,13 @@ async def test_reads_go_on_while_a_write_is_in_progress(database: SqliteDatabase
 
 async def test_reads_run_side_by_side(database: SqliteDatabase) -> None:
     """As many as there are readers: one that takes long holds up no other."""
-    together = threading.Barrier(engine_module.READERS)
+    together = threading.Barrier(engine.READERS)
 
     def meet(_: Connection) -> int:
         return together.wait(timeout=30)
 
-    met = await asyncio.gather(*(database.read(meet) for _ in range(engine_module.READERS)))
-    assert sorted(met) == list(range(engine_module.READERS))
+    met = await asyncio.gather(*(database.read(meet) for _ in range(engine.READERS)))
+    assert sorted(met) == list(range(engine.READERS))
 
 
 async def test_a_read_cannot_write(database: SqliteDatabase) -> None:
@@ -303,7 +297,7 @@ async def test_a_read_cannot_write(database: SqliteDatabase) -> None:
 
 async def test_cancelled_reads_give_their_connections_back(database: SqliteDatabase) -> None:
     """More cancelled reads than there are readers leave the pool usable."""
-    for _ in range(3 * engine_module.READERS):
+    for _ in range(3 * engine.READERS):
         reading = asyncio.ensure_future(database.read(names))
         await asyncio.sleep(0)
         reading.cancel()
@@ -325,12 +319,12 @@ async def test_a_read_that_fails_among_its_rows_leaves_no_old_snapshot(
             raise KeyError(row.name)
 
     failures = await asyncio.gather(
-        *(database.read(fail_at_first) for _ in range(engine_module.READERS)),
+        *(database.read(fail_at_first) for _ in range(engine.READERS)),
         return_exceptions=True,
     )
-    assert [type(failure) for failure in failures] == [KeyError] * engine_module.READERS
+    assert [type(failure) for failure in failures] == [KeyError] * engine.READERS
     await database.write(add, "c")
-    for _ in range(2 * engine_module.READERS):
+    for _ in range(2 * engine.READERS):
         assert await database.read(names) == ["a", "b", "c"]
 
 
@@ -346,7 +340,7 @@ def search_for_ever(
 async def test_a_search_ends_with_its_caller(database: SqliteDatabase) -> None:
     """More endless searches than there are connections for them; later ones find a free one."""
     await database.write(add, "a")
-    for _ in range(engine_module.SEARCHERS + 1):
+    for _ in range(engine.SEARCHERS + 1):
         began = asyncio.Event()
         searching = asyncio.ensure_future(
             database.search(search_for_ever, asyncio.get_running_loop(), began)
@@ -467,147 +461,6 @@ def test_the_writer_syncs_every_commit(store: Store) -> None:
 
 
 @pytest.mark.thorough
-def test_a_second_process_is_refused(database_file: Path) -> None:
-    """The lock keeps another process out for as long as the first lives."""
-    hold = (
-        "import sys; from pathlib import Path\n"
-        "from gateway.storage.engine import lock_database\n"
-        "with lock_database(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, str(database_file)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"locked\n"
-        held = lock_database(database_file)
-        with pytest.raises(DatabaseLocked, match="another Parley process"), held:
-            pass
-        other.communicate()
-    with lock_database(database_file):
-        assert other.returncode == 0
-
-
-async def test_a_locked_database_is_left_alone(database_file: Path) -> None:
-    """Opening a database that is in use fails before anything is read or written."""
-    before = raw_bytes(database_file)
-    with lock_database(database_file), pytest.raises(DatabaseLocked):
-        async with open_database(database_file):
-            pass
-    assert raw_bytes(database_file) == before
-
-
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    """Foreign content is reported with its path, and stays as it is."""
-    path = tmp_path / "parley.db"
-    path.write_bytes(b"these are the minutes of a meeting\n" * 100)
-    before = path.read_bytes()
-    with pytest.raises(StorageUnavailable, match=r"parley\.db.*not a database"):
-        connect(path)
-    assert path.read_bytes() == before
-
-
-def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
-    """A folder is not a database."""
-    with pytest.raises(StorageUnavailable, match="unable to open"):
-        connect(tmp_path)
-
-
-def test_a_lock_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    """A file in place of the folder is reported with the path that cannot be used."""
-    (tmp_path / "home").write_text("a file")
-    lock = lock_database(tmp_path / "home" / "parley.db")
-    with pytest.raises(StorageUnavailable, match="home"), lock:
-        pass
-
-
-@pytest.fixture
-def public_folder() -> Iterator[Path]:
-    """A folder that other users may enter; pytest's own are root's alone."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@contextmanager
-def read_only(*paths: Path) -> Iterator[None]:
-    """Take the right to write away; root, whom no permission binds, becomes nobody meanwhile."""
-    for path in paths:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    if os.getuid() == 0:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(os.getuid())
-        for path in paths:
-            path.chmod(0o755)
-
-
-def test_a_read_only_folder_is_refused(public_folder: Path) -> None:
-    """Without a place for its lock the gateway does not start."""
-    lock = lock_database(public_folder / "parley.db")
-    with read_only(public_folder), pytest.raises(StorageUnavailable, match="cannot write to"), lock:
-        pass
-
-
-def test_a_read_only_file_is_refused(public_folder: Path, database_template: Path) -> None:
-    """A database that cannot be written shows itself when it is opened."""
-    path = copy_database(database_template, public_folder / "parley.db")
-    with (
-        read_only(public_folder, path),
-        pytest.raises(StorageUnavailable, match=r"cannot open .*parley\.db"),
-    ):
-        connect(path)
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/home/ada/parley.db", "ext4"),
-        ("/srv/parley.db", "nfs4"),
-        ("/srv/local/parley.db", "xfs"),
-        ("/srvother/parley.db", "ext4"),
-    ],
-)
-def test_the_nearest_mount_names_the_filesystem(tmp_path: Path, path: str, kind: str) -> None:
-    """The longest mount point above a path decides."""
-    mounts = tmp_path / "mounts"
-    mounts.write_text(MOUNTS)
-    assert filesystem_of(Path(path), mounts) == kind
-
-
-def test_mount_points_are_unescaped(tmp_path: Path) -> None:
-    """The system writes a space in a mount point as an octal escape."""
-    mounts = tmp_path / "mounts"
-    mounts.write_text(MOUNTS)
-    assert filesystem_of(Path("/srv/my share/parley.db"), mounts) == "cifs"
-
-
-def test_the_newest_of_two_mounts_counts(tmp_path: Path) -> None:
-    """Where something is mounted over a mount, as autofs does, the later line is what is seen."""
-    mounts = tmp_path / "mounts"
-    mounts.write_text(MOUNTS)
-    assert filesystem_of(Path("/twice/parley.db"), mounts) == "nfs"
-
-
-def test_a_system_without_a_list_of_mounts_says_nothing(tmp_path: Path) -> None:
-    """Where there is no list, nothing is refused."""
-    assert filesystem_of(tmp_path, tmp_path / "missing") is None
-
-
-def test_a_network_filesystem_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's locks do not hold there: the gateway does not start."""
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"server:/x {tmp_path.resolve()} nfs4 rw 0 0\n")
-    monkeypatch.setattr(engine_module, "filesystem_of", partial(filesystem_of, mounts=mounts))
-    with pytest.raises(StorageUnavailable, match="nfs4: SQLite needs a local disk"):
-        connect(tmp_path / "parley.db")
-    assert not (tmp_path / "parley.db").exists()
-
-
-@pytest.mark.thorough
 def test_an_interrupted_process_leaves_whole_transactions(tmp_path: Path) -> None:
     """What was acknowledged before a kill is there, and nothing is half there."""
     path = tmp_path / "parley.db"
@@ -663,3 +516,279 @@ def test_nothing_of_sqlalchemy_is_imported_once_threads_read() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "True\n"
+
+
+def wal_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}-wal")
+
+
+def move(file: Path, target: Path) -> None:
+    file.rename(target)
+
+
+def content_of(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def overwrite(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+
+
+def is_there(file: Path) -> bool:
+    return file.exists()
+
+
+def unlink(file: Path) -> None:
+    file.unlink()
+
+
+def replace_by_a_copy(file: Path) -> None:
+    copy = file.with_name("copy.db")
+    shutil.copy(file, copy)
+    copy.replace(file)
+
+
+def move_its_folder(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("unmounted"))
+
+
+def unlink_the_log(file: Path) -> None:
+    wal_of(file).unlink()
+
+
+def cut_the_log(file: Path) -> None:
+    os.truncate(wal_of(file), 0)
+
+
+HARM = [unlink, replace_by_a_copy, move_its_folder, unlink_the_log, cut_the_log]
+
+
+@pytest.fixture
+def file(tmp_path: Path, database_template: Path) -> Path:
+    """A new database in a folder of its own."""
+    (tmp_path / "home").mkdir()
+    return copy_database(database_template, tmp_path / "home" / "parley.db")
+
+
+async def write_some(file: Path, count: int = 3) -> None:
+    async with open_database(file) as database:
+        for n in range(count):
+            await database.write(add, f"{n}")
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_nothing_is_acknowledged_once_the_files_are_not_the_same(
+    file: Path, harm: Callable[[Path], None]
+) -> None:
+    """Whoever writes after it is told so, each time, and not only the first."""
+    async with open_database(file) as database:
+        await database.write(add, "before")
+        harm(file)
+        for _ in range(3):
+            with pytest.raises(DatabaseReplaced, match="nothing is stored until"):
+                await database.write(add, "after")
+
+
+async def test_a_file_that_vanishes_during_a_commit_is_noticed_before_its_answer(
+    file: Path,
+) -> None:
+    """The commit succeeds, in a file that nobody will find."""
+
+    def add_and_unlink(conn: Connection) -> None:
+        add(conn, "into nowhere")
+        file.unlink()
+
+    async with open_database(file) as database:
+        with pytest.raises(DatabaseReplaced, match="was removed while Parley runs"):
+            await database.write(add_and_unlink)
+
+
+async def test_files_that_are_back_are_written_to_again(file: Path) -> None:
+    """A disk that is mounted again needs no restart."""
+    away = file.with_name("away")
+    async with open_database(file) as database:
+        move(file, away)
+        with pytest.raises(DatabaseReplaced):
+            await database.write(add, "lost")
+        move(away, file)
+        await database.write(add, "kept")
+        assert "kept" in await database.read(names)
+
+
+async def test_another_program_may_empty_the_log(file: Path) -> None:
+    """What was in it stands in the file then: nothing is missing."""
+    async with open_database(file) as database:
+        for n in range(50):
+            await database.write(add, f"{n}")
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert wal_of(file).stat().st_size == 0
+        await database.write(add, "after")
+        assert len(await database.read(names)) == 51
+
+
+async def test_scrubbing_is_not_taken_for_harm(file: Path) -> None:
+    """The writer empties the log itself."""
+    async with open_database(file) as database:
+        await database.write(add, "before")
+        await database.scrub()
+        await database.write(add, "after")
+        assert await database.read(names) == ["before", "after"]
+
+
+async def test_scrubbing_a_file_that_is_gone_is_refused(file: Path) -> None:
+    """It would say that the words are gone from a file that it has not touched."""
+    async with open_database(file) as database:
+        await database.write(add, "before")
+        unlink(file)
+        with pytest.raises(DatabaseReplaced):
+            await database.scrub()
+
+
+async def test_a_file_that_is_gone_at_the_start_is_missed(file: Path) -> None:
+    """No empty database takes its place, and the text says what to do."""
+    await write_some(file)
+    unlink(file)
+    with pytest.raises(
+        DatabaseReplaced, match=r"there is no database at .*or remove .*parley\.db\.mark"
+    ):
+        await write_some(file)
+    assert not is_there(file)
+
+
+async def test_an_older_copy_is_refused(file: Path) -> None:
+    """It stays as it is, and the text tells how much is missing and what to do."""
+    await write_some(file)
+    older = content_of(file)
+    await write_some(file, count=5)
+    overwrite(file, older)
+    with pytest.raises(
+        DatabaseReplaced, match=r"newest 5 commits are missing.*or remove .*parley\.db\.mark"
+    ):
+        await write_some(file)
+    store = Store(file)
+    assert store.run(names) == ["0", "1", "2"]
+    store.close()
+
+
+async def test_a_log_that_is_missing_after_a_kill_is_refused(file: Path, tmp_path: Path) -> None:
+    """What only stood in the log was acknowledged."""
+    killed = tmp_path / "killed"
+    async with open_database(file) as database:
+        await database.write(add, "acknowledged")
+        shutil.copytree(file.parent, killed)
+    wal_of(killed / "parley.db").unlink()
+    with pytest.raises(DatabaseReplaced, match="commits are missing"):
+        await write_some(killed / "parley.db")
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.5])
+async def test_a_log_after_a_kill_is_whole_or_refused(
+    file: Path, tmp_path: Path, kept: float
+) -> None:
+    """Half a log lacks the newest commits; the whole one lacks nothing."""
+    killed = tmp_path / "killed"
+    async with open_database(file) as database:
+        for n in range(20):
+            await database.write(add, f"{n}")
+        shutil.copytree(file.parent, killed)
+    log = wal_of(killed / "parley.db")
+    os.truncate(log, int(log.stat().st_size * kept))
+    if kept == 1.0:
+        async with open_database(killed / "parley.db") as database:
+            assert len(await database.read(names)) == 20
+    else:
+        with pytest.raises(DatabaseReplaced, match="commits are missing"):
+            await write_some(killed / "parley.db")
+
+
+async def test_another_database_is_refused(file: Path, tmp_path: Path) -> None:
+    """However many commits it has had."""
+    other = migrated_file(tmp_path / "other.db")
+    await write_some(other, count=9)
+    await write_some(file)
+    other.replace(file)
+    with pytest.raises(DatabaseReplaced, match="it is another database"):
+        await write_some(file)
+
+
+async def test_without_its_mark_a_copy_is_opened_and_watched(file: Path) -> None:
+    """A restore is possible, and from then on nothing may be missing again."""
+    await write_some(file)
+    older = content_of(file)
+    await write_some(file)
+    overwrite(file, older)
+    sqlite_file.mark_of(file).unlink()
+    await write_some(file)
+    overwrite(file, older)
+    with pytest.raises(DatabaseReplaced):
+        await write_some(file)
+
+
+async def test_a_mark_that_cannot_be_written_is_told(file: Path) -> None:
+    """The start ends with one line."""
+    sqlite_file.mark_of(file).mkdir()
+    with pytest.raises(StorageUnavailable, match="cannot write"):
+        await write_some(file)
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "x" * 99])
+async def test_a_damaged_mark_is_made_anew(file: Path, content: str) -> None:
+    """It says nothing that could be held against the database."""
+    mark = sqlite_file.mark_of(file)
+    mark.write_text(content)
+    await write_some(file)
+    seen = sqlite_file.read_mark(mark)
+    assert seen is not None
+    assert seen.commits == 3
+
+
+async def test_the_mark_is_for_its_owner_and_follows_each_commit(file: Path) -> None:
+    """It is there before the answer is, and nobody else may read it."""
+    mark = sqlite_file.mark_of(file)
+    async with open_database(file) as database:
+        assert mark.stat().st_mode & 0o777 == 0o600
+        for n in range(1, 4):
+            await database.write(add, f"{n}")
+            assert sqlite_file.read_mark(mark) == (*await database.read(_row),)
+
+
+def _row(conn: Connection) -> tuple[str, int]:
+    row = conn.execute(text("SELECT name, commits FROM identity")).one()
+    return row.name, row.commits
+
+
+async def test_a_write_that_changes_nothing_is_not_counted(database: Database) -> None:
+    """It costs no page of the log."""
+    before = await database.read(_row)
+    assert await database.write(names) == []
+    assert await database.read(_row) == before
+
+
+async def test_a_commit_that_failed_is_not_in_the_mark(file: Path) -> None:
+    """Not even when the next one changes nothing: the next start would miss it."""
+    mark = sqlite_file.mark_of(file)
+    await write_some(file)
+    with closing(sqlite3.connect(file)) as raw:
+        name, commits = raw.execute("SELECT name, commits FROM identity").fetchone()
+        watch = FileWatch(file, mark, sqlite_file.Seen(name, commits))
+        watch.before(raw)
+        raw.execute("INSERT INTO replica (name, heartbeat_until) VALUES ('x', 0)")
+        watch.count(raw)
+        raw.rollback()  # a full disk
+        watch.before(raw)
+        watch.count(raw)
+        raw.commit()
+        watch.after()
+        watch.close()
+    assert sqlite_file.read_mark(mark) == (name, commits)
+
+
+async def test_a_mark_in_the_home_tells_of_a_database_elsewhere(file: Path, tmp_path: Path) -> None:
+    """Its disk is not mounted: the folder is there, and empty."""
+    async with open_database(file, tmp_path) as database:
+        await database.write(admit, inbound("hello"))
+    unlink(file)
+    with pytest.raises(DatabaseReplaced, match="Is its disk mounted"):
+        async with open_database(file, tmp_path):
+            pytest.fail("an empty database was begun")

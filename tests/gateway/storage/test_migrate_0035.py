@@ -7,7 +7,7 @@ import pytest
 
 from agent.messages import assistant_message
 from agent.prompt.system import OWN_LAYER, SEPARATOR, SystemPrompt
-from gateway.storage import identity, maintenance
+from gateway.storage import maintenance, sqlite_file
 from gateway.storage.conversation import sessions, turn_journal
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -154,6 +154,6 @@ async def test_an_older_database_is_watched_from_its_first_opening_on(old_file: 
     """It has no mark yet, which is no reason to refuse it."""
     async with open_database(old_file) as database:
         await database.write(admit, inbound("And the weather?"))
-    seen = identity.read_mark(identity.mark_of(old_file))
+    seen = sqlite_file.read_mark(sqlite_file.mark_of(old_file))
     assert seen is not None
     assert seen.commits == 1

@@ -17,9 +17,9 @@ import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
 from gateway.storage import maintenance, postgres
 from gateway.storage import migrations as migrate
-from gateway.storage.engine import connect
 from gateway.storage.migrations import open_database, prepare_schema, schema_revision
 from gateway.storage.schema import REVISION, conversation, metadata
+from gateway.storage.sqlite_file import connect
 from tests.support.postgres import PostgresServer, server_at
 from tests.support.storage import Store, admit, dump, inbound, stand_still
 

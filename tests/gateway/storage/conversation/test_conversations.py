@@ -17,7 +17,7 @@ from tests.support.storage import Store, admit, inbound, turn_of
 STORAGE = Path(__file__).resolve().parents[4] / "gateway"
 OWNERS = {"storage/conversation/conversations.py", "storage/queue/leases.py"}
 """The second one writes who works on a conversation, and what that one takes of it at once."""
-SCHEMA = {"gateway.storage.schema", "gateway.storage.tables.conversations"}
+SCHEMA = {"gateway.storage.schema", "gateway.storage.schema.conversations"}
 READ_IN_JOINS = {
     "storage/conversation/attachments.py",
     "storage/maintenance.py",

@@ -26,7 +26,7 @@ from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import prompt_base, prompt_text, session
-from gateway.storage.scrubbing import empty_log
+from gateway.storage.sqlite_file import empty_log
 from tests.support.searching import feed
 from tests.support.storage import (
     Store,

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Column, Double, ForeignKey, Index, Table, Text
 
-from gateway.storage.tables.columns import Whole, Word, id_column, metadata, partial_index
+from gateway.storage.schema.columns import Whole, Word, id_column, metadata, partial_index
 
 # Who may talk to the bot beside those in the settings.
 member = Table(

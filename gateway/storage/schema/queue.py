@@ -2,7 +2,7 @@
 
 from sqlalchemy import Boolean, Column, Double, Index, Table, Text, UniqueConstraint, false
 
-from gateway.storage.tables.columns import (
+from gateway.storage.schema.columns import (
     Whole,
     Word,
     conversation_column,
@@ -31,7 +31,7 @@ adapter_lease = Table(
     Column("epoch", Whole, nullable=False, server_default="0"),
 )
 
-# One row: which database this is, and how many commits it has had (gateway/storage/identity.py).
+# One row: which database this is, and how many commits it has had (gateway/storage/engine.py).
 identity = Table(
     "identity",
     metadata,

@@ -15,7 +15,7 @@ from sqlalchemy import (
     false,
 )
 
-from gateway.storage.tables.columns import (
+from gateway.storage.schema.columns import (
     Whole,
     Word,
     conversation_column,

@@ -1,4 +1,4 @@
-"""The schema: all tables (gateway/storage/tables), and SQL functions that both databases know.
+"""The schema: all tables, and SQL functions that both databases know.
 
 Uniqueness rules are indexes; `message` rows are never updated. Times are seconds since the epoch by
 the database's clock (`now_s`), unless a comment says otherwise.
@@ -12,10 +12,10 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 # All that these name is the schema's; a list of them would be the same names a second time.
-from gateway.storage.tables.columns import *  # noqa: F403
-from gateway.storage.tables.conversations import *  # noqa: F403
-from gateway.storage.tables.people import *  # noqa: F403
-from gateway.storage.tables.queue import *  # noqa: F403
+from gateway.storage.schema.columns import *  # noqa: F403
+from gateway.storage.schema.conversations import *  # noqa: F403
+from gateway.storage.schema.people import *  # noqa: F403
+from gateway.storage.schema.queue import *  # noqa: F403
 
 REVISION = "0035"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""

@@ -1,4 +1,4 @@
-"""What erased rows leave in the file is overwritten in steps, while others go on writing.
+"""How a file is opened by one process alone; how what erased rows leave in it is overwritten.
 
 Nothing that belongs to a row is touched, whatever the file is.
 """
@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -21,20 +22,29 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from agent.messages import assistant_message
-from gateway.errors import StorageUnavailable
+from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.http import control
-from gateway.storage import maintenance
+from gateway.storage import maintenance, sqlite_file
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.schema import conversation, message
-from gateway.storage.scrubbing import Scrubber, empty_log
+from gateway.storage.sqlite_file import Scrubber, connect, empty_log, filesystem_of, lock_database
 from tests.support.searching import feed
-from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
+from tests.support.storage import Store, admit, copy_database, inbound, raw_bytes, turn_of
 
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
+NOBODY = 65534
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+server:/x /srv nfs4 rw 0 0
+/dev/vdb /srv/local xfs rw 0 0
+//box/share /srv/my\\040share cifs rw 0 0
+/dev/vdc /twice ext4 rw 0 0
+host:/y /twice nfs rw 0 0
+"""
 SECRET = "xylophon"
 OPENS_AND_CLOSES = """
 import sqlite3, sys
@@ -254,7 +264,7 @@ def test_a_file_too_large_to_tell_its_pages_apart(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused, and not guessed at."""
-    monkeypatch.setattr("gateway.storage.scrubbing.MOST_PAGES", 1)
+    monkeypatch.setattr("gateway.storage.sqlite_file.MOST_PAGES", 1)
     with (
         closing(Scrubber(store.path)) as scrubber,
         pytest.raises(StorageUnavailable, match="too large"),
@@ -453,3 +463,144 @@ def test_a_file_that_became_smaller(tmp_path: Path) -> None:
         raw.execute("PRAGMA journal_mode=WAL")
         assert scrubber.clean(raw, [9_999])
         assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.thorough
+def test_a_second_process_is_refused(database_file: Path) -> None:
+    """The lock keeps another process out for as long as the first lives."""
+    hold = (
+        "import sys; from pathlib import Path\n"
+        "from gateway.storage.sqlite_file import lock_database\n"
+        "with lock_database(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(database_file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        held = lock_database(database_file)
+        with pytest.raises(DatabaseLocked, match="another Parley process"), held:
+            pass
+        other.communicate()
+    with lock_database(database_file):
+        assert other.returncode == 0
+
+
+async def test_a_locked_database_is_left_alone(database_file: Path) -> None:
+    """Opening a database that is in use fails before anything is read or written."""
+    before = raw_bytes(database_file)
+    with lock_database(database_file), pytest.raises(DatabaseLocked):
+        async with open_database(database_file):
+            pass
+    assert raw_bytes(database_file) == before
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """Foreign content is reported with its path, and stays as it is."""
+    path = tmp_path / "parley.db"
+    path.write_bytes(b"these are the minutes of a meeting\n" * 100)
+    before = path.read_bytes()
+    with pytest.raises(StorageUnavailable, match=r"parley\.db.*not a database"):
+        connect(path)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    """A folder is not a database."""
+    with pytest.raises(StorageUnavailable, match="unable to open"):
+        connect(tmp_path)
+
+
+def test_a_lock_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """A file in place of the folder is reported with the path that cannot be used."""
+    (tmp_path / "home").write_text("a file")
+    lock = lock_database(tmp_path / "home" / "parley.db")
+    with pytest.raises(StorageUnavailable, match="home"), lock:
+        pass
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that other users may enter; pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@contextmanager
+def read_only(*paths: Path) -> Iterator[None]:
+    """Take the right to write away; root, whom no permission binds, becomes nobody meanwhile."""
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    if os.getuid() == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        for path in paths:
+            path.chmod(0o755)
+
+
+def test_a_read_only_folder_is_refused(public_folder: Path) -> None:
+    """Without a place for its lock the gateway does not start."""
+    lock = lock_database(public_folder / "parley.db")
+    with read_only(public_folder), pytest.raises(StorageUnavailable, match="cannot write to"), lock:
+        pass
+
+
+def test_a_read_only_file_is_refused(public_folder: Path, database_template: Path) -> None:
+    """A database that cannot be written shows itself when it is opened."""
+    path = copy_database(database_template, public_folder / "parley.db")
+    with (
+        read_only(public_folder, path),
+        pytest.raises(StorageUnavailable, match=r"cannot open .*parley\.db"),
+    ):
+        connect(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/ada/parley.db", "ext4"),
+        ("/srv/parley.db", "nfs4"),
+        ("/srv/local/parley.db", "xfs"),
+        ("/srvother/parley.db", "ext4"),
+    ],
+)
+def test_the_nearest_mount_names_the_filesystem(tmp_path: Path, path: str, kind: str) -> None:
+    """The longest mount point above a path decides."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    assert filesystem_of(Path(path), mounts) == kind
+
+
+def test_mount_points_are_unescaped(tmp_path: Path) -> None:
+    """The system writes a space in a mount point as an octal escape."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    assert filesystem_of(Path("/srv/my share/parley.db"), mounts) == "cifs"
+
+
+def test_the_newest_of_two_mounts_counts(tmp_path: Path) -> None:
+    """Where something is mounted over a mount, as autofs does, the later line is what is seen."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    assert filesystem_of(Path("/twice/parley.db"), mounts) == "nfs"
+
+
+def test_a_system_without_a_list_of_mounts_says_nothing(tmp_path: Path) -> None:
+    """Where there is no list, nothing is refused."""
+    assert filesystem_of(tmp_path, tmp_path / "missing") is None
+
+
+def test_a_network_filesystem_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's locks do not hold there: the gateway does not start."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"server:/x {tmp_path.resolve()} nfs4 rw 0 0\n")
+    monkeypatch.setattr(sqlite_file, "filesystem_of", partial(filesystem_of, mounts=mounts))
+    with pytest.raises(StorageUnavailable, match="nfs4: SQLite needs a local disk"):
+        connect(tmp_path / "parley.db")
+    assert not (tmp_path / "parley.db").exists()
