@@ -23,7 +23,7 @@ from agent.models.base import ChatModel
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement, descriptors
 from agent.tokens import load_beside
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.access import web_door
 from gateway.access.oidc import identity_provider
 from gateway.access.pairing import owner_code

@@ -37,7 +37,7 @@ from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import NO_SERVERS, ServedTools, Tool
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from gateway.access.oidc import identity_provider
 from gateway.access.policy import Access, Owners, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced

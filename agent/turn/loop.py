@@ -1,68 +1,50 @@
 """The agent's turn: call the model, run its tools, until there is an answer.
 
 Read `run_turn` first. The transcript is the turn's memory: every step is recorded before the next
-begins, so an interrupted turn goes on from its records. Each attempt of recovery builds its request
-(`LoopRequest`) again: a fallback has another window, other marks and another price.
+begins, so an interrupted turn goes on from its records. agent/turn/request.py makes the requests.
 """
 
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
-import structlog
-
-from agent.errors import BadRequest, ModelError
 from agent.messages import (
     ChatMessage,
     ToolCall,
     assistant_message,
     open_calls,
-    pictures_in,
-    sanitise,
     text_of,
     tool_message,
     user_message,
 )
-from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, traced_call
-from agent.models.prefix import Prefix
-from agent.models.recovery import complete_with_recovery
-from agent.money.costs import call_of, failed_call, forecast, lost_call
+from agent.models.base import ChatModel, Completion
 from agent.ports import ModelCall
-from agent.prompt_caching import apply_cache_control
-from agent.safety.redaction import MASK, Redactor
-from agent.settings import AgentSettings, CachingSettings
-from agent.tokens import load_beside
+from agent.settings import AgentSettings
 from agent.tools.execute import run_calls
-from agent.turn.pictures import with_pictures
-from agent.turn.state import (
+from agent.turn.request import (
     CONTINUE,
     Agent,
-    Limit,
-    Outcome,
+    LoopRequest,
+    ModelAnswer,
     TurnPorts,
-    TurnResult,
-    TurnState,
+    is_continuation,
     partial_text,
 )
-from agent.usage import Usage
 from agent.view.view import Entry, View
 
-log = structlog.get_logger()
+Limit = Literal["max_iterations", "budget_exhausted"]
+"""The limit of a turn that is used up: its calls, or its tokens or time."""
+Outcome = (
+    Literal["final_text", "partial", "empty", "output_exhausted", "refused", "endless"] | Limit
+)
+"""The end of a turn: an answer, one cut by the output limit, one without text, thinking that used
+the output limit up, a refusal of the model, an endless answer, or a summary at a limit."""
 
 MAX_CONTINUATIONS = 3
 """Of an answer that hit the output limit."""
 MAX_EMPTY_RETRIES = 1
 """Further calls of a turn whose model answers without a text."""
-LARGE_TOKENS = 3_000
-"""A request with fewer in its messages is not suspected to be too long."""
-COUNT_MARGIN = 1.15
-"""A provider may count so many times the tokens that Parley counts."""
-LEAST_OUTPUT_TOKENS = 256
-SHOWN_CHARS = 4
-"""Shown of a possible beginning of a secret if nothing follows it."""
 
 WRAP_UP = (
     "You have reached the limit of this turn. Without calling any tool, say what was"
@@ -75,12 +57,52 @@ OUTCOME_UNKNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelAnswer:
-    """A completion, its model, and the call to book with the message."""
+@dataclass(slots=True)
+class TurnState:
+    """Everything that changes during a turn.
 
-    completion: Completion
-    model: ChatModel
+    Attributes:
+        own: This turn's messages, its user message first, whether they are in view or not.
+        unknown_calls: Side-effect calls that an earlier attempt started and never finished.
+        model: That answered last; asked first, since it has the prompt in its cache.
+        used_tokens: Input and output of the turn's calls, of earlier attempts too.
+        started: Of this attempt, on the monotonic clock.
+    """
+
+    view: View
+    own: list[ChatMessage]
+    unknown_calls: frozenset[str] = frozenset()
+    iterations: int = field(init=False)
+    continuations: int = field(init=False)
+    empty_retries: int = 0
+    model: ChatModel | None = None
+    used_tokens: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        # From the records, so that a resumed turn keeps its limits.
+        self.iterations = sum(message["role"] == "assistant" for message in self.own)
+        self.continuations = sum(is_continuation(message) for message in self.own)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add recorded messages, in the order of being shown."""
+        self.view.extend(entries)
+        self.own += [entry.message for entry in entries]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """The end of a turn.
+
+    Attributes:
+        message: The last assistant message, not yet recorded; None without a text.
+        text: For the person, earlier parts of a continued answer included.
+        call: The last one; booked with the answer.
+    """
+
+    outcome: Outcome
+    message: ChatMessage | None
+    text: str
     call: ModelCall
 
 
@@ -212,7 +234,7 @@ def finish(
     completion = answer.completion
     # Once more: parts of a continued answer may form a secret together.
     said = text_of(completion.message)
-    text = agent.calls.redactor.configured(state.partial_text() + said)
+    text = agent.calls.redactor.configured(partial_text(state.own) + said)
     # A call in a turn's last message would never get a result.
     has_calls = "tool_calls" in completion.message
     message = assistant_message(said) if has_calls else completion.message
@@ -232,7 +254,7 @@ def may_continue(state: TurnState, completion: Completion) -> bool:
 
 def is_empty(state: TurnState, completion: Completion) -> bool:
     """Whether a call that ended well said nothing."""
-    said = state.partial_text() + text_of(completion.message)
+    said = partial_text(state.own) + text_of(completion.message)
     return completion.stop_reason == "stop" and not said.strip()
 
 
@@ -243,251 +265,3 @@ def _outcome(completion: Completion, text: str, reached: Outcome) -> Outcome:
     if not text.strip():
         return "output_exhausted" if cut else "empty"
     return "partial" if cut else reached
-
-
-def marked(
-    messages: Sequence[ChatMessage],
-    model: ChatModel,
-    caching: CachingSettings,
-    settled: Sequence[int] = (),
-    *,
-    moved: bool = False,
-) -> list[ChatMessage]:
-    """Mark breakpoints for the model's prompt cache, if it takes any.
-
-    For `settled` see `agent.view.view.View`. A view that was `moved` is marked where the compaction
-    left it unchanged: the end of the request before is no longer in it.
-    """
-    if model.cache_layout is None:
-        return list(messages)
-    return apply_cache_control(
-        messages,
-        ttl=caching.cache_ttl,
-        strategy="anchored" if moved else caching.strategy,
-        native=model.cache_layout == "native",
-        settled=settled,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LoopRequest:
-    """One model request of a turn, as recovery works on it (`Attempt`); `answer` makes it."""
-
-    view: View
-    agent: Agent
-    ports: TurnPorts
-    allow_tools: bool = True
-
-    async def answer(self, preferred: ChatModel | None) -> ModelAnswer:
-        """Make the request, with all that recovery may try; `preferred` answered last.
-
-        Raises:
-            ModelError: No model answered.
-            SpendLimitReached: A budget does not allow the call.
-        """
-        policy, rests = self.agent.recovery.policy, self.agent.recovery.rests
-        models = rests.in_order(self.agent.models, preferred)
-        return await complete_with_recovery(self, models, rests, policy)
-
-    async def make(self, model: ChatModel) -> ModelAnswer:
-        """Make the request; if it is malformed, up to three times more without new pictures.
-
-        A provider that cannot read a picture calls every request with it malformed. If it refuses
-        the request without any of them as well, they are not the reason.
-        """
-        try:
-            return await self._make(model)
-        except BadRequest as exc:
-            images = self.agent.images
-            shown = await self._shown(pictures_in(self.view.messages), model)
-            for suspects in images.suspects(shown, model):
-                count = len(suspects)
-                log.warning("images_left_out", model=model.label, count=count, reason=str(exc))
-                with suppress(BadRequest):
-                    answer = await self._make(model, suspects)
-                    images.note_refused(suspects, model)
-                    return answer
-            exc.is_unexplained = exc.is_unexplained and await self._is_large()
-            raise
-
-    async def _make(self, model: ChatModel, left_out: Collection[int] = ()) -> ModelAnswer:
-        ports = self.ports
-        # A fallback, or a chosen model, may have another tokenizer.
-        await load_beside(model.name)
-        await ports.planner.fit(self.view, model)
-        # The text of a failed attempt must not precede the next one's.
-        ports.sink.restart()
-        inside = pictures_in(self.view.messages)
-        shown = await self._shown(inside, model, left_out)
-        images = self.agent.images
-        if images.have_changed(shown, model, ports.conversation, inside):
-            # Signed thinking behind them would be refused, and new pictures blamed for it.
-            await self.repair()
-        messages = sanitise(self.view.messages)
-        # A list that had to be fixed has other places than the view.
-        is_whole = messages is self.view.messages
-        sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
-        tokens = (await ports.planner.measured(self.view)).tokens
-        expected = self._expected(model, tokens)
-        seen = with_pictures(messages, shown) if inside else messages
-        request = self._request(seen, model, tokens, is_whole=is_whole)
-        async with ports.spending.call(expected.cost_usd):
-            completion = await self._complete(model, request, expected)
-        images.note_taken(shown, model, ports.conversation, inside)
-        call = call_of(model, request, completion)
-        # Booked too if the turn is cancelled before the message is recorded.
-        ports.journal.begin_call(replace(call, purpose="lost"))
-        if completion.usage is not None:
-            call = self._noted(call, completion.usage, sent)
-        return ModelAnswer(completion, model, call)
-
-    async def shrink(self, model: ChatModel, *, suspected: bool = False) -> bool:
-        """Compact the view; if nothing can be left out of it, ask for a shorter answer once."""
-        planner = self.ports.planner
-        if await planner.shrink(self.view, model):
-            return True
-        room = model.context_length - (await planner.measured(self.view)).tokens
-        is_less = LEAST_OUTPUT_TOKENS < room < self.agent.max_output_tokens
-        return is_less and not suspected and planner.turn.overflows == 1
-
-    async def repair(self) -> bool:
-        """Leave out the model's thoughts."""
-        return await self.ports.planner.repair(self.view)
-
-    async def on_trouble(self, failure: ModelError) -> None:
-        """Notify the user if it takes long."""
-        await self.ports.on_trouble(failure)
-
-    async def _is_large(self) -> bool:
-        """Whether the view is or was large, and a request of the conversation was answered."""
-        planner, view = self.ports.planner, self.view
-        if planner.turn.overflows:
-            return True
-        own = (await planner.measured(view)).tokens - planner.meter.fixed_tokens(view.messages[0])
-        return own >= LARGE_TOKENS and any(each["role"] == "assistant" for each in view.messages)
-
-    async def _shown(
-        self, inside: Sequence[int], model: ChatModel, left_out: Collection[int] = ()
-    ) -> dict[int, str]:
-        return await self.agent.images.shown(inside, model, self.ports.conversation, left_out)
-
-    def _request(
-        self, messages: list[ChatMessage], model: ChatModel, tokens: int, *, is_whole: bool
-    ) -> ModelRequest:
-        output = self.agent.max_output_tokens
-        if (room := model.context_length - int(tokens * COUNT_MARGIN)) < output:
-            # A server that refused the request may count more tokens than Parley.
-            room //= 4 if self.ports.planner.turn.overflows else 1
-            output = max(room, LEAST_OUTPUT_TOKENS)
-        return ModelRequest(
-            messages=marked(
-                messages,
-                model,
-                self.agent.caching,
-                self.view.settled if is_whole else (),
-                moved=is_whole and self.view.moved,
-            ),
-            tools=self.agent.tools.schemas,
-            max_output_tokens=output,
-            allow_tools=self.allow_tools,
-            conversation=self.ports.conversation,
-            on_trickle=partial(self.ports.on_trouble, None),
-        )
-
-    def _expected(self, model: ChatModel, tokens: int) -> ModelCall:
-        """Return the call at its least cost, to be booked if it ends without an answer."""
-        watch = self.ports.planner.watch
-        warm_tokens = watch.most_warm_tokens(model, tokens)
-        return lost_call(model, forecast(model, tokens, warm_tokens, self.agent.caching.cache_ttl))
-
-    async def _complete(
-        self, model: ChatModel, request: ModelRequest, expected: ModelCall
-    ) -> Completion:
-        journal = self.ports.journal
-        # Stays if the turn is cancelled meanwhile: the provider bills the input.
-        journal.begin_call(expected)
-        redactor = self.agent.calls.redactor
-        sink = MaskedSink(self.ports.sink, redactor, partial_text(self.view.messages[-2:]))
-        try:
-            completion = await traced_call(model, request, sink)
-        except ModelError as exc:
-            lost = failed_call(model, exc, expected.usage)
-            journal.begin_call(lost)
-            await journal.book([lost] if lost else [])
-            # Providers repeat their input; this goes into the log and the turn's row.
-            exc.args = (redactor.text(str(exc)),)
-            raise
-        finally:
-            sink.close()
-        # Before it is shown, recorded, or sent again.
-        masked = masked_message(completion.message, redactor)
-        is_same = masked is completion.message
-        return completion if is_same else replace(completion, message=masked)
-
-    def _noted(self, call: ModelCall, usage: Usage, sent: Prefix) -> ModelCall:
-        """Have meter and watch learn from a report; returns the call with their values."""
-        planner = self.ports.planner
-        planner.note(usage, self.view)
-        # A request that forbids calls has another setting before its messages.
-        if self.allow_tools:
-            prefix = planner.watch.note(sent, usage)
-        else:
-            prefix = planner.watch.note_apart(sent)
-        return replace(call, ratio=planner.meter.ratio, prefix=prefix)
-
-
-def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
-    """Mask configured secrets in a model's message; the message itself comes back without any.
-
-    Values shaped like credentials stay: an answer may be about them. Fields for the provider alone
-    are signed or opaque and cannot be changed: with a secret in them they go as a whole.
-    """
-    masked = redactor.value(message, redactor.configured)
-    if masked == message:
-        return message
-    if masked.get("opaque") != message.get("opaque"):
-        del masked["opaque"]
-    return cast("ChatMessage", masked)
-
-
-class MaskedSink:
-    """`agent.models.base.TextSink`: shows a growing answer without configured secrets.
-
-    A secret may come in several pieces: a possible beginning is held back until the next piece. It
-    may be in the text `before`, of the call that this one continues, which is not shown again.
-    """
-
-    def __init__(self, sink: TextSink, redactor: Redactor, before: str = "") -> None:
-        self._sink = sink
-        self._redactor = redactor
-        self._before = self._held = before[redactor.settled_chars(before) :]
-        self._known = len(self._held)
-
-    def push(self, delta: str) -> None:
-        """Append visible text."""
-        text = self._held + delta
-        shown = self._redactor.settled_chars(text)
-        self._held = text[shown:]
-        if shown:
-            self._show(text[:shown])
-
-    def restart(self) -> None:
-        """Forget what was pushed."""
-        self._held, self._known = self._before, len(self._before)
-        self._sink.restart()
-
-    def close(self) -> None:
-        """Show the rest: nothing follows it."""
-        held, self._held = self._held, ""
-        masked = self._redactor.configured(held, is_piece=True)
-        if len("".join(held.split())) <= SHOWN_CHARS or masked != held:
-            self._show(held)
-        elif len(held) > self._known:
-            self._sink.push(MASK)
-
-    def _show(self, text: str) -> None:
-        masked = self._redactor.configured(text, is_piece=True)
-        new = masked[self._known :] if masked == text else masked
-        self._known = max(0, self._known - len(text))
-        if new:
-            self._sink.push(new)

@@ -20,8 +20,7 @@ from adapters.base import Adapter
 from adapters.errors import FetchDelayed, FetchRejected
 from agent.errors import ToolError
 from agent.spans import trace_of
-from agent.turn.pictures import Images
-from agent.turn.state import Agent
+from agent.turn.request import Agent, Images
 from gateway.errors import StorageError
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
@@ -291,7 +290,7 @@ def with_pictures_of(database: Database, agent: Agent) -> Agent:
 
 
 async def load_image(database: Database, conversation: str, attachment_id: int) -> str | None:
-    """Return the data URL of a picture of this conversation: `agent.turn.pictures.ImageLoader`."""
+    """Return the data URL of a picture of this conversation: `agent.turn.request.ImageLoader`."""
     found = await database.read(attachments.in_conversation, int(conversation), attachment_id)
     picture = found and look_at(found.content)
     if found is None or picture is None:

@@ -11,7 +11,7 @@ from agent import messages
 from agent.models.base import ChatModel
 from agent.models.factory import choices
 from agent.ports import Compaction
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from agent.usage import Prices
 from gateway.commands.compress import TOPIC_CHARS, compress_text
 from gateway.commands.registry import TURN, Command, TurnContext

@@ -12,7 +12,7 @@ from agent.context_engine import ContextEngine, Limits
 from agent.messages import ChatMessage, count, listed, quoted
 from agent.models.factory import choices
 from agent.safety.redaction import printable
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult, StatusFacts
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts, summaries_text

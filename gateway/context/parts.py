@@ -10,7 +10,7 @@ from adapters.base import Adapter
 from agent.models.base import ChatModel
 from agent.models.recovery import Rests
 from agent.plugins.registry import Plugins, TurnHooks
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.files import Attachments

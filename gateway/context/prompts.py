@@ -38,7 +38,7 @@ from agent.prompt.system import (
 )
 from agent.safety.threats import Scan, Threat, scan
 from agent.settings import AgentSettings
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.access.policy import Access
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import PromptBase, Session

@@ -16,7 +16,7 @@ from agent.context.planner import write_ahead
 from agent.context.summary_model import SummaryCalls
 from agent.errors import SummaryFailed
 from agent.ports import ModelCall
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import KeptParts

@@ -23,7 +23,8 @@ from agent.models.prefix import PrefixWatch
 from agent.plugins.engines import engine_tools
 from agent.ports import CompactionStore, Spending
 from agent.tools.context import ToolContext
-from agent.turn.state import Agent, TurnPorts, TurnState
+from agent.turn.loop import TurnState
+from agent.turn.request import Agent, TurnPorts
 from agent.view.view import View, ViewPlan, recall_text, shown_messages, with_newer
 from gateway.agent_ports.journal import Journal
 from gateway.storage.conversation import transcript

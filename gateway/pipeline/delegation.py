@@ -20,8 +20,8 @@ from agent.errors import ModelError, ModelRefused, SpendLimitReached, TurnSuspen
 from agent.messages import ChatMessage
 from agent.ports import Delegated, ModelCall
 from agent.tools.context import ToolContext
-from agent.turn.loop import run_turn, wrap_up
-from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
+from agent.turn.loop import Limit, TurnResult, TurnState, run_turn, wrap_up
+from agent.turn.request import Agent, TurnPorts
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.context.parts import TurnParts
 from gateway.context.prompts import child_base

@@ -16,7 +16,7 @@ from agent.errors import (
     SpendLimitReached,
 )
 from agent.money.costs import format_usd
-from agent.turn.state import TurnResult
+from agent.turn.loop import TurnResult
 from gateway.storage.conversation.turns import Turn
 
 TROUBLE = "The model is slow or cannot be reached right now. I keep trying; your message is safe."

@@ -16,7 +16,7 @@ from agent.models.factory import choices
 from agent.ports import ModelCall
 from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn
-from agent.turn.state import partial_text
+from agent.turn.request import partial_text
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.commands import registry
 from gateway.commands.registry import TurnContext

@@ -23,7 +23,7 @@ from agent.models.base import ChatModel
 from agent.network import in_words
 from agent.plugins.registry import Plugins
 from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.backup.pruning import Pruner
 from gateway.context.parts import Mind, Shared, TurnParts

@@ -24,7 +24,7 @@ from agent.messages import storable, text_of
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices
 from gateway.replay.recordings import Bill, RecordedModel, RecordedTools, Recording

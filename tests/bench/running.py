@@ -19,7 +19,7 @@ from agent.models.base import ChatModel
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.safety.redaction import Redactor
 from agent.tools.catalog import builtin_tools
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from gateway.app import Gateway, assembled, parts_of
 from gateway.logging.setup import configure_logging
 from gateway.replay.player import NullAdapter

@@ -80,7 +80,7 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from agent.usage import FREE, Usage
 from gateway import app
 from gateway.access.policy import Access

@@ -14,7 +14,7 @@ from agent.models.recovery import Recovery, RetryPolicy
 from agent.network import certificates
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
 from agent.tools.registry import ToolRegistry
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from tests.crash import child, nursery
 from tests.crash.mutants import replace_in
 from tests.support.crash import Spec

@@ -18,7 +18,7 @@ from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_models
 from agent.models.recovery import RetryPolicy, remedy, retreat
 from agent.settings import ModelSettings
-from agent.turn.state import Outcome
+from agent.turn.loop import Outcome
 from gateway.commands import compress
 from gateway.pipeline import delegation, turn
 

@@ -23,7 +23,7 @@ from agent.settings import (
     PluginSettings,
     RoundsSettings,
 )
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.commands.registry import StatusFacts, menu
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory

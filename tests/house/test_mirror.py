@@ -41,7 +41,6 @@ APART = {
     "agent/models/test_scripted_model.py": DOUBLE,
     "agent/processes/test_unprivileged.py": "the sandbox for a user who may less than root",
     "agent/test_asking_images.py": "pictures, from the transcript to the request and back",
-    "agent/turn/test_request.py": "secrets in answers, shown and recorded",
     "agent/test_tiktoken.py": "the counter on tiktoken, its files and its cache",
     "agent/plugins/test_list_engines.py": "engines that take lists of messages, as Hermes' do",
     "agent/test_planner_models.py": "the planner where the line of models changes below it",

@@ -18,7 +18,7 @@ import pytest
 from agent.models.factory import build_models
 from agent.prompt_caching import KEY
 from agent.settings import CachingSettings
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from agent.view.view import MARKER
 from tests.support.crash_script import SUMMARY
 from tests.support.faulty_models import (

@@ -10,7 +10,7 @@ import pytest
 
 from agent.errors import ModelUnreachable
 from agent.messages import text_of
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.pipeline import notices
 from gateway.storage import schema as tables
 from tests.support.faulty_models import (

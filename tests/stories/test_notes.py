@@ -12,7 +12,7 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.prompt.system import NOTES
 from agent.tools.builtin.notebook import MEMORY
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.commands.memory import EMPTY, NO_SUCH, NOT_ALLOWED, UNDONE_BEFORE
 from gateway.storage import maintenance, schema
 from gateway.storage.schema import now_s

@@ -9,7 +9,7 @@ from adapters.messages import Attachment
 from agent.errors import BadRequest
 from agent.models.base import ModelRequest
 from agent.models.factory import build_models
-from agent.turn.pictures import LEAP, MAX_IMAGES, UNSEEN
+from agent.turn.request import LEAP, MAX_IMAGES, UNSEEN
 from agent.view.edits import IMAGE
 from gateway.storage.conversation.message_content import look_at
 from tests.support.faulty_models import KEYS, FaultyAnthropic, settings_for

@@ -12,7 +12,7 @@ from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
 from agent.models.prefix import report_stale_thinking
 from agent.tools.registry import Tool
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from agent.usage import Prices, Usage
 from gateway.agent_ports.budgets import Budgets
 from tests.support.faulty_models import Counting

@@ -15,7 +15,7 @@ from agent.settings import McpServerSettings
 from agent.tools.context import ToolContext
 from agent.tools.mcp.servers import mcp_tools
 from agent.tools.registry import Arguments, Tool
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.storage import schema
 from tests.gateway.agent_ports.test_questions import (
     CONVERSATION,

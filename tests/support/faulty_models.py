@@ -17,7 +17,7 @@ from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with
 from agent.settings import ModelSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.storage import schema as tables
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.conversations import faults
@@ -280,7 +280,7 @@ async def bench(
     forget_certificates(home, monkeypatch)
     clock = Clock()
     timed = partial(complete_with_recovery, timing=clock.timing)
-    monkeypatch.setattr("agent.turn.loop.complete_with_recovery", timed)
+    monkeypatch.setattr("agent.turn.request.complete_with_recovery", timed)
     other: ProviderName = PROVIDERS[1 - PROVIDERS.index(provider)]
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(SERVERS[provider]())

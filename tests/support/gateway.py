@@ -27,7 +27,7 @@ from agent.tools import policy
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Tool, ToolRegistry
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from gateway import app
 from gateway.app import Gateway, assembled, parts_of
 from gateway.errors import StorageUnavailable

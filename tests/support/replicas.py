@@ -16,7 +16,7 @@ import aiohttp
 import psycopg
 
 from agent.models.base import ChatModel
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.app import Gateway, assembled
 from gateway.cli.chat import events
 from gateway.storage.database import location_of

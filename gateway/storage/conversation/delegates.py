@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from agent.messages import ChatMessage, text_of, user_message
 from agent.ports import Delegated, ModelCall
-from agent.turn.state import partial_text
+from agent.turn.request import partial_text
 from gateway.storage.conversation import conversations, sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.transcript import MessagePlace

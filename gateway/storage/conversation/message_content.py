@@ -1,7 +1,7 @@
 """What the model reads of messages with files: their text, then what each file is or says.
 
 A picture that the model can look at is a handle ("attachment:12"), which keeps the stored message
-small; agent/turn/pictures.py replaces it by the bytes for a request. The type of a picture is read
+small; agent/turn/request.py replaces it by the bytes for a request. The type of a picture is read
 from its first bytes: models refuse one whose type differs. Whatever a file says is data, between
 fences that nothing inside it can close.
 """

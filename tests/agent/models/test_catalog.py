@@ -178,7 +178,7 @@ def test_zero_is_a_price() -> None:
 def test_a_model_can_look_at_pictures_unless_the_operator_says_not(
     told: bool | None, sees: bool
 ) -> None:
-    """A provider that refuses them all the same is asked without, see agent/turn/pictures.py."""
+    """A provider that refuses them all the same is asked without, see agent/turn/request.py."""
     for name in ("claude-opus-5", "llama"):
         assert facts_of(name, FactsSettings(vision=told)).vision is sees
 

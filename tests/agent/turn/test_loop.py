@@ -35,9 +35,15 @@ from agent.tools import policy
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
-from agent.turn.loop import MAX_CONTINUATIONS, OUTCOME_UNKNOWN, WRAP_UP, run_turn
-from agent.turn.pictures import Images
-from agent.turn.state import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
+from agent.turn.loop import (
+    MAX_CONTINUATIONS,
+    OUTCOME_UNKNOWN,
+    WRAP_UP,
+    TurnResult,
+    TurnState,
+    run_turn,
+)
+from agent.turn.request import CONTINUE, Agent, CallRules, Images, TurnPorts, partial_text
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
@@ -504,7 +510,7 @@ async def test_continuations_of_earlier_turns_do_not_count() -> None:
     earlier = [QUESTION, assistant_message("Old "), go_on(), assistant_message("end"), QUESTION]
     entries = [Entry(n, message) for n, message in enumerate(earlier, start=1)]
     state = TurnState(View(SYSTEM_TEXT, EVERYTHING, entries), [QUESTION])
-    assert (state.iterations, state.continuations, state.partial_text()) == (0, 0, "")
+    assert (state.iterations, state.continuations, partial_text(state.own)) == (0, 0, "")
     assert (await bench.run()).text == "Fresh."
 
 

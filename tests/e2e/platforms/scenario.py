@@ -13,7 +13,7 @@ from agent.settings import AgentSettings, OutputSettings
 from agent.tools.builtin.people import CLARIFY, SEND_FILE
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.storage import schema
 from gateway.storage.database import location_of

@@ -24,7 +24,7 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Arguments, Tool
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from agent.usage import Usage
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports import questions as inquiries

@@ -20,7 +20,7 @@ from agent.prompt.system import SourcedText, SystemPrompt
 from agent.settings import AgentSettings, PrefillMessage
 from agent.tools.builtin.basics import CURRENT_TIME as CLOCK
 from agent.tools.builtin.notebook import SKILL_VIEW as VIEW
-from agent.turn.state import Agent
+from agent.turn.request import Agent
 from gateway.access.policy import Access
 from gateway.cli.policy import unused_files
 from gateway.context import prompts

@@ -21,7 +21,7 @@ from agent.errors import (
     SpendLimitReached,
 )
 from agent.ports import CompactionStore
-from agent.turn.state import Outcome, TurnResult
+from agent.turn.loop import Outcome, TurnResult
 from gateway.pipeline import notices
 from tests.support.storage import model_call
 

@@ -31,7 +31,7 @@ from agent.ports import Effect
 from agent.tools.builtin.history import READ_CONVERSATION
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.turn.state import CONTINUE
+from agent.turn.request import CONTINUE
 from gateway.commands.help import help_text
 from gateway.commands.new import NEW_TEXT
 from gateway.commands.retry import NOTHING_TO_RETRY

@@ -41,7 +41,7 @@ from agent.tools.policy import MOST_LINKS, Rule
 from agent.tools.registry import Arguments, ServedTool, Tool, ToolRegistry
 from agent.tools.sandbox.fetch import make_fetch_url
 from agent.tools.sandbox.files import READ_FILE
-from agent.turn.state import Agent, CallRules
+from agent.turn.request import Agent, CallRules
 from gateway.storage import schema
 from tests.security.corpus.cases import (
     END,

@@ -35,7 +35,7 @@ from agent.models.openai.wire import (
 )
 from agent.models.refusals import read
 from agent.turn.loop import OUTCOME_UNKNOWN
-from agent.turn.state import CONTINUE
+from agent.turn.request import CONTINUE
 from agent.usage import CacheLayout
 from agent.view.view import Entry, Summary, ViewPlan, shown_messages
 from tests.support.chat_templates import NAMES, TemplateRefusal, render
