@@ -47,7 +47,7 @@ from gateway.agent_ports.tools import Workspaces, with_walls
 from gateway.commands import registry
 from gateway.commands.registry import MoneyRules
 from gateway.commands.status import status_facts
-from gateway.context.memory_reading import MemoryReader
+from gateway.context.memory import MemoryReader
 from gateway.context.parts import Mind
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
 from gateway.context.window import ContextParts, with_engine_tools
