@@ -96,7 +96,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "alerts":
             from gateway.cli.status import alerts_app as found
         case "doctor":
-            from gateway.cli.doctor import doctor_app as found
+            from gateway.cli.status import doctor_app as found
         case "open":
             from gateway.cli.people import open_app as found
         case "web":
@@ -130,11 +130,11 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "pair":
             from gateway.cli.people import pair_app as found
         case "prompt":
-            from gateway.cli.policy import prompt_app as found
+            from gateway.cli.config import prompt_app as found
         case "audit":
             from gateway.cli.db import audit_app as found
         case "policy":
-            from gateway.cli.policy import policy_app as found
+            from gateway.cli.people import policy_app as found
         case "search":
             from gateway.cli.db import search_app as found
         case "adapter":

@@ -1,7 +1,8 @@
-"""People: `parley pair`, `open` and `web`.
+"""Who may do what: `parley pair`, `open`, `web` and `policy`.
 
 `pair` decides who may write to the bot; `open` and `web` make sign-in links for the web chat, and
 sign users out. Changes go through the running gateway, or without one directly into the database.
+`policy` shows which calls of tools may run.
 """
 
 import asyncio
@@ -17,25 +18,32 @@ import typer
 
 from adapters.door import OWNER
 from agent.messages import count
+from agent.settings import ToolSettings
+from agent.tools import policy
+from agent.tools.catalog import BUILTIN, builtin_tools
+from agent.tools.policy import FETCH, NOTES, SIDE_EFFECT, WORLD, Facts, Rule
 from gateway.access.web_door import sign_in_address
 from gateway.cli.common import (
     AFTER,
     LISTED,
     NO_MORE,
+    AsJson,
     AsLines,
     Limit,
     act,
+    loaded,
     opened,
     out,
     page_of,
     say,
     settings_of,
+    show_json,
     show_lines,
     show_next,
     show_table,
     table,
 )
-from gateway.errors import GatewayError, GatewayNotRunning
+from gateway.errors import GatewayError, GatewayNotRunning, NotFound
 from gateway.http import control
 from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
@@ -43,11 +51,13 @@ from gateway.storage.people.members import Member, PairingRequest
 pair_app = typer.Typer(no_args_is_help=True)
 open_app = typer.Typer(add_completion=False)
 web_app = typer.Typer(no_args_is_help=True)
+policy_app = typer.Typer(no_args_is_help=True)
 
 Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
 Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="As in telegram:123456.")]
 OPENER = "open.html"
 """The file in PARLEY_HOME that a browser opens: all users can see a command line."""
+CHOICES = {"role": policy.ROLES, "destination": policy.DESTINATIONS}
 
 
 @pair_app.command("list")
@@ -192,3 +202,87 @@ def web_revoke(
     )
     becomes = " is no user of the web chat any more;" if remove else ":"
     say(f"{ended['name']}{becomes} {count(ended['sessions'], 'session')} ended")
+
+
+@policy_app.command("show")
+def policy_show(context: typer.Context, json: AsJson = False) -> None:
+    """Print the table as it is in force, and where each row comes from; the strictest decides."""
+    found = loaded(context)
+    rows = policy.of_settings(found.settings.tools)
+    if json:
+        show_json([row.model_dump() | {"origin": _origin(row, found.origins)} for row in rows])
+        return
+    columns = ("row", "tool", "role", "tainted", "destination", "group", "then", "from")
+    tainted = {None: "*", True: "yes", False: "no"}
+    cells = [
+        (
+            *(row.name, row.tool, row.role, tainted[row.tainted], row.destination),
+            *(row.group, row.then, _origin(row, found.origins)),
+        )
+        for row in rows
+    ]
+    show_table(columns, cells, "There are no rows.")
+
+
+@policy_app.command("explain")
+def policy_explain(  # noqa: PLR0913 - an option each
+    context: typer.Context,
+    tool: Annotated[str, typer.Option(help="Which tool is called.")],
+    role: Annotated[str, typer.Option(help="owner, member or guest.")] = "member",
+    destination: Annotated[
+        str, typer.Option(help="Of fetch_url: listed, named, linked or new.")
+    ] = "none",
+    group: Annotated[str, typer.Option(help="platform:chat; empty: a direct chat.")] = "",
+    *,
+    tainted: Annotated[bool, typer.Option(help="The turn has read strangers' text.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Say what becomes of a call, and which row of the table decides."""
+    for name, value in (("role", role), ("destination", destination)):
+        if value not in CHOICES[name]:
+            raise NotFound(f"--{name} is one of {', '.join(sorted(CHOICES[name]))}, not {value!r}")
+    tools = loaded(context).settings.tools
+    facts = Facts(
+        tool=tool,
+        classes=_classes(tool, tools),
+        roles=frozenset({role}),
+        tainted=tainted,
+        destination=destination,
+        group=group,
+    )
+    decision = policy.decide(policy.of_settings(tools), facts)
+    if json:
+        show_json({"verdict": decision.then, "rule": decision.name})
+        return
+    out.print(f"{decision.then}: {_WORDS[decision.then]} (row {decision.name})")
+    if tool not in BUILTIN:
+        out.print(f"{tool} is not built in: it counts as one with side effects here")
+
+
+_WORDS = {
+    "allow": "it runs without a question",
+    "ask": "somebody who may act is asked",
+    "ask_owner": "an owner is asked",
+    "deny": "it does not run",
+}
+
+
+def _classes(name: str, tools: ToolSettings) -> frozenset[str]:
+    """Return the classes of a call; a tool that is not built in counts as a side effect."""
+    # `terminal` has the same classes, and cannot be made on every machine.
+    if name not in BUILTIN or name == "terminal":
+        return frozenset({SIDE_EFFECT, WORLD})
+    made = builtin_tools(tools.model_copy(update={"enabled": (name,)}))
+    classes = {SIDE_EFFECT} if made.effect(name) == "side_effect" else set()
+    classes |= {WORLD} if made.restricted(name) else set()
+    classes |= {FETCH} if name in policy.FETCHING else set()
+    return frozenset(classes | ({NOTES} if name == "memory" else set()))
+
+
+def _origin(row: Rule, origins: dict[str, str]) -> str:
+    """Return the file, variable or option that set a row, or "default"."""
+    key = row.name.replace("[", ".").replace("]", "")
+    if key.startswith("tools.approval"):
+        key = "tools.approval"
+    said = (origin for name, origin in origins.items() if name == key or name.startswith(f"{key}."))
+    return next((origin for origin in said if origin != "default"), "default")

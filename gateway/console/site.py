@@ -28,7 +28,7 @@ from adapters.web.guard import VISIT, Guard, visitor_of
 from adapters.web.requests import PAGE_HEADERS, Refusal
 from agent.safety.redaction import Redactor
 from gateway.console import presentation
-from gateway.console.pages import conversations, costs, overview, people, setup, system
+from gateway.console.pages import conversations, overview, people, system
 from gateway.console.register import (
     HOME,
     MENU_GROUPS,
@@ -50,7 +50,7 @@ from gateway.settings.tree import Settings
 
 log = structlog.get_logger()
 
-PAGES = (overview, conversations, people, costs, setup, system)
+PAGES = (overview, conversations, people, system)
 """All modules with pages, in the order of the menu: importing one registers its pages."""
 
 HERE = Path(__file__).parent

@@ -1,10 +1,12 @@
-"""The overview, and what waits for a person: approvals, questions of turns and dead letters.
+"""The overview, what waits for a person (approvals, questions, dead letters), and the costs.
 
 Approvals and letters are settled as by a command in a chat or on the command line.
 """
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,7 +18,7 @@ from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
 from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import day_of
 from gateway.console import register
-from gateway.console.presentation import bars, number
+from gateway.console.presentation import bars, number, short, stacked
 from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, page, pages
 from gateway.errors import NotFound
 from gateway.findings.report import FINDINGS, pressing
@@ -26,7 +28,7 @@ from gateway.storage.people import members
 from gateway.storage.queue import alerts, dead_letters
 from gateway.storage.reports import conversation_list, health, spending
 from gateway.storage.reports.conversation_list import Period, Wanted
-from gateway.storage.reports.spending import Spent, Where
+from gateway.storage.reports.spending import KnownRates, Spent, Where
 
 DAYS = 14
 NEWEST = 6
@@ -42,6 +44,11 @@ RETRIED = {
     "turn": "{id} is asked again.",
     "send": "{id} is sent again.",
 }
+PERIODS: Mapping[str, int] = {"7 days": 7, "30 days": 30, "90 days": 90}
+USUAL = "30 days"
+DEAREST = 20
+MOST_COMPARED = 30
+"""Days whose prompts are compared with the least possible cost, which takes time."""
 
 
 def days_until_now(zone: tzinfo, count: int) -> list[Period]:
@@ -171,3 +178,70 @@ async def _settled(ask: Ask, what: str) -> Result:
         return Moved(LETTERS, GONE.format(id=name), failed=True)
     done = RETRIED[letter.kind] if what == "retry-dead-letter" else "{id} is dropped."
     return Moved(LETTERS, done.format(id=letter.id))
+
+
+def _by_day(
+    conn: Connection, spans: Sequence[Period], known: KnownRates, *, compares: bool
+) -> tuple[dict[str, dict[str, Spent]], dict[str, Spent]]:
+    """Return the costs by day and model, and the total by model."""
+    whole = Where(spans[0].start)
+    rates = spending.rates_of(conn, whole, known) if compares else {}
+    days = {
+        span.name: spending.spent(conn, "provider_model", Where(span.start, span.end))
+        for span in spans
+    }
+    return days, spending.spent(conn, "provider_model", whole, rates)
+
+
+@page(f"{HOME}/costs", "Costs", "Now")
+async def costs(ask: Ask) -> Result:
+    """Show the costs of a period."""
+    period = ask.query("period", USUAL)
+    count = PERIODS.get(period, PERIODS[USUAL])
+    zone = ZoneInfo(ask.inside.settings.sessions.timezone)
+    spans = days_until_now(zone, count)
+    database, rates = ask.inside.database, ask.inside.money().rates
+    # At the same time: each of the two sums up the ledger.
+    (days, models), (senders, known, platforms) = await asyncio.gather(
+        database.read(_by_day, spans, rates, compares=count <= MOST_COMPARED),
+        database.search(_of_senders, spans[0].start),
+    )
+    money = {day: {name: spent.usd for name, spent in each.items()} for day, each in days.items()}
+    tokens = {
+        day: {name: float(spent.usage.total_tokens) for name, spent in each.items()}
+        for day, each in days.items()
+    }
+    names = list(models)
+    return Shown(
+        "costs.html",
+        {
+            "periods": PERIODS,
+            "period": period if period in PERIODS else USUAL,
+            "spent": sum(models.values(), Spent()),
+            "drawn": {
+                "money": bars("Cost by model", *stacked(list(money.items()), names), format_usd),
+                "tokens": bars("Tokens by model", *stacked(list(tokens.items()), names), short),
+            },
+            "by": {"Model": models, "Person": senders},
+            "most": DEAREST,
+            "platforms": platforms,
+            "names": known,
+        },
+    )
+
+
+def _of_senders(
+    conn: Connection, since: float
+) -> tuple[dict[str, Spent], Mapping[str, str], list[tuple[str, float]]]:
+    found = spending.spent(conn, "sender", Where(since), limit=DEAREST)
+    platforms = _platforms(spending.usd_by_sender(conn, since))
+    return found, members.names(conn, list(found)), platforms
+
+
+def _platforms(senders: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the platforms with their costs, the dearest first; "?" is work without a sender."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, usd in senders.items():
+        platform, colon, _ = name.partition(":")
+        found[platform if colon else "?"] += usd
+    return sorted(found.items(), key=lambda platform: (-platform[1], platform[0]))

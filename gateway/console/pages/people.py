@@ -1,11 +1,13 @@
-"""People: requests to be let in, members, users of the web chat and their sessions, memory.
+"""People: requests to be let in, members, users of the web chat, their memory and budgets.
 
 Decisions use the same functions as `/pair`, `parley pair` and `parley web`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 from sqlalchemy import Connection
@@ -16,6 +18,7 @@ from adapters.web.guard import VISIT, names_loopback
 from agent.messages import count
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
+from gateway.agent_ports.budgets import today
 from gateway.console import register
 from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, page, pages
 from gateway.errors import NotFound
@@ -23,10 +26,13 @@ from gateway.storage.people import members, notebook, web_users
 from gateway.storage.people.members import Member, PairingRequest
 from gateway.storage.people.notebook import Note
 from gateway.storage.people.web_users import WebSession, WebUser
+from gateway.storage.reports import spending
+from gateway.storage.reports.spending import Spent, Where
 
 PEOPLE = f"{HOME}/people"
 WEB_USERS = f"{HOME}/web-users"
 MEMORY = f"{HOME}/memory"
+BUDGETS = f"{HOME}/budgets"
 DECISIONS = {
     "approve": "approve-pairing",
     "deny": "deny-pairing",
@@ -184,3 +190,47 @@ async def forget(ask: Ask) -> Result:
         return Moved(MEMORY, f"{which} was forgotten before.", failed=True)
     said = f"{which}: {count(gone, 'note')} erased; prompts change with the next turn."
     return Moved(MEMORY, said)
+
+
+def _of_today(
+    conn: Connection, since: float, after: str | None
+) -> tuple[float, Mapping[str, Spent], Mapping[str, str]]:
+    """Return the costs since then, in all and by person, and names."""
+    most = register.PAGE + 1
+    people = spending.spent(conn, "sender", Where(since), limit=most, after=after)
+    return spending.spent_usd(conn, since), people, members.names(conn, list(people))
+
+
+@page(BUDGETS, "Budgets", "People")
+async def budgets(ask: Ask) -> Result:
+    """Show the limits, and today's spending by person."""
+    settings = ask.inside.settings
+    zone = ZoneInfo(settings.sessions.timezone)
+    here, after = today(zone), ask.query("after")
+    since = here.start.timestamp()
+    used, people, names = await ask.inside.database.read(_of_today, since, after or None)
+    limit, limit_of_person = settings.budget.daily_usd, settings.budget.sender_daily_usd
+    return Shown(
+        "budgets.html",
+        {
+            "budget": settings.budget,
+            "quotas": settings.quotas,
+            "used": used,
+            "share": used_share(used, limit),
+            "people": [
+                (name, people[name], used_share(people[name].usd, limit_of_person))
+                for name in listed(list(people))
+            ],
+            "names": names,
+            "begins": here.end.timestamp(),
+            "now": datetime.now(zone).timestamp(),
+            **pages(BUDGETS, list(people), str, after),
+        },
+    )
+
+
+def used_share(usd: float, limit_usd: float | None) -> float | None:
+    """Return the used part of a limit, 1 for all of it; None without a limit."""
+    if limit_usd is None:
+        return None
+    return usd / limit_usd if limit_usd else 1.0

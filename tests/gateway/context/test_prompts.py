@@ -22,7 +22,7 @@ from agent.tools.builtin.basics import CURRENT_TIME as CLOCK
 from agent.tools.builtin.notebook import SKILL_VIEW as VIEW
 from agent.turn.request import Agent
 from gateway.access.policy import Access
-from gateway.cli.policy import unused_files
+from gateway.cli.config import unused_files
 from gateway.context import prompts
 from gateway.context.prompts import (
     CONTEXT_FILES,

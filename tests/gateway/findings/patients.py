@@ -15,7 +15,7 @@ from sqlalchemy import Table
 from sqlalchemy.dialects import sqlite
 
 from gateway.backup.backups import MANIFEST
-from gateway.cli import doctor
+from gateway.cli import common
 from gateway.errors import GatewayError, SettingsError
 from gateway.findings.finding import Evidence
 from gateway.findings.report import FINDINGS, Row, Shown, report
@@ -124,7 +124,7 @@ class Patient:
             "deep": self.deep,
         }
         try:
-            with doctor.opened(found.settings) as conn:
+            with common.opened(found.settings) as conn:
                 yield Evidence(self.home, found, opened=conn, **known)
                 return
         except GatewayError as exc:

@@ -1,4 +1,4 @@
-"""The overview, and what waits for a person."""
+"""The overview, what waits for a person, and the costs."""
 
 import re
 from collections import deque
@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from adapters.errors import SendRejected
+from agent.usage import Usage
 from gateway.console.pages import overview
 from gateway.console.pages.overview import GONE
 from gateway.console.register import find
@@ -15,12 +16,14 @@ from gateway.findings.report import FINDINGS
 from gateway.logging.recent import RecentLines
 from gateway.storage import schema
 from gateway.storage.queue import alerts
+from gateway.storage.reports import spending
 from gateway.storage.schema import replica, turn
 from tests.gateway.agent_ports.test_questions import GROUP, Acting, acting, asking, quiet
 from tests.gateway.storage.reports.test_conversation_list import set_rows
-from tests.support.console import BY_WEB_OWNER, add, console, said
+from tests.support.console import BY_WEB_OWNER, ConsoleGateway, add, console, said
 from tests.support.door import TOKEN
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.storage import model_call
 
 
 @pytest.fixture(autouse=True)
@@ -230,3 +233,33 @@ async def test_dead_letters_have_pages(tmp_path: Path, monkeypatch: pytest.Monke
         shown = [re.findall(r"Retry (s\d+\.\d+)", page) for page in (first, second)]
         assert sorted(map(str, shown)) == ["['s1.1']", "['s2.1']"]
         assert (await browser.get("/admin/dead-letters?after=s9.9")).status == 404
+
+
+# Costs
+
+
+async def spend(running: ConsoleGateway, sender: str, model: str, usd: float) -> None:
+    """Enter a call."""
+    call = model_call(Usage(1_000, 200, 500), model=model, cost_usd=usd, id=f"{sender}{model}")
+    await running.database.write(spending.append, 1, None, sender, [call])
+
+
+async def test_what_was_spent_is_shown_by_all(tmp_path: Path) -> None:
+    """The dearest first, in all periods; names are text."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.serving.chat.ask("hello", sender="7", sender_name="<b>Ann</b>")
+        await spend(running, "telegram:7", "gpt-<i>5</i>", 1.5)
+        await spend(running, "slack:U&1", "claude", 0.5)
+        for path in ("/admin/costs", "/admin/costs?period=90+days", "/admin/costs?period=never"):
+            found = (await browser.get(path)).text
+            assert "$2.00" in found
+            assert "gpt-&lt;i&gt;5&lt;/i&gt;" in found
+            assert '<a href="/admin/conversations?person=slack%3AU%261">slack:U&amp;1</a>' in found
+            assert ">telegram:7</a> <small>&lt;b&gt;Ann&lt;/b&gt;</small>" in found
+            assert found.index("telegram:7") < found.index("slack:U&amp;1")
+
+
+async def test_nothing_was_spent(tmp_path: Path) -> None:
+    """And that is said."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        assert "No model was called in this time." in (await browser.get("/admin/costs")).text
