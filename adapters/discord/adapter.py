@@ -22,10 +22,9 @@ from adapters.discord.render import render
 from adapters.discord.send import Posts, Sender
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
-from adapters.messages import Address, Attachment
+from adapters.messages import Address, Attachment, read_within
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
-from adapters.wire import read_within
 from agent.network import in_words
 
 _HOSTS = {"cdn.discordapp.com", "media.discordapp.net"}

@@ -26,8 +26,7 @@ from adapters.discord.inbound import (
     unread,
 )
 from adapters.errors import AdapterError
-from adapters.messages import Admission, InboundMessage, Poison
-from adapters.wire import Text, WirePart, raw_json
+from adapters.messages import Admission, InboundMessage, Poison, Text, WirePart, raw_json
 
 log = structlog.get_logger()
 

@@ -17,9 +17,6 @@ from adapters.messages import (
     ChatKind,
     InboundMessage,
     Poison,
-)
-from adapters.rendering.chunks import is_blank
-from adapters.wire import (
     Text,
     WirePart,
     file_kind,
@@ -31,6 +28,7 @@ from adapters.wire import (
     quoted_lines,
     raw_json,
 )
+from adapters.rendering.chunks import is_blank
 
 MAX_TITLE_CHARS = 60
 PLAIN_TITLE = "Conversation"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from markdown_it.token import Token
 
+from adapters.messages import storable
 from adapters.rendering.markdown import MAX_LEVEL, is_parsable, parse
-from adapters.wire import storable
 
 _RULE = "──────────"
 _LANGUAGE = re.compile(r"[\w+#.-]+")

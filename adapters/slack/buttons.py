@@ -4,9 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.messages import CHOICE_LABEL_CHARS, Admission, ChatKind, Choice, InboundMessage
+from adapters.messages import (
+    CHOICE_LABEL_CHARS,
+    Admission,
+    ChatKind,
+    Choice,
+    InboundMessage,
+    storable,
+)
 from adapters.slack.inbound import Reading, escaped, is_direct, is_meant, raw_of
-from adapters.wire import storable
 
 _ACTION = "parley_choice_"
 _COMMAND_REF = "command:"

@@ -18,12 +18,12 @@ from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
 from adapters.base import Clock, Share
+from adapters.messages import read_within
 from adapters.outbound import Outbound, Shut, verdict_of_aiohttp
 from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import AccountReport, credential
 from adapters.slack.errors import Limited, mapped, mapped_receiving
 from adapters.slack.platform import SlackSettings
-from adapters.wire import read_within
 from agent.network import proxy_for, tls_for
 
 # The workspace-wide limit of posts is not published ("several hundred per minute").

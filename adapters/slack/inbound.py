@@ -18,11 +18,26 @@ from pydantic import Field, ValidationError
 
 from adapters.base import Clock, Recent
 from adapters.errors import AdapterError
-from adapters.messages import Address, Addressing, Attachment, ChatKind, InboundMessage, Poison
+from adapters.messages import (
+    Address,
+    Addressing,
+    Attachment,
+    ChatKind,
+    InboundMessage,
+    Poison,
+    Text,
+    WirePart,
+    file_kind,
+    flaw,
+    others,
+    poison,
+    quote,
+    raw_json,
+    storable,
+)
 from adapters.slack.client import USERS, Client
 from adapters.slack.errors import Coded
 from adapters.slack.platform import SlackSettings
-from adapters.wire import Text, WirePart, file_kind, flaw, others, poison, quote, raw_json, storable
 
 log = structlog.get_logger()
 

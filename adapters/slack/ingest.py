@@ -17,13 +17,12 @@ import structlog
 
 from adapters.base import Intake, Recent
 from adapters.errors import AdapterDisconnected, SendDelayed
-from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
+from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison, poison
 from adapters.slack.buttons import Press, read_command, read_press, read_stop
 from adapters.slack.client import Client
 from adapters.slack.errors import Coded, Limited, mapped
 from adapters.slack.inbound import BotIdentity, Names, Reading, people_in, raw_of, read_message
 from adapters.slack.platform import SlackSettings
-from adapters.wire import poison
 
 log = structlog.get_logger()
 

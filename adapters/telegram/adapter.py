@@ -13,7 +13,7 @@ from aiohttp import web
 
 from adapters.base import Clock, Intake, Renderer
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
-from adapters.messages import Address, Attachment, MessageRef
+from adapters.messages import Address, Attachment, MessageRef, read_within
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.telegram.albums import Albums
@@ -26,7 +26,6 @@ from adapters.telegram.preview import Reactions, TelegramPreviews
 from adapters.telegram.receive import Ingest, Receiver, Webhook, webhook_secret
 from adapters.telegram.render import render
 from adapters.telegram.send import Sender
-from adapters.wire import read_within
 from agent.network import proxy_for, tls_for
 
 POLL_TIMEOUT_S = 30

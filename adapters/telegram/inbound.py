@@ -21,9 +21,6 @@ from adapters.messages import (
     InboundMessage,
     Move,
     Poison,
-)
-from adapters.telegram.albums import Albums
-from adapters.wire import (
     Text,
     WirePart,
     file_kind,
@@ -36,6 +33,7 @@ from adapters.wire import (
     quoted_lines,
     raw_json,
 )
+from adapters.telegram.albums import Albums
 
 log = structlog.get_logger()
 

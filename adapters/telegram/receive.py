@@ -17,7 +17,7 @@ from telegram.error import BadRequest, TelegramError
 
 from adapters.base import Clock, Intake
 from adapters.errors import UNREADABLE, AdapterDisconnected, AdapterRefused
-from adapters.messages import Cursor, InboundMessage
+from adapters.messages import Cursor, InboundMessage, poison
 from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import ALLOWED_UPDATES, Client
@@ -30,7 +30,6 @@ from adapters.telegram.inbound import (
     update_id,
 )
 from adapters.telegram.platform import TelegramSettings
-from adapters.wire import poison
 
 log = structlog.get_logger()
 

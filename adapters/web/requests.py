@@ -16,8 +16,7 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from adapters.door import Reach
-from adapters.messages import Attachment, OutgoingFile
-from adapters.wire import file_kind
+from adapters.messages import Attachment, OutgoingFile, file_kind
 
 API_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MAX_BODY_BYTES = 1_500_000

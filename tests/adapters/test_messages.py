@@ -1,4 +1,4 @@
-"""What the readers of all platforms share."""
+"""The steps that the readers of all platforms share."""
 
 from collections.abc import AsyncIterator
 
@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from adapters.errors import FetchRejected
-from adapters.wire import (
+from adapters.messages import (
     Text,
     WirePart,
     file_kind,
