@@ -16,10 +16,9 @@ from adapters.discord.client import LIMITS, Api, Shard
 from adapters.discord.errors import mapped_call
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.preview import DiscordPreviews, Reactions
 from adapters.discord.receive import Receiver
 from adapters.discord.render import render
-from adapters.discord.send import Posts, Sender
+from adapters.discord.send import DiscordPreviews, Posts, Reactions, Sender
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
 from adapters.messages import Address, Attachment, read_within

@@ -16,16 +16,14 @@ from adapters.errors import FetchDelayed, FetchRejected, SendRejected
 from adapters.messages import Address, Attachment, MessageRef, read_within
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
-from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import LIMITS, Client
 from adapters.telegram.errors import mapped_fetch
-from adapters.telegram.inbound import PLATFORM, handle_of
+from adapters.telegram.inbound import handle_of
 from adapters.telegram.platform import TelegramSettings
-from adapters.telegram.preview import Reactions, TelegramPreviews
-from adapters.telegram.receive import Ingest, Receiver, Webhook, webhook_secret
+from adapters.telegram.receive import Albums, Ingest, Receiver, Webhook, webhook_secret
 from adapters.telegram.render import render
-from adapters.telegram.send import Sender
+from adapters.telegram.send import Reactions, Sender, TelegramPreviews
 from agent.network import proxy_for, tls_for
 
 POLL_TIMEOUT_S = 30
@@ -60,7 +58,7 @@ class TelegramAdapter:
         AdapterRefused: There is no token.
     """
 
-    platform: str = PLATFORM
+    platform: str = "telegram"
     idempotent_sends: bool = False
     # Edits share the chat's budget of one message a second; the answer itself must find room.
     preview_interval_s: float = 1.5

@@ -13,7 +13,7 @@ from telegram import CallbackQuery, Message, MessageEntity
 from adapters.base import Recent
 from adapters.errors import UNREADABLE, SendDelayed, SendRejected
 from adapters.messages import NOT_FOR_YOU, Admission, Withdrawal
-from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group
+from adapters.telegram.client import Client, is_group
 from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
 
@@ -156,14 +156,8 @@ class Buttons:
             await self._clear(press)
             return
         try:
-            with mapped_edit(self._client.token):
-                await self._client.bot.edit_message_text(
-                    noted,
-                    press.chat,
-                    press.message_id,
-                    entities=press.entities,
-                    link_preview_options=NO_LINK_PREVIEW,
-                )
+            ref = str(press.message_id)
+            await self._client.edit(press.chat, ref, noted, entities=press.entities)
         except SendRejected:
             await self._clear(press)
 

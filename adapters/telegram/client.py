@@ -36,7 +36,9 @@ from adapters.telegram.errors import (
     MalformedAnswer,
     ServerTrouble,
     TooManyRequests,
+    mapped_edit,
     mapped_receiving,
+    mapped_send,
 )
 from adapters.telegram.platform import TelegramSettings
 from agent.network import in_words, proxy_for, tls_for
@@ -48,7 +50,7 @@ LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
 """Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
 # Kinds that are not named here are neither sent nor kept by Telegram.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
-NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
+_NO_LINK_PREVIEW = {"link_preview_options": LinkPreviewOptions(is_disabled=True)}
 _ANSWER_TIMEOUT_S = 20.0
 _UPLOAD_TIMEOUT_S = 60.0
 _POOL_TIMEOUT_S = 5.0
@@ -160,6 +162,18 @@ class Client:
         data = {"offset": offset, "timeout": timeout_s, "allowed_updates": list(ALLOWED_UPDATES)}
         read_timeout = timeout_s + _ANSWER_TIMEOUT_S
         return await self.bot.do_api_request("getUpdates", data, read_timeout=read_timeout)
+
+    async def post(self, address: Address, text: str, **options: Any) -> str:
+        """Show a new message and return its id; raises as `Adapter.send`."""
+        with mapped_send(self.token):
+            options |= {"message_thread_id": topic(address), **_NO_LINK_PREVIEW}
+            sent = await self.bot.send_message(address.chat, text, **options)
+            return str(sent.message_id)
+
+    async def edit(self, chat: str, ref: str, text: str, **options: Any) -> None:
+        """Change a message; raises as `mapped_edit`."""
+        with mapped_edit(self.token):
+            await self.bot.edit_message_text(text, chat, int(ref), **options | _NO_LINK_PREVIEW)
 
     def heed(self, chat: str, exc: AdapterError) -> None:
         """Block a chat, or the whole bot, for as long as Telegram asked for, if it did."""

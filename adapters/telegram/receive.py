@@ -2,12 +2,20 @@
 
 The SDK's own Updater confirms updates before they are stored; here the order is poll, store, next
 offset. A call of the webhook gets its 200 only after the update was stored.
+
+An album is several messages, each with one picture, and one of them has the caption. Telegram sends
+a webhook the messages of a chat one by one, each after the 200 for the one before, so none can be
+held back until its album is complete. Each is stored as it comes; its file is fetched once the
+album is complete. A turn waits for the files of all messages that wait in its chat, so it begins
+with the whole album, after a kill too.
+Source: https://github.com/tdlib/telegram-bot-api, WebhookActor.cpp, `queue_updates_`.
 """
 
 import asyncio
 import hmac
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import structlog
@@ -15,21 +23,22 @@ from aiohttp import web
 from telegram import BotCommand, BotCommandScopeAllGroupChats, BotCommandScopeDefault
 from telegram.error import BadRequest, TelegramError
 
-from adapters.base import Clock, Intake
+from adapters.base import Clock, Intake, Recent
 from adapters.errors import UNREADABLE, AdapterDisconnected, AdapterRefused
-from adapters.messages import Cursor, InboundMessage, poison
-from adapters.telegram.albums import Albums
+from adapters.messages import Cursor, InboundMessage, Poison, poison
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import ALLOWED_UPDATES, Client
 from adapters.telegram.errors import TooManyRequests, mapped_receiving, redact
 from adapters.telegram.inbound import (
     PRESS_PREFIX,
     BotIdentity,
-    UpdateReader,
-    source_name,
-    update_id,
+    Inbound,
+    Reading,
+    addressed,
+    to_inbound,
 )
 from adapters.telegram.platform import TelegramSettings
+from adapters.telegram.updates import Update, decoded, source_name, update_id
 
 log = structlog.get_logger()
 
@@ -40,6 +49,101 @@ _MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
 _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
 _LONGEST_PAUSE_S = 3600.0
+PAUSE_S = 1.0
+"""An album that did not grow for so long is complete."""
+_REMEMBERED = 256
+
+
+@dataclass(slots=True)
+class Album:
+    """The received part of one album.
+
+    Attributes:
+        grew_at: When its newest picture came, by the clock of `Albums`.
+        is_direct: One of its captions is for the bot, so the whole album is.
+        overheard: The updates that came before that caption.
+    """
+
+    grew_at: float
+    is_direct: bool = False
+    overheard: list[Any] = field(default_factory=list)
+
+
+class Albums:
+    """The latest albums of one account."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: Recent[tuple[str, str], Album] = Recent(_REMEMBERED)
+
+    def of(self, chat: str, group: str) -> Album:
+        """Return an album; an unknown one begins now."""
+        if (album := self._known.get((chat, group))) is None:
+            album = self._known[chat, group] = Album(self._clock())
+        return album
+
+    def grown(self, chat: str, group: str) -> Album:
+        """Note another picture of an album; return the album."""
+        album = self.of(chat, group)
+        album.grew_at = self._clock()
+        return album
+
+    async def complete(self, chat: str, group: str) -> None:
+        """Wait until an album is complete."""
+        left_s = self.of(chat, group).grew_at + PAUSE_S - self._clock()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+            await self.complete(chat, group)
+
+
+class UpdateReader:
+    """Reads the updates of one account.
+
+    Args:
+        allow_bots: Ids of bots whose messages are read like those of users.
+    """
+
+    def __init__(
+        self, account: str, bot: BotIdentity, allow_bots: frozenset[str], albums: Albums
+    ) -> None:
+        self.bot = bot
+        self._reading = Reading(account, bot, allow_bots)
+        self._albums = albums
+
+    def read(self, updates: Sequence[Any]) -> list[tuple[Any, Inbound]]:
+        """Read updates: each is returned with its item.
+
+        If an album's caption is for the bot its earlier updates are returned again, in front.
+        """
+        account = self._reading.account
+        read = [(update, decoded(update, account)) for update in updates]
+        earlier = [update for _, each in read for update in self._note_album(each)]
+        read = [*((update, decoded(update, account)) for update in earlier), *read]
+        return [
+            (update, self._item(update, each) if isinstance(each, Update) else each)
+            for update, each in read
+        ]
+
+    def _note_album(self, update: Update | Poison) -> list[Any]:
+        """Note a picture of an album; return the earlier ones if its caption is for the bot."""
+        message = update.message if isinstance(update, Update) else None
+        if message is None or not message.media_group_id:
+            return []
+        album = self._albums.grown(str(message.chat.id), message.media_group_id)
+        if addressed(message, self.bot) != "direct":
+            return []
+        album.is_direct = True
+        return album.overheard
+
+    def _item(self, raw: Any, update: Update) -> Inbound:
+        message = update.said
+        if message is None or not message.media_group_id:
+            return to_inbound(raw, update, self._reading)
+        album = self._albums.of(str(message.chat.id), message.media_group_id)
+        item = to_inbound(raw, update, self._reading, is_direct=album.is_direct)
+        if isinstance(item, InboundMessage) and item.addressed == "overheard":
+            album.overheard.append(raw)
+        return item
 
 
 class Ingest:

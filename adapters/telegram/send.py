@@ -1,5 +1,10 @@
-"""Sends answers and files, each within its budget."""
+"""Sends answers and files, each within its budget, and shows what comes before an answer.
 
+That is best effort: "typing", reactions, and the growing answer, whose message is edited and then
+becomes the answer; or it is a draft.
+"""
+
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +12,24 @@ from typing import Any
 import orjson
 import structlog
 from telegram import InlineKeyboardButton, InlineKeyboardMarkup, MessageEntity, ReplyParameters
+from telegram.constants import ChatAction, ReactionEmoji
+from typing_extensions import override
 
-from adapters.errors import SendDelayed, SendRejected
-from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
-from adapters.telegram.client import NO_LINK_PREVIEW, Client, is_group, reply_to, topic
-from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
-from adapters.telegram.preview import TelegramPreviews
-from adapters.telegram.render import RESENT_MARK, units
+from adapters.base import Clock, PreviewIntent
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.messages import (
+    Address,
+    Choice,
+    MessageRef,
+    Outgoing,
+    OutgoingFile,
+    Reaction,
+    Receipt,
+)
+from adapters.previews import EditedPreviews, rendered
+from adapters.telegram.client import Client, is_group, reply_to, topic
+from adapters.telegram.errors import MessageGone, Troubled, mapped_edit, mapped_send
+from adapters.telegram.render import RESENT_MARK, preview_text, units
 
 log = structlog.get_logger()
 
@@ -25,6 +41,119 @@ _PHOTO_MIMES = frozenset({"image/jpeg", "image/png", "image/webp"})
 # Longer labels, or more of them, would be cut in one row on a phone.
 _ROW_CHARS = 32
 _ROW_BUTTONS = 3
+# Telegram accepts only emoji of a list, without a check mark or a warning sign.
+# Source: https://core.telegram.org/bots/api#reactiontypeemoji
+EMOJI: dict[Reaction, ReactionEmoji] = {
+    "received": ReactionEmoji.EYES,
+    "answered": ReactionEmoji.OK_HAND_SIGN,
+    "failed": ReactionEmoji.CRYING_FACE,
+}
+# One draft per chat: the next answer replaces a draft that was never finished.
+_DRAFT_ID = 1
+# A draft is gone after 30 s. Source: https://core.telegram.org/bots/api#sendmessagedraft
+_DRAFT_REFRESH_S = 20.0
+
+
+class TelegramPreviews(EditedPreviews):
+    """The growing answers of one bot; by draft in private chats where `drafts` is set."""
+
+    def __init__(self, client: Client, *, drafts: bool, clock: Clock = time.monotonic) -> None:
+        super().__init__(client.pacer, client.best_effort, preview_text)
+        self._client = client
+        self._drafts = drafts
+        self._clock = clock
+        self._drafted: dict[Address, tuple[str, float]] = {}
+
+    @override
+    def budget(self, question: MessageRef) -> tuple[str, bool]:
+        return question.address.chat, is_group(question.address.chat)
+
+    @override
+    async def step(
+        self,
+        question: MessageRef,
+        text: str,
+        ref: str | None,
+        intent: PreviewIntent,
+        *,
+        grows: bool,
+    ) -> str | None:
+        # Drafts are for private chats only.
+        if not self._drafts or is_group(question.address.chat):
+            return await super().step(question, text, ref, intent, grows=grows)
+        if (shown := await rendered(preview_text, text)) is not None:
+            await self._draft(question.address, shown)
+        return None
+
+    @override
+    async def settled(self, message: Outgoing) -> Outgoing:
+        self._drafted.pop(message.address, None)
+        return await super().settled(message)
+
+    async def show_working(self, question: MessageRef) -> None:
+        """Show "typing" for about 5 s, and keep a draft from going away."""
+        address = question.address
+        text, drafted_at = self._drafted.get(address, ("", 0.0))
+        if text and self._clock() - drafted_at >= _DRAFT_REFRESH_S:
+            await self._draft(address, text)
+        if (slot := self._pacer.try_typing(address.chat)) is None:
+            return
+        with slot, self._best_effort("typing", address.chat), mapped_edit(self._client.token):
+            await self._client.bot.send_chat_action(
+                address.chat, ChatAction.TYPING, message_thread_id=topic(address)
+            )
+
+    @override
+    async def post(self, question: MessageRef, text: str, nonce: str) -> str:
+        address = question.address
+        # In a group it shows whom it answers; in a private chat it would quote every question.
+        answered = question.message_ref if is_group(address.chat) else None
+        try:
+            return await self._client.post(address, text, reply_parameters=reply_to(answered))
+        except Troubled as exc:
+            raise SendUnknown(str(exc)) from exc
+
+    @override
+    async def edit(self, address: Address, ref: str, text: str) -> None:
+        await self._client.edit(address.chat, ref, text)
+
+    async def _draft(self, address: Address, text: str) -> None:
+        shown, drafted_at = self._drafted.get(address, ("", 0.0))
+        if shown == text and self._clock() - drafted_at < _DRAFT_REFRESH_S:
+            return
+        if (slot := self._pacer.try_preview(address.chat, group=False)) is None:
+            return
+        with slot, self._best_effort("draft", address.chat), mapped_edit(self._client.token):
+            await self._client.bot.send_message_draft(
+                int(address.chat), _DRAFT_ID, text, message_thread_id=topic(address)
+            )
+            self._drafted[address] = text, self._clock()
+
+
+class Reactions:
+    """The reactions of one bot; each costs only its overall budget."""
+
+    def __init__(self, client: Client, *, reactions: bool) -> None:
+        self._client = client
+        self._reactions = reactions
+
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
+        """React to the question's message, in place of an earlier reaction.
+
+        While answers wait for the overall budget a "received" is left out; an end waits for it.
+        """
+        chat, ref = question.address.chat, question.message_ref
+        if ref is None or not self._reactions:
+            return
+        with self._client.best_effort("reaction", chat):
+            if mark == "received":
+                # The mark of the end replaces it anyhow.
+                slot = self._client.pacer.try_signal(chat)
+            else:
+                slot = await self._client.pacer.wait_signal(chat)
+            if slot is not None:
+                with slot, mapped_edit(self._client.token):
+                    await self._client.bot.set_message_reaction(chat, int(ref), EMOJI[mark])
 
 
 class Sender:
@@ -48,41 +177,26 @@ class Sender:
                 raise
 
     async def _show(self, message: Outgoing, content: "_Content") -> Receipt:
-        if message.preview_ref is not None:
+        address, ref, keyboard = message.address, message.preview_ref, _keyboard(message.choices)
+        if ref is not None:
+            options = {"entities": content.entities, "reply_markup": keyboard}
             try:
-                return await self._replace(message, message.preview_ref, content)
+                await self._client.edit(address.chat, ref, content.text, **options)
+                return Receipt(ref)
             # The user, or an administrator, has deleted the preview.
             except MessageGone as exc:
-                log.info("telegram_preview_missing", chat=message.address.chat, reason=str(exc))
+                log.info("telegram_preview_missing", chat=address.chat, reason=str(exc))
         # The Bot API has no look-up: a row that may be shown already is marked.
         if message.outcome_unknown:
             content = content.resent()
-        return await self._post(message, content)
-
-    async def _replace(self, message: Outgoing, ref: str, content: "_Content") -> Receipt:
-        with mapped_edit(self._client.token):
-            await self._client.bot.edit_message_text(
-                content.text,
-                message.address.chat,
-                int(ref),
-                entities=content.entities,
-                reply_markup=_keyboard(message.choices),
-                link_preview_options=NO_LINK_PREVIEW,
-            )
-        return Receipt(ref)
-
-    async def _post(self, message: Outgoing, content: "_Content") -> Receipt:
-        with mapped_send(self._client.token):
-            sent = await self._client.bot.send_message(
-                message.address.chat,
-                content.text,
-                entities=content.entities,
-                message_thread_id=topic(message.address),
-                reply_parameters=_reply(message),
-                reply_markup=_keyboard(message.choices),
-                link_preview_options=NO_LINK_PREVIEW,
-            )
-            return Receipt(str(sent.message_id), resent=message.outcome_unknown)
+        ref = await self._client.post(
+            address,
+            content.text,
+            entities=content.entities,
+            reply_parameters=_reply(message),
+            reply_markup=keyboard,
+        )
+        return Receipt(ref, resent=message.outcome_unknown)
 
     async def _show_file(self, message: Outgoing, file: OutgoingFile) -> Receipt:
         if len(file.content) > MAX_FILE_BYTES:

@@ -21,6 +21,7 @@ APART = {
     "adapters/slack/test_check.py": CHECK,
     "adapters/slack/test_webhook.py": WAY_IN,
     "adapters/slack/test_working.py": "what stands beside the answers: several small files at once",
+    "adapters/telegram/test_albums.py": "one kind of message, from the webhook to its files",
     "adapters/telegram/test_check.py": CHECK,
     "adapters/telegram/test_uploads.py": "the files that send.py sends, with chats of their own",
     "adapters/telegram/test_webhook.py": WAY_IN,

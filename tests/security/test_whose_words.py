@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from adapters.messages import UNKNOWN_AUTHOR, Attachment, InboundMessage
-from adapters.telegram.albums import Albums
-from adapters.telegram.inbound import BotIdentity, UpdateReader
+from adapters.telegram.inbound import BotIdentity
+from adapters.telegram.receive import Albums, UpdateReader
 from agent.messages import text_of
 from agent.settings import ToolSettings
 from agent.tools import policy

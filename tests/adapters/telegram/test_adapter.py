@@ -10,8 +10,8 @@ import pytest
 from adapters.errors import AdapterError, FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
 from adapters.telegram.adapter import TelegramAdapter
-from adapters.telegram.albums import Albums
-from adapters.telegram.inbound import BotIdentity, UpdateReader
+from adapters.telegram.inbound import BotIdentity
+from adapters.telegram.receive import Albums, UpdateReader
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import (
     BLOCKED,

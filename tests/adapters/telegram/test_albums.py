@@ -9,9 +9,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
-from adapters.telegram import albums
+from adapters.telegram import receive
 from adapters.telegram.adapter import TelegramAdapter
-from adapters.telegram.albums import Albums
+from adapters.telegram.receive import Albums
 from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import BotApi
 from tests.support.process import free_port
@@ -76,7 +76,7 @@ class Chats:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(albums, "PAUSE_S", 0.02)
+    monkeypatch.setattr(receive, "PAUSE_S", 0.02)
     return Clock()
 
 
@@ -212,14 +212,14 @@ async def test_an_album_of_long_ago_is_complete(clock: Clock) -> None:
     """A second try does not wait again."""
     known = Albums(clock)
     known.grown("7", "a")
-    clock.now += albums.PAUSE_S
+    clock.now += receive.PAUSE_S
     await asyncio.wait_for(known.complete("7", "a"), 1)
-    assert known.of("7", "a").grew_at == clock.now - albums.PAUSE_S
+    assert known.of("7", "a").grew_at == clock.now - receive.PAUSE_S
 
 
 def test_remembered_albums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the last ones are known."""
-    monkeypatch.setattr(albums, "_REMEMBERED", 2)
+    monkeypatch.setattr(receive, "_REMEMBERED", 2)
     known = Albums(Clock())
     for group in "abc":
         known.grown("7", group)

@@ -28,7 +28,6 @@ from adapters.errors import (
 )
 from adapters.messages import Address, Attachment
 from adapters.telegram.adapter import FileFetcher
-from adapters.telegram.albums import Albums
 from adapters.telegram.client import Client
 from adapters.telegram.errors import (
     Flooded,
@@ -43,6 +42,7 @@ from adapters.telegram.errors import (
     mapped_send,
 )
 from adapters.telegram.platform import TelegramSettings
+from adapters.telegram.receive import Albums
 from tests.support.bot_api import TOKEN
 from tests.support.exceptions import below, missing_in
 

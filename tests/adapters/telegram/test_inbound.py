@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from telegram.constants import MessageType
 
 from adapters.messages import Address, InboundMessage, Move, Poison
-from adapters.telegram.albums import Albums
-from adapters.telegram.inbound import _SERVICE, BotIdentity, UpdateReader
+from adapters.telegram.inbound import _SERVICE, BotIdentity
+from adapters.telegram.receive import Albums, UpdateReader
 
 BOT = BotIdentity(42, "parley_bot")
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "ann"}

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Self
 
 from adapters.rendering.chunks import PREVIEW_END
-from adapters.telegram.preview import EMOJI
+from adapters.telegram.send import EMOJI
 from tests.support.bot_api import CUT, DROP, TOKEN, USERNAME, BotApi, Shown, flood
 
 GROUP, TOPIC = -100_777, 5
