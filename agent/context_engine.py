@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from agent.errors import ToolError
-from agent.messages import ChatMessage, ToolSchema
-from agent.usage import Usage
+from agent.messages import ChatMessage, ToolSchema, Usage
 from agent.view.view import NOTE, Entry, Summary, ViewPlan, rewrite, summary_messages
 
 NodeSource = Literal["model", "extract", "pointer"]

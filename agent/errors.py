@@ -23,9 +23,11 @@ AgentError
 """
 
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from agent.usage import Usage
+if TYPE_CHECKING:
+    # Helper processes run on this file: it imports the standard library alone.
+    from agent.messages import Usage
 
 
 class AgentError(Exception):
@@ -43,7 +45,7 @@ class ModelError(AgentError):
             without a report only this shows that the call is billed.
     """
 
-    usage: Usage | None = None
+    usage: "Usage | None" = None
     written_tokens: int = 0
 
 

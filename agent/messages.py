@@ -1,13 +1,14 @@
 """Chat messages as stored and as handed to models: the OpenAI chat format, in canonical bytes.
 
 Once encoded, the same message has the same bytes in every request: prompt caches depend on it.
-`sanitise` is the last step before a request: it fixes what every provider refuses.
+`sanitise` is the last step before a request: it fixes what every provider refuses. `Usage` is what
+the provider reports with the answer.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, Required, TypedDict, cast
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NotRequired, Required, Self, TypedDict, cast
 
 import orjson
 
@@ -198,6 +199,40 @@ def open_calls(messages: list[ChatMessage]) -> list[ToolCall]:
         else:
             return []
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A dataclass that is added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        names = [each.name for each in fields(self)]
+        return type(self)(*(getattr(self, name) + getattr(other, name) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage(Summed):
+    """Tokens of one model call as the provider reported them; the output includes thoughts.
+
+    `prompt_tokens` fill the window: with caching, `input_tokens` (at the base price) are near 0.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All that the model read: input + cache read + cache creation."""
+        created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
+        return self.input_tokens + self.cache_read_tokens + created
+
+    @property
+    def total_tokens(self) -> int:
+        """All that the model read and wrote."""
+        return self.prompt_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)

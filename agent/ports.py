@@ -14,9 +14,8 @@ from typing import Annotated, Literal, NamedTuple, Protocol
 from pydantic import ConfigDict, StringConstraints
 
 from agent.context_engine import Archive, Days, Level, Node, Trigger
-from agent.messages import ChatMessage, ToolCall
+from agent.messages import ChatMessage, ToolCall, Usage
 from agent.models.prefix import Prefix
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]

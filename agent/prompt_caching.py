@@ -7,13 +7,15 @@ changes no byte but the markers; agent/models/anthropic/wire.py moves those that
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import cast
+from typing import Literal, cast
 from urllib.parse import urlsplit
 
 from agent.messages import ChatMessage
-from agent.usage import CacheLayout, is_claude
 from agent.view.view import MARKER
 
+CacheLayout = Literal["native", "envelope"]
+"""How a provider takes breakpoints of its prompt cache: as Anthropic's own API does, or inside the
+content parts of an OpenAI-like request (OpenRouter)."""
 MAX_BREAKPOINTS = 4
 """The API refuses more (docs/caching.md)."""
 LOOK_BACK = 20
@@ -122,6 +124,11 @@ def cache_layout_of(provider: str, name: str, base_url: str | None) -> CacheLayo
     host = urlsplit(base_url or "").hostname or ""
     routed = host == "openrouter.ai" or host.endswith(".openrouter.ai")
     return "envelope" if provider == "openrouter" or (provider == "openai" and routed) else None
+
+
+def is_claude(name: str) -> bool:
+    """Whether a name, with or without a vendor in front, is one of Anthropic's."""
+    return "claude" in name.lower()
 
 
 def is_marked(message: ChatMessage) -> bool:

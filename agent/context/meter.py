@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from agent.messages import ChatMessage, ToolSchema, images_in
+from agent.messages import ChatMessage, ToolSchema, Usage, images_in
 from agent.tokens import estimate_message, estimate_tools, rough_tokens
-from agent.usage import Usage
 from agent.view.view import View
 
 RATIO_MIN = 0.5

@@ -30,12 +30,11 @@ from agent.context_engine import (
     Trigger,
 )
 from agent.errors import SummaryFailed
-from agent.messages import ChatMessage, chars_of
+from agent.messages import ChatMessage, Usage, chars_of
 from agent.models.base import ChatModel
 from agent.models.prefix import PrefixWatch
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.processes.threads import in_daemon
-from agent.usage import Usage
 from agent.view.view import Summary, View
 
 log = structlog.get_logger()

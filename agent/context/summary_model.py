@@ -26,14 +26,13 @@ from agent.errors import (
     SummaryFailed,
     SummaryOverflow,
 )
-from agent.messages import text_of, user_message
+from agent.messages import Usage, text_of, user_message
 from agent.models.base import ChatModel, Completion, ModelRequest, Unwatched, traced_call
 from agent.models.openai.mode import mode_of
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
 from agent.ports import ModelCall, PartStore
 from agent.tokens import estimate_messages, estimate_tokens
-from agent.usage import Usage
 
 TRANSIENT_COOLDOWN_S = 60.0
 NO_PROVIDER_COOLDOWN_S = 600.0

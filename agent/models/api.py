@@ -27,15 +27,14 @@ from agent.errors import (
     ModelUnreachable,
     SecretUnreadable,
 )
-from agent.messages import ChatMessage, decode, encode
+from agent.messages import ChatMessage, Usage, decode, encode
 from agent.models.base import Completion, ModelRequest, StopReason, TextSink, checked_key
 from agent.models.catalog import context_length, facts_of
 from agent.models.draft import AnswerDraft, readable
 from agent.models.openai.mode import mode_of
-from agent.prompt_caching import cache_layout_of
+from agent.prompt_caching import CacheLayout, cache_layout_of
 from agent.settings import ModelSettings, ReferencedSecret
 from agent.tokens import estimate_tokens
-from agent.usage import CacheLayout, Usage
 
 WHOLE_CALL_S = 1_800.0
 """Longest call: 8,192 tokens at 5 a second fit. `idle_timeout_s` ends a silent one."""

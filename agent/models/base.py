@@ -9,10 +9,10 @@ from pydantic import SecretStr
 
 from agent import spans
 from agent.errors import SecretUnreadable
-from agent.messages import ChatMessage, ToolSchema
+from agent.messages import ChatMessage, ToolSchema, Usage
 from agent.models.catalog import ModelFacts
+from agent.prompt_caching import CacheLayout
 from agent.tokens import estimate_message, estimate_messages, estimate_tools
-from agent.usage import CacheLayout, Usage
 
 CHAT = "chat"
 MODEL = "gen_ai.request.model"

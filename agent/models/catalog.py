@@ -9,8 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from agent.prompt_caching import is_claude
 from agent.settings import FactsSettings
-from agent.usage import Prices, is_claude
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars for a million tokens of each kind."""
+
+    input: float
+    cache_write_5m: float
+    cache_write_1h: float
+    cache_read: float
+    output: float
+
+
+FREE = Prices(0.0, 0.0, 0.0, 0.0, 0.0)
+"""Of models that run inside Parley."""
 
 
 class ProviderFacts(NamedTuple):

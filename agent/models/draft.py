@@ -16,10 +16,9 @@ from hashlib import blake2s
 from typing import Any
 
 from agent.errors import ModelUnreachable
-from agent.messages import ChatMessage, FunctionCall, ToolCall
+from agent.messages import ChatMessage, FunctionCall, ToolCall, Usage
 from agent.models.base import Completion, StopReason, TextSink
 from agent.models.wire import canonical_arguments, parse_object, read_arguments
-from agent.usage import Usage
 
 PART_CHARS = 100
 """A call or a block counts as so many characters more: a stream of empty ones is endless, too."""

@@ -10,8 +10,8 @@ from pydantic import SecretStr
 from agent.models.base import ChatModel
 from agent.models.catalog import DEFAULT_NAMES, provider_of, reasons
 from agent.models.openai.mode import OFFICIAL_URL, is_official
+from agent.prompt_caching import is_claude
 from agent.settings import ModelSettings, Provider
-from agent.usage import is_claude
 
 # Source: CompletionCreateParams without what ResponseCreateParams has, OpenAI's SDK 3.54.0.
 CHAT_FIELDS = frozenset({

@@ -13,9 +13,9 @@ import orjson
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import FREE, ModelFacts
+from agent.prompt_caching import CacheLayout
 from agent.settings import ModelSettings
-from agent.usage import FREE, CacheLayout
 
 DEFAULT_CONTEXT_TOKENS = 200_000
 NOTICE = (

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import orjson
 import structlog
 
-from agent.messages import ChatMessage, ToolSchema
+from agent.messages import ChatMessage, ToolSchema, Usage
 from agent.models.base import ChatModel
-from agent.usage import Usage
 
 log = structlog.get_logger()
 

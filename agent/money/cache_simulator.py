@@ -37,18 +37,19 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from agent.messages import IMAGE_PARTS, is_image
+from agent.messages import IMAGE_PARTS, Summed, Usage, is_image
 from agent.models.catalog import (
     READ_RATIO,
     WRITE_1H_RATIO,
     WRITE_5M_RATIO,
     ModelFacts,
+    Prices,
     bills_writes,
 )
 from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import cost_usd
+from agent.prompt_caching import is_claude
 from agent.tokens import CALL_TOKENS, IMAGE_TOKENS, Count
-from agent.usage import Prices, Summed, Usage, is_claude
 
 BREAKPOINTS = 4
 LOOKBACK = 20

@@ -7,9 +7,10 @@ import math
 from dataclasses import replace
 
 from agent.errors import ModelError
+from agent.messages import Usage
 from agent.models.base import ChatModel, Completion, ModelRequest, estimate_usage
+from agent.models.catalog import Prices
 from agent.ports import ModelCall
-from agent.usage import Prices, Usage
 
 UNKNOWN = "unknown price"
 _PER = 1_000_000

@@ -23,7 +23,7 @@ from agent.context_engine import Compressed, CompressionRequest, ContextEngine, 
 from agent.engines.lcm.engine import LcmEngine
 from agent.engines.rounds import RoundsEngine
 from agent.errors import PluginRefused
-from agent.messages import ChatMessage, ToolSchema, text_of
+from agent.messages import ChatMessage, ToolSchema, Usage, text_of
 from agent.plugins.contracts import (
     HOOKS,
     NAME,
@@ -37,7 +37,6 @@ from agent.plugins.supervision import Caller, PluginFailed
 from agent.prompt.system import SourcedText
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import Tool
-from agent.usage import Usage
 from agent.view.view import render
 
 log = structlog.get_logger()

@@ -25,13 +25,12 @@ from typing_extensions import override
 
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.errors import AgentError, ToolError, TurnSuspended
-from agent.messages import ChatMessage, ToolSchema
+from agent.messages import ChatMessage, ToolSchema, Usage
 from agent.plugins.contracts import checked
 from agent.ports import ConversationReader, PastMessage
 from agent.processes.threads import in_daemon
 from agent.tools.context import Provenance, ToolContext, ToolServices
 from agent.tools.registry import Tool
-from agent.usage import Usage
 from agent.view.view import Entry, Summary
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ import structlog
 
 from agent.context.planner import Planner
 from agent.errors import BadRequest, ModelError
-from agent.messages import ChatMessage, handle_in, pictures_in, sanitise, text_of
+from agent.messages import ChatMessage, Usage, handle_in, pictures_in, sanitise, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, traced_call
 from agent.models.factory import choices
 from agent.models.prefix import Prefix
@@ -36,7 +36,6 @@ from agent.tokens import load_beside
 from agent.tools.context import MakesTools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolRegistry
-from agent.usage import Usage
 from agent.view.view import View
 
 log = structlog.get_logger()

@@ -31,14 +31,13 @@ from agent.errors import (
     ModelUnreachable,
     ToolError,
 )
-from agent.messages import count
+from agent.messages import Usage, count
 from agent.models.openai.client import base_url_of, openai_errors
 from agent.models.openai.transport import JsonServer
 from agent.models.wire import field_in, tokens_in
 from agent.ports import Findings, Hit, ModelCall, Searcher, SearchQuery
 from agent.safety.redaction import Redactor
 from agent.settings import ModelSettings
-from agent.usage import Usage
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END

@@ -9,10 +9,10 @@ from contextlib import closing
 
 from agent import messages
 from agent.models.base import ChatModel
+from agent.models.catalog import Prices
 from agent.models.factory import choices
 from agent.ports import Compaction
 from agent.turn.request import Agent
-from agent.usage import Prices
 from gateway.commands.compress import TOPIC_CHARS, compress_text
 from gateway.commands.registry import TURN, Command, TurnContext
 from gateway.storage.conversation import compactions

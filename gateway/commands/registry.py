@@ -16,10 +16,9 @@ from sqlalchemy import Connection
 
 import gateway.commands
 from adapters.messages import Choice, InboundMessage, MessageRef
-from agent.models.catalog import facts_of
+from agent.models.catalog import Prices, facts_of
 from agent.money.cache_simulator import CacheRules
 from agent.settings import FactsSettings
-from agent.usage import Prices
 from gateway.access.pairing import Happening, Pairing
 from gateway.agent_ports.journal import Journal
 from gateway.context.parts import TurnParts

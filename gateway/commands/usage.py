@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
-from agent.messages import count, listed
+from agent.messages import Usage, count, listed
+from agent.models.catalog import Prices
 from agent.money.costs import cost_usd, format_usd
-from agent.usage import Prices, Usage
 from gateway.agent_ports.budgets import ROUNDING_USD, today
 from gateway.commands.registry import (
     IMMEDIATE,

@@ -20,6 +20,7 @@ from agent.messages import (
     FunctionCall,
     ToolCall,
     ToolSchema,
+    Usage,
     clean_text,
     text_of,
     tool_message,
@@ -28,11 +29,11 @@ from agent.models.anthropic.wire import request_body
 from agent.models.base import Completion, ModelRequest, StopReason, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.money.cache_simulator import Cache, CacheRules, Minimum, Tally, blocks_of, cache_for
+from agent.prompt_caching import CacheLayout, is_claude
 from agent.settings import FactsSettings
 from agent.tokens import estimate_message, estimate_tokens
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import Tool, ToolRegistry, schema_of
-from agent.usage import CacheLayout, Usage, is_claude
 
 NO_RESULT = "[no result in the recording]"
 END_OF_RECORDING = "[end of the recording]"

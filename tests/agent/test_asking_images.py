@@ -11,9 +11,9 @@ from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts
 from agent.models.openai.wire import request_body as openai_body
+from agent.prompt_caching import CacheLayout
 from agent.tokens import IMAGE_TOKENS, estimate_messages
 from agent.turn.request import UNSEEN, Images, with_pictures
-from agent.usage import CacheLayout
 from tests.agent.turn.test_loop import USAGE, Bench, look
 from tests.support.scripted_model import Step
 

@@ -9,11 +9,10 @@ from agent.context.planner import NO_BUDGET, Planner
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import ModelUnreachable
-from agent.messages import ChatMessage, assistant_message
+from agent.messages import ChatMessage, Usage, assistant_message
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.ports import PlannerState
-from agent.usage import Prices, Usage
 from agent.view.view import Entry, View, ViewPlan
 from gateway.errors import LeaseLost
 from tests.agent.context.test_planner import (

@@ -21,13 +21,13 @@ from agent.prompt_caching import (
     KEY,
     MAX_BREAKPOINTS,
     STRATEGIES,
+    CacheLayout,
     anchored_places,
     cache_layout_of,
     is_marked,
     marker_of,
 )
 from agent.settings import CachingSettings
-from agent.usage import CacheLayout
 from agent.view.view import Summary
 from gateway.wiring import caching_text
 from tests.support.conversations import PNG, conversation_of, summary_message

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
 
-from agent.messages import ChatMessage, decode, encode, user_message
+from agent.messages import ChatMessage, Usage, decode, encode, user_message
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, find_facts
@@ -28,7 +28,6 @@ from agent.prompt_caching import apply_cache_control
 from agent.settings import ToolSettings
 from agent.tokens import estimate_message, estimate_tokens
 from agent.tools.catalog import builtin_tools
-from agent.usage import Usage
 from tests.bench.estimates import SESSIONS
 from tests.bench.figures import Figure
 from tests.bench.pi_sessions import Call, Session, load_session

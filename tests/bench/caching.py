@@ -24,8 +24,7 @@ from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import ModelRequest
 from agent.models.openai import wire as openai_wire
 from agent.models.prefix import PrefixWatch
-from agent.prompt_caching import STRATEGIES, apply_cache_control
-from agent.usage import CacheLayout
+from agent.prompt_caching import STRATEGIES, CacheLayout, apply_cache_control
 from tests.bench.compaction import SYSTEM, said
 from tests.bench.echo import EchoModel
 from tests.bench.figures import Figure

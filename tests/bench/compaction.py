@@ -27,6 +27,7 @@ from agent.messages import (
     ChatMessage,
     FunctionCall,
     ToolCall,
+    Usage,
     assistant_message,
     text_of,
     tool_message,
@@ -34,7 +35,6 @@ from agent.messages import (
 )
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.ports import Compaction, PlannerState
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import compactions, transcript
 from gateway.storage.conversation.turns import Turn

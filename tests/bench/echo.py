@@ -1,9 +1,8 @@
 """The model of the benchmarks: answers "reply to <newest text>" at once, in one piece."""
 
-from agent.messages import assistant_message, text_of
+from agent.messages import Usage, assistant_message, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.models.catalog import ModelFacts
-from agent.usage import FREE, Usage
+from agent.models.catalog import FREE, ModelFacts
 
 
 class EchoModel:

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.models.catalog import find_facts
-from agent.usage import Prices
+from agent.models.catalog import Prices, find_facts
 from tests.bench.figures import Figure, LeftOut
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,9 +16,8 @@ from typing import Any
 import orjson
 
 from agent.context.meter import ReportedUsage, TokenMeter
-from agent.messages import ChatMessage, FunctionCall, ToolCall, tool_message, user_message
+from agent.messages import ChatMessage, FunctionCall, ToolCall, Usage, tool_message, user_message
 from agent.tokens import estimate_message, estimate_tokens
-from agent.usage import Usage
 from agent.view.view import Entry, View, ViewPlan
 from tests.bench.figures import Figure, percentile
 from tests.support.shared import SHARED

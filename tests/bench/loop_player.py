@@ -21,14 +21,14 @@ sys.path.insert(0, str(Path.cwd()))
 from typing_extensions import override
 
 from agent.context.summary_model import Summariser
-from agent.messages import assistant_message, text_of
+from agent.messages import Usage, assistant_message, text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import facts_of
 from agent.money.cache_simulator import blocks_of
+from agent.prompt_caching import CacheLayout
 from agent.settings import FactsSettings
 from agent.tokens import estimate_tokens
-from agent.usage import CacheLayout, Usage
 from gateway import wiring
 from gateway.replay import player, recorded_model
 from gateway.replay.recordings import load_recordings

@@ -8,8 +8,7 @@ from typing import Any
 
 import orjson
 
-from agent.messages import ChatMessage
-from agent.usage import Usage
+from agent.messages import ChatMessage, Usage
 from tests.bench.estimates import Step, segments
 
 

@@ -17,10 +17,9 @@ from unittest.mock import patch
 
 from typing_extensions import override
 
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, Usage
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.tools.gate import Gate
-from agent.usage import Usage
 from gateway.agent_ports import tools
 from gateway.storage.conversation import sessions
 from tests.bench.echo import EchoModel

@@ -58,9 +58,9 @@ from adapters.slack.platform import SlackSettings
 from adapters.telegram.platform import TelegramSettings
 from adapters.web.platform import WebSettings
 from agent.errors import ModelUnreachable
-from agent.messages import ChatMessage, assistant_message
+from agent.messages import ChatMessage, Usage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import FREE, ModelFacts
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.ports import Inquiry, TodoItem
 from agent.processes.confinement import why_not
@@ -81,7 +81,6 @@ from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
 from agent.turn.request import Agent, CallRules
-from agent.usage import FREE, Usage
 from gateway import app
 from gateway.access.policy import Access
 from gateway.errors import GatewayError, StorageUnavailable

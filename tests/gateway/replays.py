@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from agent.models.catalog import ModelFacts
+from agent.messages import Usage
+from agent.models.catalog import ModelFacts, Prices
 from agent.money.cache_simulator import Tally
-from agent.usage import Prices, Usage
 from gateway.replay.player import Replayed
 from gateway.replay.recordings import Bill
 from gateway.storage.conversation.compactions import CompactionRow

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from agent.messages import assistant_message
+from agent.messages import Usage, assistant_message
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.processes import descriptors
-from agent.usage import Prices, Usage
 from gateway.app import Welcome, run
 from gateway.errors import GatewayError, SettingsError, StorageUnavailable
 from gateway.settings.tree import Settings

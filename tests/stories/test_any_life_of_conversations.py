@@ -19,13 +19,13 @@ from typing_extensions import override
 
 from agent.messages import (
     ChatMessage,
+    Usage,
     assistant_message,
     decode,
     open_calls,
     tool_message,
     user_message,
 )
-from agent.usage import Usage
 from agent.view.view import Entry as Message
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from agent.usage import Usage
+from agent.messages import Usage
 from gateway.storage.reports import spending
 from tests.support.command_line import Run, one_line
 from tests.support.lists import CONVERSATIONS, fill_lists

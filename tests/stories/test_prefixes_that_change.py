@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, Usage
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.models.prefix import report_stale_thinking
 from agent.tools.registry import Tool
 from agent.turn.request import Agent
-from agent.usage import Prices, Usage
 from gateway.agent_ports.budgets import Budgets
 from tests.support.faulty_models import Counting
 from tests.support.gateway import RecordingModel, agent_of, running

@@ -9,13 +9,12 @@ import pytest
 from sqlalchemy import update
 
 from agent.errors import ModelError, ModelNotFound, ModelRefused
-from agent.messages import assistant_message
+from agent.messages import Usage, assistant_message
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.tokens import estimate_tokens
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.usage import Prices, Usage
 from gateway.pipeline import notices
 from gateway.storage import schema
 from gateway.storage.conversation import turn_journal

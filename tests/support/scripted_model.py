@@ -11,8 +11,8 @@ import orjson
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall, assistant_message, text_of
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
-from agent.models.catalog import ModelFacts
-from agent.usage import FREE, CacheLayout
+from agent.models.catalog import FREE, ModelFacts
+from agent.prompt_caching import CacheLayout
 
 DELTA_CHARS = 16
 """Size of one piece of the stream."""

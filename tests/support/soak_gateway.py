@@ -28,9 +28,8 @@ import httpx
 from adapters.base import PoolUse
 from adapters.telegram import client
 from adapters.telegram.adapter import TelegramAdapter
-from agent.messages import assistant_message
+from agent.messages import Usage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.usage import Usage
 from gateway.app import Gateway, assembled
 from gateway.storage.database import Database
 from gateway.storage.engine import READERS

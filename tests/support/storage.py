@@ -16,10 +16,9 @@ from sqlalchemy import Connection, Row, Table, event, select
 from typing_extensions import override
 
 from adapters.messages import Address, InboundMessage, Receipt
-from agent.messages import ChatMessage, Content
+from agent.messages import ChatMessage, Content, Usage
 from agent.ports import Compaction, ModelCall, PlannerState
 from agent.prompt.system import SystemPrompt
-from agent.usage import Usage
 from agent.view.view import ViewPlan, render
 from gateway.commands.registry import parse
 from gateway.session_keys import session_key, sole_sender

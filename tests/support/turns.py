@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, update
 
-from agent.messages import ChatMessage, ToolCall, decode
+from agent.messages import ChatMessage, ToolCall, Usage, decode
 from agent.ports import Effect
-from agent.usage import Usage
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import Totals, TurnEnd
 from gateway.storage.conversation.turns import Turn

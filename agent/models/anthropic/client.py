@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from agent.bounded import bound
 from agent.errors import ContextOverflow, ModelUnreachable
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, Usage
 from agent.models.anthropic.wire import Block, Place, opaque_fields, request_body
 from agent.models.api import (
     CONNECT_TIMEOUT_S,
@@ -31,7 +31,6 @@ from agent.models.refusals import read
 from agent.models.wire import arguments_in, field_in, text_in, tokens_in
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
-from agent.usage import Usage
 
 OFFICIAL_URL = "https://api.anthropic.com"
 

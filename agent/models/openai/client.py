@@ -10,7 +10,7 @@ import orjson
 from typing_extensions import override
 
 from agent.errors import ModelNotFound, ModelUnreachable
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, Usage
 from agent.models.api import UNREADABLE, ApiModel, StreamClock, StreamedAnswer, key_of
 from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES, PROVIDERS
@@ -21,7 +21,6 @@ from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_bod
 from agent.models.wire import arguments_in, field_in, parse_object, text_in, tokens_in, usd_in
 from agent.network import in_words
 from agent.settings import ModelSettings
-from agent.usage import Usage
 
 _STOP_REASONS: dict[str, StopReason] = {
     "tool_calls": "tool_calls",

@@ -42,8 +42,7 @@ from agent.models.wire import (
     wire_name,
     wired_parts,
 )
-from agent.prompt_caching import KEY
-from agent.usage import CacheLayout
+from agent.prompt_caching import KEY, CacheLayout
 
 Fields = dict[str, Any]
 

@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, case, func, select
 
-from agent.models.catalog import ModelFacts
+from agent.messages import Summed, Usage
+from agent.models.catalog import ModelFacts, Prices
 from agent.money.cache_simulator import CacheRules
 from agent.money.costs import cost_usd, sum_text
 from agent.ports import ModelCall
-from agent.usage import Prices, Summed, Usage
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import known_place, ledger, now_s, turn
 

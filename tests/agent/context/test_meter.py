@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from agent.context import meter as meter_module
 from agent.context.meter import Measure, ReportedUsage, TokenMeter
-from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
+from agent.messages import ChatMessage, ToolSchema, Usage, assistant_message, user_message
 from agent.tokens import estimate_message, estimate_messages, estimate_tokens, estimate_tools
-from agent.usage import Usage
 from agent.view.view import Entry, View, ViewPlan
 from tests.bench.estimates import SESSIONS, cold_errors, follow
 from tests.bench.figures import percentile

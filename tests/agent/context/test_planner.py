@@ -32,9 +32,8 @@ from agent.context_engine import (
     Trigger,
 )
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
-from agent.messages import ChatMessage, assistant_message, user_message
+from agent.messages import ChatMessage, Usage, assistant_message, user_message
 from agent.ports import PlannerState
-from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import HangingModel, MemoryCompactions, PassingTime, RetryClock

@@ -22,12 +22,11 @@ from agent.errors import (
     SummaryFailed,
     SummaryOverflow,
 )
-from agent.messages import ChatMessage, assistant_message, user_message
+from agent.messages import ChatMessage, Usage, assistant_message, user_message
 from agent.models.base import Completion, ModelRequest, StopReason
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.ports import ModelCall
 from agent.tokens import estimate_messages
-from agent.usage import Prices, Usage
 from tests.agent.tools.doubles import HangingModel, MemoryParts, PassingTime, RetryClock
 from tests.support.scripted_model import Cut, ScriptedModel, Step
 

@@ -7,10 +7,9 @@ import pytest
 
 from agent import spans
 from agent.errors import ModelUnreachable
-from agent.messages import user_message
+from agent.messages import Usage, user_message
 from agent.models.base import MODEL, PURPOSE, ModelRequest, traced_call
 from agent.spans import Span
-from agent.usage import Usage
 from tests.support.scripted_model import ScriptedModel
 
 

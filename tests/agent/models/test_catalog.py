@@ -8,7 +8,9 @@ from openai.types import ChatModel
 
 from agent.models.catalog import (
     DEFAULT_NAMES,
+    FREE,
     ModelFacts,
+    Prices,
     bills_writes,
     context_length,
     facts_of,
@@ -18,7 +20,6 @@ from agent.models.catalog import (
     reasons,
 )
 from agent.settings import FactsSettings
-from agent.usage import FREE, Prices
 
 CLAUDES = (
     *(f"claude-fable-{version}" for version in ("5-1", "5")),

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from agent.errors import ContextOverflow, ModelError, ModelUnreachable, RateLimited
+from agent.messages import Usage
 from agent.models import api
 from agent.models.base import ModelRequest
 from agent.tokens import estimate_tokens
-from agent.usage import Usage
 from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer, Reply, SinkSpy

@@ -15,13 +15,12 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, Usage
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import Completion, ModelRequest
 from agent.models.openai import wire as openai_wire
 from agent.models.wire import MOST_TOKENS
 from agent.tokens import estimate_tokens
-from agent.usage import Usage
 from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer, Reply, SinkSpy

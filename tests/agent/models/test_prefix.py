@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from agent.messages import ChatMessage, ToolSchema, assistant_message, decode, encode, user_message
+from agent.messages import (
+    ChatMessage,
+    ToolSchema,
+    Usage,
+    assistant_message,
+    decode,
+    encode,
+    user_message,
+)
 from agent.models.catalog import ModelFacts
 from agent.models.prefix import Prefix, PrefixWatch, report_stale_thinking, report_unexpected_move
-from agent.usage import CacheLayout, Usage
+from agent.prompt_caching import CacheLayout
 from tests.support.conversations import conversation_of
 
 SYSTEM = ChatMessage(role="system", content="You help.")

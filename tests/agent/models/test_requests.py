@@ -6,12 +6,12 @@ from agent.errors import BadRequest, CredentialsRefused
 from agent.messages import tool_message
 from agent.models.anthropic.client import AnthropicModel
 from agent.models.base import ModelRequest
+from agent.models.catalog import FREE
 from agent.models.factory import build_models
 from agent.models.offline import OfflineModel
 from agent.models.openai.client import OpenAIModel
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ModelSettings
-from agent.usage import FREE
 from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, Reply, SinkSpy

@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from agent.errors import ModelUnreachable, RateLimited
-from agent.messages import assistant_message, text_of, user_message
+from agent.messages import Usage, assistant_message, text_of, user_message
 from agent.models.base import Completion, ModelRequest
-from agent.usage import Usage
 from tests.agent.models.sink import CollectingSink
 from tests.support.scripted_model import Cut, ScriptedModel, ScriptExhausted, tool_call
 

@@ -20,8 +20,7 @@ from agent.models.wire import (
     parse_object,
     read_arguments,
 )
-from agent.prompt_caching import apply_cache_control
-from agent.usage import CacheLayout
+from agent.prompt_caching import CacheLayout, apply_cache_control
 from agent.view.view import NOTE
 from tests.agent.models.clients import CLOCK
 from tests.support.conversations import conversation_of

@@ -13,12 +13,13 @@ from agent.messages import (
     FunctionCall,
     ToolCall,
     ToolSchema,
+    Usage,
     tool_message,
     user_message,
 )
 from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
-from agent.models.catalog import ModelFacts, find_facts
+from agent.models.catalog import ModelFacts, Prices, find_facts
 from agent.money.cache_simulator import (
     BillingError,
     Block,
@@ -35,7 +36,6 @@ from agent.money.cache_simulator import (
 from agent.money.costs import cost_usd
 from agent.prompt_caching import apply_cache_control
 from agent.tokens import CALL_TOKENS, IMAGE_TOKENS
-from agent.usage import Prices, Usage
 from tests.bench.billing import block_sizes, compare, recorded_tally, replayed
 from tests.bench.pi_sessions import load_session
 from tests.support.shared import SHARED

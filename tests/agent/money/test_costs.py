@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.messages import Usage
 from agent.models.base import ChatModel
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import FREE, ModelFacts, Prices
 from agent.money.costs import cost_usd, forecast, format_usd, sum_text
-from agent.usage import FREE, CacheLayout, Prices, Usage
+from agent.prompt_caching import CacheLayout
 from tests.support.scripted_model import ScriptedModel
 
 PRICES = Prices(input=2, cache_write_5m=2.5, cache_write_1h=4, cache_read=0.2, output=10)

@@ -11,11 +11,10 @@ from structlog.testing import capture_logs
 
 from agent import compact_messages
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
-from agent.messages import ChatMessage, text_of, tool_message, user_message
+from agent.messages import ChatMessage, Usage, text_of, tool_message, user_message
 from agent.plugins.contracts import ResultRefused, checked
 from agent.plugins.engines import resolve
 from agent.plugins.registry import adapted, register_context_engine, registered, takes_lists
-from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan
 from tests.agent.engines.views import SYSTEM, conversation, request_of, write_plugin
 from tests.support.conversations import faults

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.errors import ToolError, TurnSuspended
-from agent.messages import ToolSchema, encode
+from agent.messages import ToolSchema, Usage, encode
 from agent.plugins.contracts import tool_problem
 from agent.plugins.supervision import (
     MOST_HANGING,
@@ -29,7 +29,6 @@ from agent.plugins.supervision import (
 from agent.ports import PastMessage
 from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Tool, ToolRegistry
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from tests.agent.engines.views import conversation, request_of
 from tests.agent.plugins.plugins import NoArguments, tool

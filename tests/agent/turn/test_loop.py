@@ -21,6 +21,7 @@ from agent.errors import (
 from agent.messages import (
     ChatMessage,
     ToolCall,
+    Usage,
     assistant_message,
     open_calls,
     tool_message,
@@ -44,7 +45,6 @@ from agent.turn.loop import (
     run_turn,
 )
 from agent.turn.request import CONTINUE, Agent, CallRules, Images, TurnPorts, partial_text
-from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
 from tests.agent.tools.doubles import MemoryCompactions, MemoryReader, NoLimits

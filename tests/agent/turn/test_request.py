@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agent.errors import CredentialsRefused, ModelError, ModelUnreachable
 from agent.messages import (
     ChatMessage,
+    Usage,
     assistant_message,
     handle_in,
     image_part,
@@ -22,9 +23,9 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion, ModelRequest
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.ports import ModelCall
-from agent.prompt_caching import is_marked
+from agent.prompt_caching import CacheLayout, is_marked
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import AgentSettings, CachingSettings
 from agent.turn import request as module
@@ -39,7 +40,6 @@ from agent.turn.request import (
     masked_message,
     with_pictures,
 )
-from agent.usage import CacheLayout, Prices, Usage
 from agent.view.view import Edit, ViewPlan
 from tests.agent.turn.test_loop import QUESTION, Bench, asked, look, seen
 from tests.support.scripted_model import Script, ScriptedModel

@@ -12,13 +12,12 @@ from wireblocks import TOOLS, anthropic_blocks, openai_blocks
 
 from agent.context.meter import TokenMeter
 from agent.library import compact_messages
-from agent.messages import sanitise
+from agent.messages import Usage, sanitise
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import ModelRequest
 from agent.models.openai import wire as openai_wire
 from agent.prompt_caching import apply_cache_control
 from agent.tokens import estimate_messages, estimate_tokens
-from agent.usage import Usage
 from agent.view.view import MARKER, Entry, View, ViewPlan
 
 MODEL = "claude-sonnet-4-5"

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from structlog.testing import capture_logs
 
 from agent.errors import SpendLimitReached
+from agent.messages import Usage
 from agent.models.catalog import ModelFacts
-from agent.usage import Usage
 from gateway.agent_ports.budgets import Budgets, day_of, refuse_unpriced, today
 from gateway.errors import SettingsError
 from gateway.settings.tree import BudgetSettings

@@ -9,9 +9,8 @@ import structlog
 from sqlalchemy import Row, update
 
 from agent.errors import SpendLimitReached
-from agent.messages import ChatMessage, assistant_message, tool_message
+from agent.messages import ChatMessage, Usage, assistant_message, tool_message
 from agent.ports import PlannerState
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import Journal, Reader

@@ -15,7 +15,7 @@ from sqlalchemy import update
 
 from adapters.errors import SendDelayed
 from adapters.messages import Attachment
-from agent.messages import assistant_message, text_of
+from agent.messages import Usage, assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
 from agent.settings import AgentSettings
 from agent.tools import gate, policy
@@ -25,7 +25,6 @@ from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Arguments, Tool
 from agent.turn.request import Agent
-from agent.usage import Usage
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports import questions as inquiries
 from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, TurnPeople

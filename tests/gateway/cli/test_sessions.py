@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy import Connection
 
 from adapters.messages import Address
-from agent.messages import ChatMessage, assistant_message, decode, tool_message
-from agent.usage import Usage
+from agent.messages import ChatMessage, Usage, assistant_message, decode, tool_message
 from agent.view.view import Edit, Summary, ViewPlan
 from gateway.cli import main
 from gateway.cli import sessions as export

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 import orjson
 import pytest
 
-from agent.messages import assistant_message
-from agent.usage import Usage
+from agent.messages import Usage, assistant_message
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.usage import Usage
+from agent.messages import Usage
 from gateway.commands.insights import insights_text
 from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import Insights

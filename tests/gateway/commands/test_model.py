@@ -11,9 +11,8 @@ import pytest
 from agent.errors import BadRequest, CredentialsRefused, ModelError, ModelNotFound
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import FREE, ModelFacts, Prices
 from agent.models.factory import choices
-from agent.usage import FREE, Prices
 from gateway.commands.model import NO_ROOM, choice_of, price_text
 from gateway.pipeline.notices import CONTEXT, fallback_text
 from gateway.storage import schema

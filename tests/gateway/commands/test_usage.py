@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from agent.messages import Usage
+from agent.models.catalog import FREE, Prices
 from agent.money.cache_simulator import CacheRules
-from agent.usage import FREE, Prices, Usage
 from gateway.commands.registry import MoneyRules, StatusFacts
 from gateway.commands.usage import saved_by_cache_usd, usage_text
 from gateway.storage import schema

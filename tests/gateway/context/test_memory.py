@@ -15,12 +15,11 @@ from typing_extensions import override
 from agent.context.summary_model import Summariser
 from agent.errors import ModelRefused, SummaryFailed
 from agent.messages import text_of
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
 from agent.plugins.registry import LoadedPlugin, Plugins
 from agent.plugins.supervision import Caller
 from agent.prompt.system import SourcedText
-from agent.usage import Prices
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets
 from gateway.context import memory as module

@@ -15,7 +15,7 @@ from sqlalchemy import update
 from agent.errors import ModelRefused, ModelUnreachable
 from agent.messages import ChatMessage, ToolCall, decode, text_of
 from agent.models.base import ModelRequest
-from agent.models.catalog import ModelFacts
+from agent.models.catalog import ModelFacts, Prices
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.ports import Effect
 from agent.prompt.system import CHILD_IDENTITY
@@ -26,7 +26,6 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool
 from agent.turn.loop import OUTCOME_UNKNOWN, WRAP_UP
-from agent.usage import Prices
 from gateway.cli.sessions import show_list
 from gateway.errors import NotFound
 from gateway.pipeline import delegation

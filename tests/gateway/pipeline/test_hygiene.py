@@ -9,11 +9,10 @@ import pytest
 from sqlalchemy import update
 
 from agent.context.planner import PAUSED
-from agent.messages import assistant_message
+from agent.messages import Usage, assistant_message
 from agent.models.base import Completion, ModelRequest
 from agent.ports import PlannerState
 from agent.settings import AgentSettings
-from agent.usage import Usage
 from agent.view.view import load_plan
 from gateway.pipeline import hygiene, notices
 from gateway.storage import schema

@@ -13,6 +13,7 @@ from agent.messages import (
     FunctionCall,
     ToolCall,
     ToolSchema,
+    Usage,
     assistant_message,
     text_of,
     tool_message,
@@ -22,7 +23,6 @@ from agent.models.base import Completion, ModelRequest, estimate_usage
 from agent.models.catalog import facts_of
 from agent.prompt_caching import apply_cache_control
 from agent.settings import FactsSettings
-from agent.usage import Usage
 from agent.view.edits import clipped
 from gateway.replay.recordings import (
     END_OF_RECORDING,

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from adapters.messages import InboundMessage
-from agent.messages import assistant_message
+from agent.messages import Usage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.usage import Usage
 from gateway.agent_ports import search
 from gateway.storage.queue import inbox
 from tests.bench.echo import EchoModel

@@ -18,9 +18,8 @@ from sqlalchemy import Connection
 
 from adapters.messages import Poison
 from agent.context_engine import Node
-from agent.messages import assistant_message
+from agent.messages import Usage, assistant_message
 from agent.ports import Inquiry, TodoItem
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
 from gateway.http import control

@@ -9,9 +9,8 @@ import orjson
 import pytest
 from sqlalchemy import Connection, Table
 
-from agent.messages import assistant_message
+from agent.messages import Usage, assistant_message
 from agent.ports import PlannerState
-from agent.usage import Usage
 from agent.view.view import ViewPlan, load_plan
 from gateway.storage import maintenance
 from gateway.storage.conversation import sessions, turn_journal, turns

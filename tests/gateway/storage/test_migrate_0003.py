@@ -7,8 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from agent.messages import assistant_message
-from agent.usage import Usage
+from agent.messages import Usage, assistant_message
 from gateway.storage import maintenance
 from gateway.storage.conversation import sessions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Table, delete, select, update
 
 from adapters.messages import Attachment
-from agent.messages import ChatMessage, assistant_message, image_part, tool_message
+from agent.messages import ChatMessage, Usage, assistant_message, image_part, tool_message
 from agent.ports import Inquiry
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.backup.pruning import Pruner, count_all
 from gateway.settings.tree import RetentionSettings

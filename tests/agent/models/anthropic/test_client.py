@@ -23,6 +23,7 @@ from agent.messages import (
     ChatMessage,
     ToolCall,
     ToolSchema,
+    Usage,
     assistant_message,
     tool_message,
     user_message,
@@ -31,7 +32,6 @@ from agent.models.anthropic.client import AnthropicModel
 from agent.models.anthropic.wire import request_body, wire_id
 from agent.models.base import Completion, ModelRequest
 from agent.settings import ModelSettings
-from agent.usage import Usage
 from tests.support.anthropic_server import AnthropicServer, signature
 from tests.support.model_server import Fault, Reply, SinkSpy
 

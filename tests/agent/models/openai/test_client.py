@@ -21,6 +21,7 @@ from agent.messages import (
     ChatMessage,
     ToolCall,
     ToolSchema,
+    Usage,
     assistant_message,
     tool_message,
     user_message,
@@ -29,7 +30,6 @@ from agent.models.base import Completion, ModelRequest
 from agent.models.openai.client import OpenAIModel
 from agent.models.openai.wire import request_body
 from agent.settings import ModelSettings
-from agent.usage import Usage
 from tests.support.model_server import Fault, Reply, SinkSpy
 from tests.support.openai_server import OpenAIServer
 

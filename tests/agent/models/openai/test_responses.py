@@ -18,11 +18,17 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.messages import ChatMessage, ToolSchema, assistant_message, tool_message, user_message
+from agent.messages import (
+    ChatMessage,
+    ToolSchema,
+    Usage,
+    assistant_message,
+    tool_message,
+    user_message,
+)
 from agent.models.base import Completion, ModelRequest
 from agent.models.openai.responses import ResponsesModel
 from agent.settings import ModelSettings
-from agent.usage import Usage
 from agent.view.edits import without_thinking
 from tests.support.model_server import Fault, Reply, SinkSpy
 from tests.support.responses_server import ResponsesServer

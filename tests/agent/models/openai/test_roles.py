@@ -34,9 +34,9 @@ from agent.models.openai.wire import (
     without_tools,
 )
 from agent.models.refusals import read
+from agent.prompt_caching import CacheLayout
 from agent.turn.loop import OUTCOME_UNKNOWN
 from agent.turn.request import CONTINUE
-from agent.usage import CacheLayout
 from agent.view.view import Entry, Summary, ViewPlan, shown_messages
 from tests.support.chat_templates import NAMES, TemplateRefusal, render
 from tests.support.conversations import PNG

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from agent.messages import (
     ChatMessage,
     ToolSchema,
+    Usage,
     decode,
     encode,
     sanitise,
@@ -24,8 +25,7 @@ from agent.messages import (
 )
 from agent.models.base import ModelRequest
 from agent.models.openai.wire import OpaqueParts, origin_of, request_body, with_opaque
-from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control
-from agent.usage import CacheLayout, Usage
+from agent.prompt_caching import KEY, STRATEGIES, CacheLayout, apply_cache_control
 from agent.view.view import Summary, View, ViewPlan
 from tests.agent.models.clients import ASK, CLOCK, ask, call, calling
 from tests.support.conversations import PNG, conversation_of

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from adapters.errors import SendRejected
-from agent.usage import Usage
+from agent.messages import Usage
 from gateway.console.pages import overview
 from gateway.console.pages.overview import GONE
 from gateway.console.register import find

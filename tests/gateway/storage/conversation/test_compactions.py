@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import update
 
 from agent.context_engine import Node
-from agent.messages import assistant_message, user_message
+from agent.messages import Usage, assistant_message, user_message
 from agent.ports import PlannerState
-from agent.usage import Usage
 from agent.view.view import Edit, Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import compactions, sessions, transcript, turn_journal

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from agent.messages import assistant_message, user_message
+from agent.messages import Usage, assistant_message, user_message
 from agent.models.prefix import Prefix
 from agent.ports import ModelCall, PlannerState
 from agent.prompt.system import LAYERS, OWN_LAYER, SEPARATOR, SystemPrompt
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import sessions, transcript, turn_journal

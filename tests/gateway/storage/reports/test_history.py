@@ -10,8 +10,7 @@ from sqlalchemy import Connection, delete, update
 
 from adapters.base import ChatFile, ChatItem, ChatSummary
 from adapters.messages import Attachment, Choice
-from agent.messages import assistant_message
-from agent.usage import Usage
+from agent.messages import Usage, assistant_message
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import NotFound
 from gateway.pipeline.notices import CONTEXT

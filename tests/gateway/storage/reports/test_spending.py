@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, update
 
-from agent.messages import assistant_message, tool_message
-from agent.models.catalog import ModelFacts
+from agent.messages import Usage, assistant_message, tool_message
+from agent.models.catalog import FREE, ModelFacts, Prices
 from agent.money.cache_simulator import CacheRules, least_after
 from agent.money.costs import cost_usd
 from agent.ports import ModelCall
-from agent.usage import FREE, Prices, Usage
 from agent.view.view import Summary
 from gateway.storage import maintenance
 from gateway.storage.conversation import compactions, turn_journal

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from agent.messages import ChatMessage, assistant_message, decode, tool_message
+from agent.messages import ChatMessage, Usage, assistant_message, decode, tool_message
 from agent.ports import Inquiry, JournaledEffect, ToolStatus
-from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import questions, transcript, turn_journal, turns
 from gateway.storage.conversation.transcript import MessagePlace

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from agent.messages import ChatMessage, assistant_message, tool_message, user_message
+from agent.messages import ChatMessage, Usage, assistant_message, tool_message, user_message
 from agent.tokens import estimate_messages
-from agent.usage import Usage
 from agent.view.view import ViewPlan
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
