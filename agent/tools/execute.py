@@ -16,7 +16,7 @@ from agent.tools.addresses import RECALLING
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.gate import ApprovalRules, Gate, arguments_of, is_asked
 from agent.tools.registry import ToolRegistry
-from agent.tools.truncate import TruncationStats, truncate
+from agent.tools.truncate import Observation, truncate
 from agent.view.view import Entry
 
 TOOL = "execute_tool"
@@ -149,9 +149,8 @@ class _Batch:
         if not observation.truncated:
             return text, outcome.status
         output_id = await self.journal.store_output(text)
-        pointer = _pointer(observation.stats, output_id)
         status: ToolStatus = "partial" if outcome.status == "ok" else outcome.status
-        return f"{observation.preview}\n{pointer}", status
+        return f"{observation.preview}\n{_pointer(observation, output_id)}", status
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +176,12 @@ class CheckedFiles:
         return await self.files.offer(name, mime, content)
 
 
-def _pointer(stats: TruncationStats, output_id: str) -> str:
+def _pointer(cut: Observation, output_id: str) -> str:
     where = {"head": "the first", "tail": "the last", "head_tail": "the first and last"}
-    kept, total, unit = stats.kept_lines, stats.original_lines, "lines"
+    kept, total, unit = cut.kept_lines, cut.original_lines, "lines"
     if kept == total:
-        kept, total, unit = stats.kept_bytes, stats.original_bytes, "bytes"
+        kept, total, unit = cut.kept_bytes, cut.original_bytes, "bytes"
     return (
-        f"[output truncated: showing {where[stats.direction]} {kept:,} of {total:,} {unit}; "
+        f"[output truncated: showing {where[cut.direction]} {kept:,} of {total:,} {unit}; "
         f'full output id {output_id}, read it with read_conversation(output_id="{output_id}")]'
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
 import orjson
 import structlog
@@ -65,6 +65,26 @@ class Tool:
     restricted: bool = False
 
 
+Run = Callable[[ToolContext, Any], Awaitable[str]]
+
+
+def tool(
+    description: str,
+    effect: Effect,
+    *,
+    exclusive: bool = False,
+    restricted: bool = False,
+    timeout_s: float = 60,
+) -> Callable[[Run], Tool]:
+    """Make a tool of a function: its name is the tool's, the type of `arguments` its schema."""
+
+    def made(run: Run) -> Tool:
+        model = get_type_hints(run)["arguments"]
+        return Tool(run.__name__, description, effect, model, run, exclusive, timeout_s, restricted)
+
+    return made
+
+
 class ToolRegistry:
     """The tools of a turn, in order; `schemas` are as shown to the model."""
 
@@ -75,7 +95,10 @@ class ToolRegistry:
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
-        self.schemas = tuple(schema_of(tool) for tool in self._tools.values())
+        self.schemas = tuple(
+            ToolSchema(each.name, each.description, parameter_schema(each.arguments))
+            for each in self._tools.values()
+        )
 
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolRegistry":
         """Return a copy with more tools at its end, or without some of them."""
@@ -107,10 +130,26 @@ class ToolRegistry:
             AttemptEnds: The call has no outcome yet: it waits for a person, or its effect could not
                 be recorded.
         """
-        checked = self._checked(call)
-        if isinstance(checked, ToolOutcome):
-            return checked
-        return await _run(self._tools[call["function"]["name"]], checked, context)
+        arguments = self._checked(call)
+        if isinstance(arguments, ToolOutcome):
+            return arguments
+        tool = self._tools[call["function"]["name"]]
+        deadline = asyncio.timeout(tool.timeout_s)
+        try:
+            async with deadline:
+                return ToolOutcome(await tool.run(context, arguments), "ok")
+        # Not a failure of the tool: a text for the model would give the waiting call an outcome.
+        except AttemptEnds:
+            raise
+        except ToolError as error:
+            return _failure(str(error))
+        except Exception as error:  # noqa: BLE001 - every failure of a tool ends here
+            # A tool may raise a TimeoutError of its own.
+            if not deadline.expired():
+                return _broken(tool, error)
+            reason = f"did not finish within {tool.timeout_s:g} s"
+            log.warning("tool_timed_out", tool=tool.name, reason=reason)
+            return _failure(f"{tool.name} {reason}")
 
     def _checked(self, call: ToolCall) -> Any | ToolOutcome:
         """Return the arguments of a call, or the error of one that cannot run."""
@@ -123,25 +162,6 @@ class ToolRegistry:
             return _failure(str(error))
         except Exception as error:  # noqa: BLE001 - checks of a plugin are a part of its tool
             return _broken(tool, error)
-
-
-async def _run(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutcome:
-    deadline = asyncio.timeout(tool.timeout_s)
-    try:
-        async with deadline:
-            return ToolOutcome(await tool.run(context, arguments), "ok")
-    # Not a failure of the tool: a text for the model would give the waiting call an outcome.
-    except AttemptEnds:
-        raise
-    except ToolError as error:
-        return _failure(str(error))
-    except Exception as error:  # noqa: BLE001 - every failure of a tool ends here
-        # A tool may raise a TimeoutError of its own.
-        if deadline.expired():
-            reason = f"did not finish within {tool.timeout_s:g} s"
-            log.warning("tool_timed_out", tool=tool.name, reason=reason)
-            return _failure(f"{tool.name} {reason}")
-        return _broken(tool, error)
 
 
 def _broken(tool: Tool, error: Exception) -> ToolOutcome:
@@ -190,11 +210,6 @@ def _unreadable(raw: str) -> str:
     if isinstance(value, dict):
         return "are nested too deep"
     return f"must be a JSON object, not a {type(value).__name__}"
-
-
-def schema_of(tool: Tool) -> ToolSchema:
-    """Return a tool as a model is shown it."""
-    return ToolSchema(tool.name, tool.description, parameter_schema(tool.arguments))
 
 
 def parameter_schema(arguments: type[BaseModel] | dict[str, Any]) -> dict[str, Any]:

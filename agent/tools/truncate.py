@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Literal
@@ -18,28 +18,26 @@ _LINES_FOR_BOTH_ENDS = 3  # one of each end and the mark
 
 
 @dataclass(frozen=True, slots=True)
-class TruncationStats:
-    """Sizes of a text before and after the cut, the mark not counted.
+class Observation:
+    """A tool result as the view shows it, with its sizes before and after the cut.
 
     Attributes:
-        kept_lines: Lines of which at least a part is shown.
+        preview: The whole text if it is within the limits.
+        kept_lines: Lines of which at least a part is shown, the mark not counted.
         direction: The shown part; "head" if two lines leave no room for both ends.
     """
 
+    preview: str
     original_lines: int
     original_bytes: int
     kept_lines: int
     kept_bytes: int
     direction: Direction
 
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A tool result as the view shows it; `preview` is the whole text if not `truncated`."""
-
-    preview: str
-    truncated: bool
-    stats: TruncationStats
+    @property
+    def truncated(self) -> bool:
+        """Whether a part is left out."""
+        return self.kept_bytes < self.original_bytes
 
 
 def truncate(text: str, limits: OutputSettings) -> Observation:
@@ -50,13 +48,13 @@ def truncate(text: str, limits: OutputSettings) -> Observation:
     """
     raw = text.encode("utf-8", "replace")
     lines = raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
-    whole = TruncationStats(lines, len(raw), lines, len(raw), limits.direction)
+    whole = Observation(text, lines, len(raw), lines, len(raw), limits.direction)
     if lines <= limits.max_lines and len(raw) <= limits.max_bytes:
-        return Observation(text, truncated=False, stats=whole)
+        return whole
     return _cut(raw, whole, limits)
 
 
-def _cut(raw: bytes, whole: TruncationStats, limits: OutputSettings) -> Observation:
+def _cut(raw: bytes, whole: Observation, limits: OutputSettings) -> Observation:
     two_ends = limits.direction == "head_tail"
     direction: Direction = (
         "head" if two_ends and limits.max_lines < _LINES_FOR_BOTH_ENDS else limits.direction
@@ -77,16 +75,12 @@ def _cut(raw: bytes, whole: TruncationStats, limits: OutputSettings) -> Observat
     head, tail = first.decode("utf-8", "ignore"), last.decode("utf-8", "ignore")
     tail = tail if tail_lines else ""
     shown_lines = sum(part.count("\n") + 1 for part in (head, tail) if part)
-    kept = replace(
-        whole,
-        direction=direction,
-        # Both ends may show parts of the same line.
-        kept_lines=min(shown_lines, whole.original_lines),
-        kept_bytes=len(head.encode()) + len(tail.encode()),
-    )
-    mark = _mark(kept.original_lines - kept.kept_lines, kept.original_bytes - kept.kept_bytes)
+    # Both ends may show parts of the same line.
+    lines = min(shown_lines, whole.original_lines)
+    size = len(head.encode()) + len(tail.encode())
+    mark = _mark(whole.original_lines - lines, whole.original_bytes - size)
     preview = joint.join(part for part in (head, mark, tail) if part)
-    return Observation(preview, truncated=True, stats=kept)
+    return Observation(preview, whole.original_lines, whole.original_bytes, lines, size, direction)
 
 
 def _mark(lines: int, size: int) -> str:
@@ -129,14 +123,15 @@ class ObservationTruncator:
         """
         began = time.perf_counter()
         found = truncate(output, self.limits)
-        stats = asdict(found.stats)
+        stats = asdict(found)
+        preview = stats.pop("preview")
         if not found.truncated:
             stats = {name: stats[name] for name in ("original_lines", "original_bytes")}
         path = self._kept(tool_name, output, metadata or {}) if found.truncated else None
         stats["time_ms"] = int((time.perf_counter() - began) * 1000)
         return {
             "truncated": found.truncated,
-            "preview": found.preview,
+            "preview": preview,
             "full_output_path": None if path is None else str(path),
             "stats": stats,
         }

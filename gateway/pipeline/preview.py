@@ -31,7 +31,7 @@ from agent.messages import ChatMessage, ToolCall
 from agent.models.wire import read_arguments
 from agent.ports import ToolStatus
 from agent.safety.redaction import masked_assignments
-from agent.tools.builtin.notebook import MEMORY
+from agent.tools.builtin.notebook import memory
 from gateway.agent_ports.tools import lines_of
 from gateway.context.parts import TurnParts
 from gateway.pipeline import notices
@@ -437,7 +437,7 @@ class TurnChat:
             own: The turn's messages; if they do not call `memory`, nothing is read.
         """
         calls = (call for message in own for call in message.get("tool_calls") or ())
-        if all(call["function"]["name"] != MEMORY.name for call in calls):
+        if all(call["function"]["name"] != memory.name for call in calls):
             return []
         return lines_of(
             self.adapter.render, await self.database.read(notebook.written_in, self.turn.id)

@@ -33,7 +33,7 @@ from agent.prompt_caching import CacheLayout, is_claude
 from agent.settings import FactsSettings
 from agent.tokens import estimate_message, estimate_tokens
 from agent.tools.context import ToolContext, ToolOutcome
-from agent.tools.registry import Tool, ToolRegistry, schema_of
+from agent.tools.registry import Tool, ToolRegistry
 
 NO_RESULT = "[no result in the recording]"
 END_OF_RECORDING = "[end of the recording]"
@@ -467,7 +467,7 @@ class RecordedTools(ToolRegistry):
         """Return a copy with other tools, which no recording calls."""
         made = copy(self)
         shown = [schema for schema in self.schemas if schema.name not in without]
-        made.schemas = (*shown, *map(schema_of, more))
+        made.schemas = (*shown, *ToolRegistry(more).schemas)
         return made
 
     @override

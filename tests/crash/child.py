@@ -75,7 +75,7 @@ from agent.settings import (
     ToolSettings,
 )
 from agent.tools import policy
-from agent.tools.builtin.people import DELEGATE_TASK
+from agent.tools.builtin.people import delegate_task
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
@@ -380,7 +380,7 @@ class Life:
         *_, foreign = given
         return Agent(
             models=[ChainModel(self)],
-            tools=ToolRegistry([*map(self._tool, TOOLS), DELEGATE_TASK, *foreign]),
+            tools=ToolRegistry([*map(self._tool, TOOLS), delegate_task, *foreign]),
             settings=AgentSettings(),
             calls=CallRules(OutputSettings(max_bytes=256), self.rules),
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),

@@ -17,9 +17,9 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.settings import TAINTED_ROWS, FetchSettings, ToolSettings
 from agent.tools import policy
-from agent.tools.builtin.basics import CALCULATE
-from agent.tools.builtin.history import SESSION_SEARCH
-from agent.tools.builtin.notebook import MEMORY
+from agent.tools.builtin.basics import calculate
+from agent.tools.builtin.history import session_search
+from agent.tools.builtin.notebook import memory
 from agent.tools.context import ToolContext
 from agent.tools.policy import SIDE_EFFECT, WORLD, Facts, covered, decide
 from agent.tools.registry import Arguments, Tool
@@ -226,9 +226,9 @@ async def test_a_hundred_benign_turns_cost_two_questions(tmp_path: Path) -> None
     app.router.add_get("/{path:.*}", page)
     async with TestServer(app) as server:
         fetch = FetchSettings(allow_hosts=("news.example",))
-        tools = [make_fetch_url(ToolSettings(fetch=fetch), look_up), MEMORY, SESSION_SEARCH]
+        tools = [make_fetch_url(ToolSettings(fetch=fetch), look_up), memory, session_search]
         model = RecordingModel(lambda request: _next_calls(request, server.port or 0))
-        agent = agent_of(model, tools=[*tools, DESK, CALCULATE], approval="side_effects")
+        agent = agent_of(model, tools=[*tools, DESK, calculate], approval="side_effects")
         async with running(tmp_path, agent) as chat:
             for n, turn in enumerate(TURNS):
                 chat.adapter.files |= dict.fromkeys(turn.files, b"oak: 12, beech: 3")

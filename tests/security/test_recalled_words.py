@@ -17,10 +17,10 @@ from agent.models.base import ModelRequest
 from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
 from agent.plugins.registry import LoadedPlugin, Plugins
 from agent.plugins.supervision import Caller, supervised_tool
-from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
+from agent.tools.builtin.history import read_conversation, session_search
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.tools.sandbox.files import READ_FILE
+from agent.tools.sandbox.files import read_file
 from gateway.storage import schema
 from tests.security.test_whose_words import Acting
 from tests.support.gateway import RecordingModel, Running, agent_of, running
@@ -92,7 +92,7 @@ def looking_back(way: tuple[str, dict[str, Any]] | None) -> RecordingModel:
 def tools_with(acting: Acting) -> Sequence[Tool]:
     return [
         acting.tool,
-        *(READ_CONVERSATION, SESSION_SEARCH, READ_FILE),
+        *(read_conversation, session_search, read_file),
         Tool("long_one", "Returns a long text.", "read", Arguments, long_one),
         plugin_tool("peek", peek),
         plugin_tool("peek_output", peek_output),

@@ -20,13 +20,13 @@ from agent.messages import ToolCall, text_of
 from agent.models.base import ModelRequest
 from agent.plugins.supervision import Caller, supervised_tool
 from agent.settings import FetchSettings, ToolSettings
-from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
-from agent.tools.builtin.notebook import MEMORY
-from agent.tools.builtin.people import DELEGATE_TASK
+from agent.tools.builtin.history import read_conversation, session_search
+from agent.tools.builtin.notebook import memory
+from agent.tools.builtin.people import delegate_task
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.tools.sandbox.fetch import make_fetch_url
-from agent.tools.sandbox.files import READ_FILE
+from agent.tools.sandbox.files import read_file
 from gateway.storage import schema
 from tests.support.gateway import Running, agent_of, running
 from tests.support.long_chats import LongChatModel
@@ -120,7 +120,7 @@ class Site:
         options = ToolSettings(fetch=FetchSettings(allow_hosts=("site.example",)))
         tools = [
             make_fetch_url(options, self.look_up),
-            *(MEMORY, SESSION_SEARCH, READ_CONVERSATION, READ_FILE, DELEGATE_TASK),
+            *(memory, session_search, read_conversation, read_file, delegate_task),
             Tool("act", "Acts.", "side_effect", Nothing, _act),
             Tool("long", "Says much.", "read", Nothing, _long),
             _of_plugin("diary", _diary),

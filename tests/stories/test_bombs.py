@@ -19,7 +19,7 @@ from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
 from agent.tools.sandbox import fetch, files, terminal
 from agent.tools.sandbox.fetch import make_fetch_url
-from agent.tools.sandbox.files import READ_FILE, SEARCH_FILES
+from agent.tools.sandbox.files import read_file, search_files
 from agent.tools.sandbox.terminal import make_terminal
 from gateway.pipeline import notices
 from gateway.storage import schema
@@ -112,7 +112,7 @@ async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             ),
             fetch=FetchSettings(allow_hosts=(f"127.0.0.1:{server.port}",)),
         )
-        made = make_terminal(settings), SEARCH_FILES, READ_FILE, make_fetch_url(settings)
+        made = make_terminal(settings), search_files, read_file, make_fetch_url(settings)
         tools = [at_home(tool, tmp_path) for tool in made]
         agent = agent_of(RecordingModel(script(str(server.make_url("/")))), tools=tools)
         yield await stack.enter_async_context(running(tmp_path, agent))

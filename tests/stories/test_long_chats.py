@@ -15,7 +15,7 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.settings import AgentSettings
 from agent.tokens import estimate_messages
-from agent.tools.builtin.history import READ_CONVERSATION
+from agent.tools.builtin.history import read_conversation
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.view.view import NOTE, load_plan
@@ -102,7 +102,7 @@ async def test_the_system_prompt_changes_by_the_note_only_and_once(tmp_path: Pat
     """The bytes of prompt and tools are those of the first request, also after a restart."""
     models_ = [LongChatModel(), LongChatModel()]
     for n, model in enumerate(models_):
-        agent = agent_of(model, tools=[READ_CONVERSATION])
+        agent = agent_of(model, tools=[read_conversation])
         async with running(tmp_path, agent) as chat:
             await chatted(chat, 20 * n + 1, 20 * n + 20)
     views = [view for model in models_ for view in model.views]
@@ -272,7 +272,7 @@ async def test_a_huge_message_is_clipped_and_can_be_read_in_full(tmp_path: Path)
         return [tool_call("read_conversation", arguments, f"call_{start}")]
 
     model = LongChatModel(script, context_length=50_000)
-    agent = agent_of(model, tools=[READ_CONVERSATION])
+    agent = agent_of(model, tools=[read_conversation])
     async with running(tmp_path, agent) as chat:
         await chat.say(huge)
         assert await chat.answers(2) == [notices.CONTEXT["clipped"], "read"]

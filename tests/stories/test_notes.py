@@ -11,7 +11,7 @@ from adapters.messages import Attachment
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.prompt.system import NOTES
-from agent.tools.builtin.notebook import MEMORY
+from agent.tools.builtin.notebook import memory
 from agent.turn.request import Agent
 from gateway.commands.memory import EMPTY, NO_SUCH, NOT_ALLOWED, UNDONE_BEFORE
 from gateway.storage import maintenance, schema
@@ -55,7 +55,7 @@ def noting(request: ModelRequest) -> Step:
 
 def noter(model: RecordingModel) -> Agent:
     """Return an agent with the tool."""
-    return agent_of(model, tools=[MEMORY])
+    return agent_of(model, tools=[memory])
 
 
 def prompt(model: RecordingModel) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent.errors import ToolError
 from agent.tools.context import ToolContext
-from agent.tools.registry import Arguments, Tool
+from agent.tools.registry import Arguments, tool
 
 Number = int | float
 
@@ -28,6 +28,7 @@ class CalculateArguments(Arguments):
     expression: str = Field(description="Such as 3 * (4 + 5) ** 2, round(sqrt(pi), 4)")
 
 
+@tool("Computes arithmetic exactly; use it for every calculation.", "read")
 async def calculate(_context: ToolContext, arguments: CalculateArguments) -> str:
     """Return the value of an expression; whole numbers exact, others with 15 digits."""
     return shown(evaluate(arguments.expression))
@@ -137,14 +138,6 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
 }
 _VOCABULARY = f"+ - * / // % ** ( ), {', '.join(_FUNCTIONS)}, {', '.join(_CONSTANTS)}"
 
-CALCULATE = Tool(
-    name="calculate",
-    description="Computes arithmetic exactly; use it for every calculation.",
-    effect="read",
-    arguments=CalculateArguments,
-    run=calculate,
-)
-
 
 class TimeArguments(Arguments):
     """Where the time is asked for."""
@@ -152,6 +145,7 @@ class TimeArguments(Arguments):
     timezone: str = Field("UTC", description="IANA name, such as Europe/Berlin")
 
 
+@tool("Tells the current date and time.", "read")
 async def current_time(context: ToolContext, arguments: TimeArguments) -> str:
     """Return weekday, date, time and offset of now in a zone, and the same as ISO 8601."""
     zone = _zone(arguments.timezone.strip())
@@ -171,12 +165,3 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as exc:
         raise ToolError(f"there is no time zone {name!r}; use a name like Europe/Berlin") from exc
-
-
-CURRENT_TIME = Tool(
-    name="current_time",
-    description="Tells the current date and time.",
-    effect="read",
-    arguments=TimeArguments,
-    run=current_time,
-)

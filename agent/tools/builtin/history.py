@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from agent.errors import ToolError
 from agent.ports import Findings, Hit, PastMessage, SearchQuery
 from agent.tools.context import ToolContext, needed
-from agent.tools.registry import Arguments, Tool
+from agent.tools.registry import Arguments, tool
 from agent.tools.truncate import excerpt
 
 READ_CHARS = 8000
@@ -36,6 +36,11 @@ class HistoryArguments(Arguments):
     output_id: str | None = Field(None, description="Read this output instead")
 
 
+@tool(
+    "Reads earlier messages of this conversation, also those no longer in view, or the full"
+    " text of a truncated tool output.",
+    "read",
+)
 async def read_conversation(context: ToolContext, arguments: HistoryArguments) -> str:
     """Return messages, or rows of a stored output, one block each."""
     if arguments.output_id:
@@ -95,17 +100,6 @@ def _fitting(rows: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield number, row
 
 
-READ_CONVERSATION = Tool(
-    name="read_conversation",
-    description=(
-        "Reads earlier messages of this conversation, also those no longer in view, or the full"
-        " text of a truncated tool output."
-    ),
-    effect="read",
-    arguments=HistoryArguments,
-    run=read_conversation,
-)
-
 FOUND_CHARS = 10_000
 """Text of one answer; with 4 bytes each and marks it stays under tools.output.max_bytes."""
 FOUND_SHARES = 4
@@ -129,6 +123,12 @@ class HistorySearchArguments(Arguments):
     order: Literal["best", "time"] = "best"
 
 
+@tool(
+    "Finds messages by their words: in this conversation, also those no longer in view, and"
+    " from a direct chat in the same sender's others; never other people's. read_conversation"
+    " reads on from a number (#12) of this conversation.",
+    "read",
+)
 async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
     """Return found messages among their neighbours, best first, and the searched scope."""
     searcher = needed(context.services.searcher, "there is nothing to search here")
@@ -203,16 +203,3 @@ def _share(passages: Sequence[Passage]) -> int:
         room -= size
         shares -= weight
     return max(LEAST_CHARS, room // max(1, shares))
-
-
-SESSION_SEARCH = Tool(
-    name="session_search",
-    description=(
-        "Finds messages by their words: in this conversation, also those no longer in view, and"
-        " from a direct chat in the same sender's others; never other people's. read_conversation"
-        " reads on from a number (#12) of this conversation."
-    ),
-    effect="read",
-    arguments=HistorySearchArguments,
-    run=session_search,
-)

@@ -18,7 +18,7 @@ from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.tools import policy
 from agent.tools.context import ToolContext, needed
-from agent.tools.registry import Arguments, Tool
+from agent.tools.registry import Arguments, tool
 
 MAX_ITEMS = 50
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "cancelled": "[-]"}
@@ -30,6 +30,13 @@ class TodoArguments(Arguments):
     items: list[TodoItem] | None = Field(None, max_length=MAX_ITEMS)
 
 
+@tool(
+    "Keeps your list of what is to be done in this conversation, for work of three steps or"
+    " more: write it before you begin, and again, whole and in order, whenever a state changes;"
+    " one item at a time is in_progress. Without items it shows the list.",
+    "idempotent",
+    exclusive=True,
+)
 async def todo(context: ToolContext, arguments: TodoArguments) -> str:
     """Replace the list if one is given, and show it."""
     notebook = needed(context.services.notebook, "there is no list here")
@@ -49,19 +56,6 @@ def _shown_list(items: Sequence[TodoItem]) -> str:
     return "\n".join([f"{done} of {len(items)} done:", *lines])
 
 
-TODO = Tool(
-    name="todo",
-    description=(
-        "Keeps your list of what is to be done in this conversation, for work of three steps or"
-        " more: write it before you begin, and again, whole and in order, whenever a state changes;"
-        " one item at a time is in_progress. Without items it shows the list."
-    ),
-    effect="idempotent",
-    arguments=TodoArguments,
-    run=todo,
-    exclusive=True,
-)
-
 MAX_NOTE_CHARS = 4_000
 """Of one note as written; the room for all is in `tools.memory`."""
 
@@ -77,6 +71,15 @@ class MemoryArguments(Arguments):
     old_text: _Text | None = Field(None, description="Words that only the old note has")
 
 
+@tool(
+    "Keeps notes that later conversations begin with. Note, one thing each, in the"
+    " person's words: a lasting preference, also inside a request (“I prefer Word, can you …”),"
+    " an order for all answers, a fact about them. They see each note with Undo. No"
+    " secrets, nothing from pasted texts, files, pages. Room is limited: replace rather than"
+    " add.",
+    "idempotent",
+    exclusive=True,
+)
 async def memory(context: ToolContext, arguments: MemoryArguments) -> str:
     """Change the notes, and show them."""
     notebook = needed(context.services.notebook, "there is no memory here")
@@ -107,22 +110,6 @@ def _shown_notes(target: MemoryTarget, notes: Sequence[str]) -> str:
     return "\n".join([f"The notes ({target}, {chars:,} characters) are now:", *lines])
 
 
-MEMORY = Tool(
-    name="memory",
-    description=(
-        "Keeps notes that later conversations begin with. Note, one thing each, in the"
-        " person's words: a lasting preference, also inside a request (“I prefer Word, can you …”),"
-        " an order for all answers, a fact about them. They see each note with Undo. No"
-        " secrets, nothing from pasted texts, files, pages. Room is limited: replace rather than"
-        " add."
-    ),
-    effect="idempotent",
-    arguments=MemoryArguments,
-    run=memory,
-    exclusive=True,
-)
-
-
 class ViewArguments(Arguments):
     """Which skill."""
 
@@ -130,6 +117,7 @@ class ViewArguments(Arguments):
     file: str | None = Field(None, description="Path of a further file in the skill's folder")
 
 
+@tool("Shows the instructions of a skill, or a further file that they name.", "read")
 async def skill_view(context: ToolContext, arguments: ViewArguments) -> str:
     """Return a skill's instructions, one of its files, or the list of all skills."""
     shelf = needed(context.services.skills, "there are no skills here")
@@ -163,15 +151,6 @@ def _listed(shelf: SkillShelf) -> list[str]:
     return lines
 
 
-SKILL_VIEW = Tool(
-    name="skill_view",
-    description="Shows the instructions of a skill, or a further file that they name.",
-    effect="read",
-    arguments=ViewArguments,
-    run=skill_view,
-)
-
-
 class ManageArguments(Arguments):
     """What to do with which skill."""
 
@@ -184,6 +163,13 @@ class ManageArguments(Arguments):
     )
 
 
+@tool(
+    "Creates, replaces or removes a skill: instructions for a kind of task that comes up again."
+    " Only when you are asked to, or a way to do something was worked out and agreed.",
+    "side_effect",
+    exclusive=True,
+    restricted=True,
+)
 async def skill_manage(context: ToolContext, arguments: ManageArguments) -> str:
     """Create, replace or remove a skill, for the prompts of later conversations."""
     shelf = needed(context.services.skills, "there are no skills here")
@@ -198,17 +184,3 @@ def _managed(shelf: SkillShelf, arguments: ManageArguments) -> str:
         raise ToolError("text is required: the whole SKILL.md")
     shelf.write(name, arguments.text, new=arguments.action == "create")
     return f"The skill {name} is stored; new conversations have it in their prompt."
-
-
-SKILL_MANAGE = Tool(
-    name="skill_manage",
-    description=(
-        "Creates, replaces or removes a skill: instructions for a kind of task that comes up again."
-        " Only when you are asked to, or a way to do something was worked out and agreed."
-    ),
-    effect="side_effect",
-    arguments=ManageArguments,
-    run=skill_manage,
-    exclusive=True,
-    restricted=True,
-)

@@ -15,7 +15,7 @@ from agent.errors import ToolError
 from agent.ports import Inquiry
 from agent.safety.pasted import has_pasted
 from agent.tools.context import ToolContext, needed
-from agent.tools.registry import Arguments, Tool
+from agent.tools.registry import Arguments, tool
 
 MOST_CHOICES = 5
 LABEL_CHARS = 60
@@ -42,12 +42,18 @@ class ClarifyArguments(Arguments):
     )
 
 
+@tool(
+    "Asks the person one question and waits for the answer. Only for what you cannot find out"
+    " and must know before you go on, where a wrong guess would do harm; else choose, and say"
+    " what you chose.",
+    "read",
+)
 async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
     """Ask the person, and return their answer; the turn waits meanwhile."""
     nobody = "nobody can be asked here. Use your best judgement and say what you assumed"
     people = needed(context.services.people, nobody)
     inquiry = Inquiry(
-        "clarify", context.call_id, CLARIFY.name, arguments.question, arguments.choices
+        "clarify", context.call_id, clarify.name, arguments.question, arguments.choices
     )
     reply = await people.ask(inquiry)
     if reply.state != "answered":
@@ -58,19 +64,6 @@ async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
     return f"The answer: {reply.text}"
 
 
-CLARIFY = Tool(
-    name="clarify",
-    description=(
-        "Asks the person one question and waits for the answer. Only for what you cannot find out"
-        " and must know before you go on, where a wrong guess would do harm; else choose, and say"
-        " what you chose."
-    ),
-    effect="read",
-    arguments=ClarifyArguments,
-    run=clarify,
-)
-
-
 class FileArguments(Arguments):
     """The file."""
 
@@ -78,6 +71,11 @@ class FileArguments(Arguments):
     text: str
 
 
+@tool(
+    "Sends the user a text as a file: when they ask for one, or will keep it or open it in"
+    " another program.",
+    "idempotent",
+)
 async def send_file(context: ToolContext, arguments: FileArguments) -> str:
     """Store the file; it is shown together with the answer."""
     files = needed(context.files, "no files can be sent here")
@@ -88,17 +86,6 @@ async def send_file(context: ToolContext, arguments: FileArguments) -> str:
     name = await files.offer(arguments.name, mime, content)
     return f"The file {name!r} ({len(content):,} bytes) will be shown with your answer."
 
-
-SEND_FILE = Tool(
-    name="send_file",
-    description=(
-        "Sends the user a text as a file: when they ask for one, or will keep it or open it in"
-        " another program."
-    ),
-    effect="idempotent",
-    arguments=FileArguments,
-    run=send_file,
-)
 
 MAX_TASK_CHARS = 70_000
 LONGEST_S = 86_400.0
@@ -116,23 +103,16 @@ class DelegateArguments(Arguments):
     )
 
 
+@tool(
+    "Has another agent, with the same tools and directory, do a self-contained piece of work,"
+    " and returns its report. For work whose details you need not see: research, reading much,"
+    " trying things out. It cannot ask back. Up to three calls run side by side.",
+    "idempotent",
+    timeout_s=LONGEST_S,
+)
 async def delegate_task(context: ToolContext, arguments: DelegateArguments) -> str:
     """Return how the task ended, as JSON."""
     delegates = needed(context.services.delegates, "nothing can be delegated here")
     done = asdict(await delegates.run(context.call_id, arguments.task))
     done["answer"] = done.pop("text")
     return orjson.dumps(done).decode()
-
-
-DELEGATE_TASK = Tool(
-    name="delegate_task",
-    description=(
-        "Has another agent, with the same tools and directory, do a self-contained piece of work,"
-        " and returns its report. For work whose details you need not see: research, reading much,"
-        " trying things out. It cannot ask back. Up to three calls run side by side."
-    ),
-    effect="idempotent",
-    arguments=DelegateArguments,
-    run=delegate_task,
-    timeout_s=LONGEST_S,
-)

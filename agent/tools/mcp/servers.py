@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -100,8 +100,22 @@ class _StartedTools(ServedTools):
 
     @classmethod
     def of(cls, started: Sequence["Server"], agreed: Collection[str]) -> "_StartedTools":
-        """Return the tools of all servers but those that wait for an owner's approval."""
-        made = cls(_distinct(started, agreed).values())
+        """Return the tools of all servers but those that wait for an owner's approval.
+
+        The first of two tools with one name wins.
+        """
+        tools: dict[str, Tool] = {}
+        for server in started:
+            for served in server.listing.tools:
+                held, called, name = served.held, served.name, served.server_name
+                if held and held.digest not in agreed:
+                    log.warning("mcp_tool_held", server=server.name, tool=name, reason=held.why)
+                elif called in tools:
+                    reason = f"another server's tool is called {called}"
+                    log.warning("mcp_tool_skipped", server=server.name, tool=name, reason=reason)
+                else:
+                    tools[called] = server.tool(served)
+        made = cls(tools.values())
         made.started = started
         return made
 
@@ -112,22 +126,6 @@ class _StartedTools(ServedTools):
     @override
     def agreeing(self, agreed: Collection[str], /) -> ServedTools:
         return self.of(self.started, agreed)
-
-
-def _distinct(servers: Iterable["Server"], agreed: Collection[str]) -> dict[str, Tool]:
-    """Return the tools of all servers by name; the first one of a name wins."""
-    tools: dict[str, Tool] = {}
-    for server in servers:
-        for served in server.listing.tools:
-            held, called, name = served.held, served.name, served.server_name
-            if held and held.digest not in agreed:
-                log.warning("mcp_tool_held", server=server.name, tool=name, reason=held.why)
-            elif called in tools:
-                reason = f"another server's tool is called {called}"
-                log.warning("mcp_tool_skipped", server=server.name, tool=name, reason=reason)
-            else:
-                tools[called] = server.tool(served)
-    return tools
 
 
 class Server:

@@ -19,7 +19,7 @@ from pydantic import Field
 from agent.processes.helpers import ask_json
 from agent.processes.workspace import Workspace, clear, components
 from agent.tools.context import ToolContext, needed
-from agent.tools.registry import Arguments, Tool
+from agent.tools.registry import Arguments, tool
 
 WORKSPACE_BYTES = 200_000_000
 """Of one workspace, so that no conversation fills the disk."""
@@ -71,22 +71,14 @@ class ListArguments(Arguments):
     path: str = Field("", description="Left out: the workspace itself")
 
 
+@tool("Reads a text file of the workspace.", "read", restricted=True)
 async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
     """Return some lines of a file, or the kind of a binary one."""
     await context.rights.read.note_earlier()
     return await asyncio.to_thread(_read, of(context), arguments)
 
 
-READ_FILE = Tool(
-    name="read_file",
-    description="Reads a text file of the workspace.",
-    effect="read",
-    arguments=ReadArguments,
-    run=read_file,
-    restricted=True,
-)
-
-
+@tool("Writes a text file of the workspace.", "side_effect", exclusive=True, restricted=True)
 async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
     """Write a file, or to its end."""
     # JSON may contain half of a surrogate pair, which UTF-8 cannot.
@@ -97,31 +89,11 @@ async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
     return f"{path} is written: {size:,} bytes."
 
 
-WRITE_FILE = Tool(
-    name="write_file",
-    description="Writes a text file of the workspace.",
-    effect="side_effect",
-    arguments=WriteArguments,
-    run=write_file,
-    exclusive=True,
-    restricted=True,
-)
-
-
+@tool("Lists a directory of the workspace: names, kinds, sizes in bytes.", "read", restricted=True)
 async def list_files(context: ToolContext, arguments: ListArguments) -> str:
     """Return the shown entries of a directory by name."""
     await context.rights.read.note_earlier()
     return await asyncio.to_thread(_list, of(context), arguments.path)
-
-
-LIST_FILES = Tool(
-    name="list_files",
-    description="Lists a directory of the workspace: names, kinds, sizes in bytes.",
-    effect="read",
-    arguments=ListArguments,
-    run=list_files,
-    restricted=True,
-)
 
 
 def of(context: ToolContext) -> Workspace:
@@ -219,6 +191,12 @@ class FileSearchArguments(Arguments):
     limit: int = Field(50, ge=1, le=500)
 
 
+@tool(
+    "Finds lines in text files of the workspace.",
+    "read",
+    restricted=True,
+    timeout_s=TIME_LIMIT_S + 20,
+)
 async def search_files(context: ToolContext, arguments: FileSearchArguments) -> str:
     """Have a helper process search, and end it after its time limit."""
     workspace = of(context)
@@ -232,14 +210,3 @@ async def search_files(context: ToolContext, arguments: FileSearchArguments) -> 
         " or fewer files",
         failed="the search failed",
     )
-
-
-SEARCH_FILES = Tool(
-    name="search_files",
-    description="Finds lines in text files of the workspace.",
-    effect="read",
-    arguments=FileSearchArguments,
-    run=search_files,
-    timeout_s=TIME_LIMIT_S + 20,
-    restricted=True,
-)

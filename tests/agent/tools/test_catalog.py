@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.settings import ToolSettings
-from agent.tools.builtin.basics import CALCULATE
+from agent.tools.builtin.basics import calculate
 from agent.tools.catalog import builtin_tools
 
 
@@ -24,7 +24,7 @@ def test_an_unknown_name_is_answered_with_what_exists() -> None:
 @pytest.mark.parametrize("name", ["mcp_files_read", "mcp_x", "other"])
 def test_a_tool_of_others_that_is_named_stops_nothing(name: str) -> None:
     """Whether its server is there or away, it stands where it stood: behind the built-in ones."""
-    others = [replace(CALCULATE, name="other")]
+    others = [replace(calculate, name="other")]
     registry = builtin_tools(ToolSettings(enabled=(name, "current_time")), others)
     assert [schema.name for schema in registry.schemas] == ["current_time", "other"]
 
@@ -37,6 +37,6 @@ def test_no_built_in_tool_has_side_effects() -> None:
 
 def test_tools_of_others_stand_behind_the_built_in_ones() -> None:
     """Of MCP servers and plugins; `tools.enabled` is not about them."""
-    other = replace(CALCULATE, name="other")
+    other = replace(calculate, name="other")
     registry = builtin_tools(ToolSettings(enabled=("current_time",)), [other])
     assert [schema.name for schema in registry.schemas] == ["current_time", "other"]

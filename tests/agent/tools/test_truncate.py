@@ -57,7 +57,7 @@ def test_the_parts_shown_are_the_ends_of_the_text(text: str, limits: OutputSetti
     assert text.startswith(head[:-1])
     assert text.removesuffix("\n").endswith(tail[1:])
     shown = len(head[:-1].encode()) + len(tail[1:].encode())
-    assert result.stats.kept_bytes == shown < result.stats.original_bytes
+    assert result.kept_bytes == shown < result.original_bytes
 
 
 @given(TEXTS, SETTINGS)
@@ -67,8 +67,8 @@ def test_only_a_text_over_a_limit_is_cut(text: str, limits: OutputSettings) -> N
     lines = len(text.removesuffix("\n").split("\n")) if text else 0
     size = len(text.encode())
     assert result.truncated == (lines > limits.max_lines or size > limits.max_bytes)
-    assert (result.stats.original_lines, result.stats.original_bytes) == (lines, size)
-    assert result.stats.kept_lines <= lines
+    assert (result.original_lines, result.original_bytes) == (lines, size)
+    assert result.kept_lines <= lines
 
 
 def test_head_keeps_the_first_lines() -> None:
@@ -98,7 +98,7 @@ def test_two_lines_leave_no_room_for_both_ends() -> None:
     """Then the start is shown, and the statistics say so."""
     result = truncate(LINES, OutputSettings(max_lines=2, direction="head_tail"))
     assert result.preview.startswith("1\n[... 99 lines")
-    assert result.stats.direction == "head"
+    assert result.direction == "head"
 
 
 def test_a_single_line_is_shared_with_the_mark() -> None:
@@ -109,7 +109,7 @@ def test_a_single_line_is_shared_with_the_mark() -> None:
 def test_both_ends_of_one_line_count_as_one_line() -> None:
     """A cut inside of a line leaves out bytes and no line."""
     result = truncate("x" * 1000, OutputSettings(max_bytes=300, direction="head_tail"))
-    assert result.stats.kept_lines == 1
+    assert result.kept_lines == 1
     assert " lines" not in result.preview
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from agent.messages import ChatMessage, decode
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
-from agent.tools.builtin.people import CLARIFY, SEND_FILE
+from agent.tools.builtin.people import clarify, send_file
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.turn.request import Agent, CallRules
@@ -112,7 +112,7 @@ def _agent(model: HeldModel, errand: asyncio.Event) -> Agent:
     """Return an agent with three tools; a model that fails is given up at once."""
     return Agent(
         models=[model],
-        tools=ToolRegistry([SEND_FILE, CLARIFY, _held(errand)]),
+        tools=ToolRegistry([send_file, clarify, _held(errand)]),
         settings=AgentSettings(),
         calls=CallRules(OutputSettings()),
         recovery=Recovery(RetryPolicy(retry_for_s=0, backoff_s=(0,))),

@@ -19,7 +19,7 @@ from agent.messages import Usage, assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
 from agent.settings import AgentSettings
 from agent.tools import gate, policy
-from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, NOBODY_ANSWERED
+from agent.tools.builtin.people import NOBODY_ANSWERED, clarify, delegate_task
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
@@ -113,7 +113,7 @@ def acting(
 def asking(*choices: str) -> Agent:
     """Return an agent that asks a question."""
     values: dict[str, Any] = {"question": "Which?"} | ({"choices": choices} if choices else {})
-    return agent_of(RecordingModel(calling(("clarify", values))), tools=[CLARIFY])
+    return agent_of(RecordingModel(calling(("clarify", values))), tools=[clarify])
 
 
 def quiet() -> RecordingAdapter:
@@ -324,7 +324,7 @@ async def test_what_is_said_behind_new_is_no_answer(tmp_path: Path) -> None:
     model = RecordingModel(
         lambda request: script(request) if newest_question(request) == "go" else "Lima"
     )
-    async with asked(tmp_path, agent_of(model, tools=[CLARIFY])) as chat:
+    async with asked(tmp_path, agent_of(model, tools=[clarify])) as chat:
         await chat.say("/new")
         await chat.say("What is the capital of Peru?")
         assert (await chat.answers(3))[1:] == [NEW_TEXT, "Lima"]
@@ -719,7 +719,7 @@ async def test_a_question_is_answered(tmp_path: Path, said: str) -> None:
 async def test_one_question_is_asked_at_a_time(tmp_path: Path) -> None:
     """A second one in the same message is not asked: plain words answer the one that is open."""
     two = [("clarify", {"question": "Size?"}), ("clarify", {"question": "Colour?"})]
-    agent = agent_of(RecordingModel(calling(*two)), tools=[CLARIFY])
+    agent = agent_of(RecordingModel(calling(*two)), tools=[clarify])
     async with asked(tmp_path, agent) as chat:
         await chat.say("large")
         # Both run at once: on a server with several connections either may be the one that asks.
@@ -862,7 +862,7 @@ async def test_what_a_child_asks_is_asked_in_the_chat_of_its_parent(tmp_path: Pa
         return (child if newest_question(request) == "do it" else task)(request)
 
     def agent() -> Agent:
-        tools = [DELEGATE_TASK, acts.tool()]
+        tools = [delegate_task, acts.tool()]
         return agent_of(RecordingModel(script), tools=tools, approval="side_effects")
 
     async with asked(tmp_path, agent()) as chat:
@@ -902,7 +902,7 @@ async def test_each_question_of_a_child_keeps_the_preview_above_it(
     ))
     model = HeldModel(lambda _request: next(steps))
     gates = [model.hold("do it"), model.hold("did one")]
-    tools = [DELEGATE_TASK, Acting().tool()]
+    tools = [delegate_task, Acting().tool()]
     async with running(tmp_path, agent_of(model, tools=tools, approval="side_effects")) as chat:
         await chat.say("go")
         for n, gate in enumerate(gates, start=1):

@@ -25,7 +25,7 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.models.openai.client import base_url_of
 from agent.ports import Findings, SearchQuery
-from agent.tools.builtin.history import SESSION_SEARCH
+from agent.tools.builtin.history import session_search
 from gateway.agent_ports import search as searching
 from gateway.agent_ports.search import (
     TEXT_BYTES,
@@ -130,7 +130,7 @@ async def test_a_question_does_not_find_itself(tmp_path: Path) -> None:
             return "noted"
         return [tool_call("session_search", {"query": "zebra"}, f"c{len(request.messages)}")]
 
-    agent = agent_of(RecordingModel(script), tools=[SESSION_SEARCH])
+    agent = agent_of(RecordingModel(script), tools=[session_search])
     async with running(tmp_path, agent) as chat:
         await chat.ask("I saw a zebra")
         for question in ("where was the zebra?", "which zebra?"):
@@ -516,7 +516,7 @@ async def test_the_agents_search_compares_meanings(
             return "noted"
         return [tool_call("session_search", {"query": "hound"})]
 
-    agent = agent_of(RecordingModel(script), tools=[SESSION_SEARCH])
+    agent = agent_of(RecordingModel(script), tools=[session_search])
     chosen = {"model": SMALL, "base_url": server.url, "api_key": server.key}
     async with running(tmp_path, agent, auxiliary={"embeddings": chosen}) as chat:
         for text in (*NOISE, "labrador", *NOISE):

@@ -18,8 +18,8 @@ from adapters.messages import Address
 from agent.messages import ChatMessage, text_of
 from agent.prompt.system import SourcedText, SystemPrompt
 from agent.settings import AgentSettings, PrefillMessage
-from agent.tools.builtin.basics import CURRENT_TIME as CLOCK
-from agent.tools.builtin.notebook import SKILL_VIEW as VIEW
+from agent.tools.builtin.basics import current_time
+from agent.tools.builtin.notebook import skill_view
 from agent.turn.request import Agent
 from gateway.access.policy import Access
 from gateway.cli.config import unused_files
@@ -155,7 +155,7 @@ def test_text_that_no_database_takes_is_mended(store: Store, tmp_path: Path) -> 
 def test_tools_that_touch_the_machine_say_where(store: Store, tmp_path: Path) -> None:
     """Others have no layer about the environment."""
     by = writer(tmp_path)
-    terminal = agent_of(ScriptedModel(["x"]), tools=[replace(CLOCK, name="terminal")])
+    terminal = agent_of(ScriptedModel(["x"]), tools=[replace(current_time, name="terminal")])
     assert (
         "directory of this conversation"
         in written(store, by, root_of(store), terminal)["environment"]
@@ -200,7 +200,7 @@ def test_a_prompt_of_version_0_4_stays(store: Store, tmp_path: Path) -> None:
     before = store.run(sessions.get, root.id)
     assert store.run(sessions.settle_base, before, base) == before
     assert before.prompt_layers == ()
-    more = writer(tmp_path).base(agent_of(ScriptedModel(["x"]), tools=[CLOCK]))
+    more = writer(tmp_path).base(agent_of(ScriptedModel(["x"]), tools=[current_time]))
     moved = store.run(sessions.settle_base, before, more)
     assert moved.moved == "tools"
     assert moved.prompt_layers
@@ -212,7 +212,7 @@ def test_a_tool_that_is_described_otherwise_moves_the_prefix_once(
     """After an upgrade: what is stored is then what is sent, and stays."""
     by, root = writer(tmp_path), root_of(store)
     old, new = (
-        by.base(agent_of(ScriptedModel(["x"]), tools=[replace(CLOCK, description=words)]))
+        by.base(agent_of(ScriptedModel(["x"]), tools=[replace(current_time, description=words)]))
         for words in ("Tells the time.", "The time.")
     )
     store.run(sessions.settle_base, root, old)
@@ -292,7 +292,7 @@ async def test_a_skill_is_indexed_and_viewed(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: plan\ndescription: How to plan.\n---\nDo it.")
     model = RecordingModel([[tool_call("skill_view", {"name": "plan"})], "done"])
-    async with running(tmp_path, agent_of(model, tools=[VIEW])) as chat:
+    async with running(tmp_path, agent_of(model, tools=[skill_view])) as chat:
         assert await chat.ask("one") == "done"
     last = model.requests[-1].messages
     assert "- plan: How to plan." in text_of(last[0])

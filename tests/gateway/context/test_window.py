@@ -28,7 +28,7 @@ from agent.models.base import Completion, ModelRequest
 from agent.models.prefix import Prefix
 from agent.ports import PlannerState
 from agent.settings import CachingSettings
-from agent.tools.builtin.history import READ_CONVERSATION
+from agent.tools.builtin.history import read_conversation
 from agent.view.view import Edit, Entry, Summary, View, ViewPlan
 from gateway.context.window import (
     ContextParts,
@@ -88,7 +88,7 @@ def test_what_was_learned_holds_for_the_model_that_reported() -> None:
 def test_the_meter_counts_the_tools() -> None:
     """Their schemas are part of every request."""
     system = {"role": "system", "content": "prompt"}
-    with_tools = agent_of(MODEL, tools=[READ_CONVERSATION])
+    with_tools = agent_of(MODEL, tools=[read_conversation])
     bare, full = (meter_of(agent, REPORTED) for agent in (agent_of(MODEL), with_tools))
     assert full.fixed_tokens(system) > bare.fixed_tokens(system) + 200  # type: ignore[arg-type]
 

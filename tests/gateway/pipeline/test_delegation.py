@@ -19,9 +19,9 @@ from agent.models.catalog import ModelFacts, Prices
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.ports import Effect
 from agent.prompt.system import CHILD_IDENTITY
-from agent.tools.builtin.history import READ_CONVERSATION
-from agent.tools.builtin.notebook import MEMORY, TODO
-from agent.tools.builtin.people import DELEGATE_TASK, SEND_FILE
+from agent.tools.builtin.history import read_conversation
+from agent.tools.builtin.notebook import memory, todo
+from agent.tools.builtin.people import delegate_task, send_file
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool
@@ -105,7 +105,7 @@ def model_of(*steps: Step, calls: tuple[ToolCall, ...] = ()) -> HeldModel:
 
 def agent_with(model: HeldModel, *tools: Tool, retry: RetryPolicy | None = None) -> Any:
     """Return an agent that can delegate."""
-    agent = agent_of(model, tools=[DELEGATE_TASK, *tools])
+    agent = agent_of(model, tools=[delegate_task, *tools])
     return agent if retry is None else replace(agent, recovery=Recovery(retry))
 
 
@@ -147,8 +147,8 @@ async def test_a_child_sees_its_task_and_hands_over_its_answer(tmp_path: Path) -
 
 async def test_a_child_has_no_tools_of_its_parent_alone(tmp_path: Path) -> None:
     """It asks nobody, delegates nothing, keeps no notes, shows no files."""
-    kept = [READ_CONVERSATION]
-    taken = [MEMORY, TODO, SEND_FILE]
+    kept = [read_conversation]
+    taken = [memory, todo, send_file]
     forbidden = [tool_call("delegate_task", {"task": "more"}, "x")]
     model = model_of(forbidden, "done")
     async with running(tmp_path, agent_with(model, *kept, *taken)) as chat:

@@ -28,7 +28,7 @@ from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.recovery import RetryPolicy
 from agent.ports import Effect
-from agent.tools.builtin.history import READ_CONVERSATION
+from agent.tools.builtin.history import read_conversation
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.turn.request import CONTINUE
@@ -945,7 +945,7 @@ async def test_every_turn_has_one_canonical_line(tmp_path: Path) -> None:
 async def test_the_read_tool_sees_its_own_conversation_only(tmp_path: Path) -> None:
     """What another chat said is not found."""
     call = [tool_call("read_conversation", {"contains": "secret"})]
-    agent = agent_of(ScriptedModel(["noted", call, "nothing there"]), tools=[READ_CONVERSATION])
+    agent = agent_of(ScriptedModel(["noted", call, "nothing there"]), tools=[read_conversation])
     async with running(tmp_path, agent) as chat:
         await chat.ask("my secret is rosebud", "a")
         await chat.ask("what is the secret?", "b")
@@ -962,7 +962,7 @@ async def test_a_long_output_can_be_read_in_full(tmp_path: Path) -> None:
 
     again = [tool_call("read_conversation", {"output_id": "o1", "contains": "line 2999"}, "call_2")]
     model = RecordingModel([ACT, again, "done"])
-    agent = agent_of(model, tools=[tool_of(run), READ_CONVERSATION])
+    agent = agent_of(model, tools=[tool_of(run), read_conversation])
     async with running(tmp_path, agent) as chat:
         assert await chat.ask("go") == "done"
     first, second = (asked(request)[-1] for request in model.requests[1:])

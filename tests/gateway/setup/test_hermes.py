@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.ports import Origin
-from agent.tools.builtin.history import SESSION_SEARCH
+from agent.tools.builtin.history import session_search
 from gateway.http.control import ACTIONS, carry_out
 from gateway.setup.hermes import Import, take_over
 from gateway.setup.hermes_home import HermesHome, Line
@@ -319,7 +319,7 @@ async def test_people_go_on_where_they_were(tmp_path: Path, old: Path) -> None:
     await taken(home, old)
     recalling = Recalling()
     model = RecordingModel(recalling)
-    async with running(home, agent_of(model, tools=[SESSION_SEARCH])) as gateway:
+    async with running(home, agent_of(model, tools=[session_search])) as gateway:
         assert await gateway.ask("Where was ticket 4002?") == "found it"
     sent = model.requests[0].messages
     texts = [text_of(each) for each in sent]
@@ -360,7 +360,7 @@ async def test_a_chat_that_is_used_already_stays_as_it_is(tmp_path: Path, old: P
     await taken(home, old)
     recalling = Recalling()
     model = RecordingModel(recalling)
-    async with running(home, agent_of(model, tools=[SESSION_SEARCH])) as gateway:
+    async with running(home, agent_of(model, tools=[session_search])) as gateway:
         assert await gateway.ask("Where was ticket 4002?") == "found it"
         here = [row for row in await gateway.rows(conversation) if row.chat == "c1"]
         rows = [row for row in await gateway.rows(message) if row.conversation == here[0].id]
@@ -401,7 +401,7 @@ async def test_sessions_of_this_machine_are_their_owners(tmp_path: Path, old: Pa
     assert active.plan.first_seq == 9
     recalling = Recalling("Rotterdam-21")
     async with running(
-        home, agent_of(RecordingModel(recalling), tools=[SESSION_SEARCH])
+        home, agent_of(RecordingModel(recalling), tools=[session_search])
     ) as gateway:
         assert await gateway.ask("And ticket 4021?") == "found it"
     assert "T-4021 lies in Rotterdam-21" in recalling.results[0]

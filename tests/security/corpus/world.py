@@ -30,9 +30,9 @@ from agent.settings import (
     ToolSettings,
 )
 from agent.tools import policy
-from agent.tools.builtin.history import SESSION_SEARCH
-from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE
-from agent.tools.builtin.people import DELEGATE_TASK, SEND_FILE
+from agent.tools.builtin.history import session_search
+from agent.tools.builtin.notebook import memory, skill_manage
+from agent.tools.builtin.people import delegate_task, send_file
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.mcp.servers import Server
@@ -40,7 +40,7 @@ from agent.tools.mcp.transports import Quarters
 from agent.tools.policy import MOST_LINKS, Rule
 from agent.tools.registry import Arguments, ServedTool, Tool, ToolRegistry
 from agent.tools.sandbox.fetch import make_fetch_url
-from agent.tools.sandbox.files import READ_FILE
+from agent.tools.sandbox.files import read_file
 from agent.turn.request import Agent, CallRules
 from gateway.storage import schema
 from tests.security.corpus.cases import (
@@ -135,8 +135,8 @@ class World:
             server.tool(ServedTool("mcp_box_read", "read", "Reads.", numbers, "read")),
             server.tool(ServedTool("mcp_box_get", "get", "Gets.", words, "read")),
             *acting,
-            READ_FILE,
-            *(MEMORY, SKILL_MANAGE, SEND_FILE, SESSION_SEARCH, DELEGATE_TASK),
+            read_file,
+            *(memory, skill_manage, send_file, session_search, delegate_task),
         ])
 
     def _acting(self, name: str) -> Tool:

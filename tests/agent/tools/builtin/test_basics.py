@@ -49,7 +49,7 @@ from tests.support.effort import effort
 )
 async def test_arithmetic(expression: str, told: str) -> None:
     """Whole numbers are exact, others have 15 digits."""
-    assert await calculate(context(), CalculateArguments(expression=expression)) == told
+    assert await calculate.run(context(), CalculateArguments(expression=expression)) == told
 
 
 @pytest.mark.parametrize(
@@ -132,17 +132,17 @@ def test_any_text_gives_a_number_or_a_tool_error(expression: str) -> None:
 )
 async def test_the_time_of_a_zone(zone: str, readable: str, iso: str) -> None:
     """Weekday, date, time and offset are told, readable and as ISO 8601."""
-    told = await current_time(context(), TimeArguments(timezone=zone))
+    told = await current_time.run(context(), TimeArguments(timezone=zone))
     assert told == f"Sunday, 1 March 2026, {readable}; {iso}"
 
 
 async def test_the_default_zone_is_utc() -> None:
     """A call without arguments works."""
-    assert "UTC+00:00" in await current_time(context(), TimeArguments())
+    assert "UTC+00:00" in await current_time.run(context(), TimeArguments())
 
 
 @pytest.mark.parametrize("zone", ["", "Narnia", "../../etc/passwd", "a\x00b", "America", "x" * 999])
 async def test_what_is_no_zone_is_refused(zone: str) -> None:
     """Paths, directories and nonsense end as an error for the model."""
     with pytest.raises(ToolError, match="there is no time zone"):
-        await current_time(context(), TimeArguments(timezone=zone))
+        await current_time.run(context(), TimeArguments(timezone=zone))

@@ -12,7 +12,6 @@ from agent.settings import OutputSettings
 from agent.tools.builtin.history import (
     FOUND_CHARS,
     MARKS,
-    SESSION_SEARCH,
     HistoryArguments,
     HistorySearchArguments,
     read_conversation,
@@ -29,7 +28,7 @@ MESSAGES = [
 
 
 async def read(reader: MemoryReader, **arguments: object) -> str:
-    return await read_conversation(context(reader), HistoryArguments.model_validate(arguments))
+    return await read_conversation.run(context(reader), HistoryArguments.model_validate(arguments))
 
 
 async def test_messages_are_shown_with_seq_role_and_time() -> None:
@@ -52,7 +51,7 @@ async def test_an_output_may_be_older_than_what_the_conversation_has_read() -> N
     turn = context(MemoryReader(o1="One"))
     turn.rights.read.past = KnownPast({page})
     arguments = HistoryArguments.model_validate({"output_id": "o1"})
-    assert await read_conversation(turn, arguments) == "#1: One"
+    assert await read_conversation.run(turn, arguments) == "#1: One"
     assert turn.rights.read.origins == {page}
 
 
@@ -181,9 +180,9 @@ def hit(seq: int, *messages: PastMessage, here: bool = True) -> Hit:
 
 
 async def run(searcher: Searcher | None, arguments: str = '{"query": "zebra"}') -> str:
-    parsed = parse_arguments(SESSION_SEARCH, arguments)
+    parsed = parse_arguments(session_search, arguments)
     assert isinstance(parsed, HistorySearchArguments)
-    return await session_search(context(searcher=searcher), parsed)
+    return await session_search.run(context(searcher=searcher), parsed)
 
 
 async def test_found_messages_stand_among_their_neighbours() -> None:

@@ -8,13 +8,12 @@ import pytest
 
 from agent.errors import ToolError
 from agent.ports import Delegated, Inquiry, InquiryReply, Origin
-from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
+from agent.tools.builtin.basics import calculate, current_time
 from agent.tools.builtin.people import (
-    CLARIFY,
-    DELEGATE_TASK,
     NOBODY_ANSWERED,
-    SEND_FILE,
     FileArguments,
+    clarify,
+    delegate_task,
     send_file,
 )
 from agent.tools.context import ToolContext
@@ -26,14 +25,14 @@ from tests.support.scripted_model import tool_call
 
 
 def arguments(raw: str) -> Any:
-    return parse_arguments(CLARIFY, raw)
+    return parse_arguments(clarify, raw)
 
 
 async def test_it_asks_and_returns_the_answer() -> None:
     """Question and choices go to the people of the turn, for the call that runs."""
     folk = Folk(InquiryReply("answered", "red", "web:me"))
     asked = arguments('{"question": "Which?", "choices": ["red", " blue "]}')
-    assert await CLARIFY.run(context(people=folk, call_id="c1"), asked) == "The answer: red"
+    assert await clarify.run(context(people=folk, call_id="c1"), asked) == "The answer: red"
     assert folk.asked == [Inquiry("clarify", "c1", "clarify", "Which?", ("red", "blue"))]
 
 
@@ -41,20 +40,20 @@ async def test_it_asks_and_returns_the_answer() -> None:
 async def test_an_answer_that_is_pasted_taints(text: str, *, taints: bool) -> None:
     """Asked for a text, people paste the words of others, even in one paragraph."""
     using = context(people=Folk(InquiryReply("answered", text, "web:me")), call_id="c1")
-    await CLARIFY.run(using, arguments('{"question": "Which?"}'))
+    await clarify.run(using, arguments('{"question": "Which?"}'))
     assert using.rights.read.origins == ({Origin("pasted", "c1")} if taints else set())
 
 
 async def test_nobody_answers() -> None:
     """The model is told to go on."""
     using = context(people=Folk(InquiryReply("expired")))
-    assert await CLARIFY.run(using, arguments('{"question": "?"}')) == NOBODY_ANSWERED
+    assert await clarify.run(using, arguments('{"question": "?"}')) == NOBODY_ANSWERED
 
 
 async def test_where_nobody_can_be_asked_it_says_so() -> None:
     """As in a delegated child."""
     with pytest.raises(ToolError, match="nobody can be asked"):
-        await CLARIFY.run(context(), arguments('{"question": "?"}'))
+        await clarify.run(context(), arguments('{"question": "?"}'))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ class Box:
 async def test_a_text_becomes_a_file(name: str, mime: str) -> None:
     """Its type follows from its name; the result tells the name under which it is shown."""
     box = Box()
-    told = await send_file(replace(context(), files=box), FileArguments(name=name, text="grün"))
+    told = await send_file.run(replace(context(), files=box), FileArguments(name=name, text="grün"))
     assert box.offered == [(name, mime, "grün".encode())]
     assert told == "The file 'clean name' (5 bytes) will be shown with your answer."
 
@@ -99,28 +98,28 @@ async def test_a_text_becomes_a_file(name: str, mime: str) -> None:
 async def test_half_a_surrogate_pair_does_no_harm() -> None:
     """Models write such things."""
     box = Box()
-    await send_file(replace(context(), files=box), FileArguments(name="a", text="\ud800!"))
+    await send_file.run(replace(context(), files=box), FileArguments(name="a", text="\ud800!"))
     assert box.offered[0][2] == b"?!"
 
 
 async def test_where_no_files_are_taken_the_model_is_told() -> None:
     """It can write the text in its answer instead."""
     with pytest.raises(ToolError, match="no files can be sent here"):
-        await send_file(context(), FileArguments(name="a.md", text="x"))
+        await send_file.run(context(), FileArguments(name="a.md", text="x"))
 
 
 async def test_a_file_needs_a_name() -> None:
     """An empty one is a mistake of the model's."""
     with pytest.raises(ToolError, match="needs a name"):
-        await send_file(replace(context(), files=Box()), FileArguments(name=" ", text="x"))
+        await send_file.run(replace(context(), files=Box()), FileArguments(name=" ", text="x"))
 
 
 def test_it_may_run_again() -> None:
     """The same file of the same turn is one file."""
-    assert SEND_FILE.effect == "idempotent"
+    assert send_file.effect == "idempotent"
 
 
-BOX = ToolRegistry([CALCULATE, CURRENT_TIME, DELEGATE_TASK])
+BOX = ToolRegistry([calculate, current_time, delegate_task])
 LESS = BOX.changed(without={"delegate_task", "memory"})
 CALL = tool_call("delegate_task", {"task": "count a b"}, "d1")
 
