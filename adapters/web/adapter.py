@@ -24,7 +24,7 @@ from adapters.messages import (
 from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
-from adapters.web.guard import Guard, named, outdated, place_of, visitor_of
+from adapters.web.guard import Guard, named, place_of, visitor_of
 from adapters.web.platform import CALLBACK, WebSettings
 from adapters.web.requests import (
     PostedMessage,
@@ -93,7 +93,6 @@ class WebAdapter:
             web.get("/api/sign-in", protect(self._guard.ways_in, public=True)),
             web.post("/api/sign-in", protect(self._guard.sign_in, public=True)),
             *self._provider_routes(),
-            web.post("/api/login", protect(outdated, public=True)),
             web.post("/logout", protect(self._guard.sign_out, public=True)),
             web.get("/api/me", protect(self._show_me)),
             web.get("/api/chats", protect(self._list_chats)),

@@ -55,18 +55,12 @@ log = structlog.get_logger()
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-OLD_COOKIE = "parley_session"
-"""Of version 0.5: one value for all users, which opens nothing any more."""
 COOKIE_S = 400 * 86_400
 """The longest that browsers keep one. The end of a session is in its row alone."""
 
 SIGN_IN = (
     "Sign in first: open the link that the command parley open prints on Parley's machine, or that"
     " you were invited with. The token works as well."
-)
-SIGN_IN_AGAIN = (
-    "Parley was updated, and its web chat has users now. Your chats are all there; please sign in"
-    " once more."
 )
 ERRAND_S = 600
 """How long a user may take at the identity provider."""
@@ -265,8 +259,8 @@ class Guard:
             return
         if not caller.proxied:
             check_loopback(request, self._public_port)
-        if not public:
-            visit.visitor = await self._by_session(request, visit)
+        if not public and caller.session:
+            visit.visitor = await self._door.session(caller.session)
 
     def _report(self, request: web.Request, refusal: Refusal) -> None:
         address, proxy, visit = request.remote or "", None, request.get(VISIT)
@@ -281,15 +275,6 @@ class Guard:
         log.log(
             level, "web_request_refused", address=address, code=code, proxy=proxy, status=status
         )
-
-    async def _by_session(self, request: web.Request, visit: Visit) -> Visitor:
-        session = visit.caller.session
-        visitor = await self._door.session(session) if session else None
-        if visitor is not None:
-            return visitor
-        if OLD_COOKIE in request.cookies:
-            raise Refusal(401, "sign_in_again", SIGN_IN_AGAIN)
-        raise Refusal(401, "sign_in_needed", SIGN_IN)
 
 
 def refuse_if_crowded(request: web.Request) -> None:
@@ -367,8 +352,6 @@ def _with_cookie(response: web.Response, request: web.Request, signed_in: Signed
     visit = request[VISIT]
     # A link on another site must not send the session.
     _set_cookie(response, visit, visit.cookie, signed_in.secret, COOKIE_S, "Strict")
-    if OLD_COOKIE in request.cookies:
-        response.del_cookie(OLD_COOKIE, path="/")
     return response
 
 
@@ -463,8 +446,3 @@ def check_origin(request: web.Request, caller: Requester, *, forms: bool = False
     if request.headers.get("X-Parley") != "1" and request.content_type != "application/json":
         text = "Send Content-Type: application/json or X-Parley: 1."
         raise Refusal(403, "mark_missing", text)
-
-
-async def outdated(_request: web.Request) -> web.Response:
-    """Refuse the sign-in of an open page of version 0.5."""
-    raise Refusal(410, "page_outdated", "Parley was updated: please reload this page.")

@@ -439,7 +439,7 @@ async def statuses_at(port: int) -> dict[str, int]:
 
 @pytest.mark.thorough
 async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) -> None:
-    """Its web chats are the owner's; its cookie is told what to do, its weak token too."""
+    """Its web chats are the owner's; its cookie opens nothing."""
     home = tmp_path / "home"
     async with ParleyProcess(home) as parley:
         chat = WebChat(parley, "old")
@@ -449,7 +449,7 @@ async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) ->
         old = {"Cookie": "parley_session=0123456789abcdef"}
         async with http.get("/api/chats", headers=old) as response:
             told = await response.json()
-        assert (response.status, told["error"]) == (401, "sign_in_again")
+        assert (response.status, told["error"]) == (401, "sign_in_needed")
         made = await parley.run("open", "--no-browser")
         secret = sign_in_link(made.stdout.splitlines()).partition("#sign-in=")[2]
         async with http.post("/api/sign-in", json={"link": secret}) as response:

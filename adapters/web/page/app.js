@@ -128,7 +128,7 @@ async function refreshChats() {
     account.show(answer.you);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    if (error.status === 401) account.ask(error.code === "sign_in_again" ? error.message : "");
+    if (error.status === 401) account.ask();
     else if (error.waitMs) refreshTimer = setTimeout(refreshChats, error.waitMs);
     return;
   }

@@ -316,17 +316,6 @@ async def test_a_foreign_origin_is_refused_in_spite_of_the_token(serve: Serve) -
         assert response.status == 403
 
 
-async def test_an_old_cookie_and_an_old_page_are_told_what_to_do(serve: Serve) -> None:
-    """Version 0.5 had one cookie for everybody, and another address to log in."""
-    served = await serve(signed_in=False)
-    async with served.client.get("/api/chats", headers={"Cookie": "parley_session=x"}) as answer:
-        told = await answer.json()
-    assert (answer.status, told["error"]) == (401, "sign_in_again")
-    assert "chats are all there" in told["message"]
-    async with served.client.post("/api/login", json={"token": TOKEN}) as answer:
-        assert (answer.status, (await answer.json())["error"]) == (410, "page_outdated")
-
-
 async def test_chats_belong_to_their_user(chat: Served) -> None:
     """Two may call theirs by one name; neither lists, reads or writes the other's."""
     assert await chat.post("mine", chat="c1", key="m1") == 202
