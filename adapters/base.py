@@ -39,10 +39,8 @@ class Intake(Protocol):
     ) -> list[Admission]:
         """Commit updates in one transaction, moves first and the cursors with them.
 
-        Only after this returned may an adapter acknowledge the updates to its platform.
-
-        Returns:
-            One admission for each message, in the same order.
+        Only after this returned may an adapter acknowledge the updates to its platform. It returns
+        one admission for each message, in the same order.
 
         Raises:
             StorageUnavailable: Nothing was stored; do not acknowledge.
@@ -67,12 +65,7 @@ class Intake(Protocol):
 
 
 class PoolUse(Protocol):
-    """The use of the connections of one account.
-
-    Attributes:
-        limit: Most connections; None for no limit.
-        replaced: How often the client was replaced since the start.
-    """
+    """The use of one account's connections; `limit` is None if there is no limit."""
 
     limit: int | None
     replaced: int
@@ -83,7 +76,7 @@ class PoolUse(Protocol):
         ...
 
     def figures(self) -> dict[str, int | None]:
-        """Return all three by name."""
+        """Return `in_use`, `limit` and `replaced` (how often the client was) by name."""
         ...
 
 
@@ -255,7 +248,6 @@ class Adapter(Protocol):
             text: The whole markdown text so far, below lines about running tools.
             ref: The result of the previous call for this answer; None for the first.
             grows: Later texts are likely to begin with this one; False if it names running tools.
-            intent: Announces a new message before it is posted.
 
         Returns:
             The platform's id of the preview message, for `Outgoing.preview_ref`, or None.
@@ -265,13 +257,9 @@ class Adapter(Protocol):
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
-        """Look up a preview that was announced, and whose id is unknown.
+        """Return the id of an announced preview, as `preview` would have; None if it is not shown.
 
-        Args:
-            others: Ids of messages that are known to be something else.
-
-        Returns:
-            Its id, as `preview` would have returned it; None if it was never shown.
+        Messages with the ids `others` are known to be something else.
 
         Raises:
             SendDelayed: It cannot be looked up now.

@@ -38,12 +38,7 @@ class SignInRefused(Exception):
 
 
 class SignedInAlready(Exception):
-    """The link is for another user than the browser's session; it is not used up.
-
-    Attributes:
-        name: The user of the session.
-        link_for: The user of the link.
-    """
+    """The link is for another user (`link_for`) than the session (`name`); it is not used up."""
 
     def __init__(self, name: str, link_for: str) -> None:
         super().__init__(
@@ -76,8 +71,7 @@ class ProviderUnreachable(Exception):
 class Errand:
     """The address that a browser is sent to at the identity provider.
 
-    Attributes:
-        secret: For a cookie: only the same browser may return.
+    With the secret in its cookie only the same browser may return.
     """
 
     url: str
@@ -109,7 +103,6 @@ class Requester:
         secure: The client's connection is encrypted, up to a trusted proxy at least.
         host: The name and port that the client requested.
         proxied: The request came through a trusted proxy.
-        browser: The client's name for itself.
         session: The secret of the browser's session; "" for none.
     """
 
@@ -142,7 +135,6 @@ class Visitor:
     Attributes:
         sender: The sender id in turns: `FIRST_OWNER` or the name of a user.
         role: owner, member, guest, or stranger if the user may not write any more.
-        has_session: The user can sign out.
     """
 
     sender: str
@@ -175,12 +167,9 @@ class VisitLimits(Protocol):
         ...
 
     def stream(self, visitor: Visitor, caller: Requester, end: End) -> AbstractContextManager[None]:
-        """Count an event stream while the block runs.
+        """Count an event stream of a user and an address while the block runs.
 
-        Args:
-            visitor: The user; with too many streams, the oldest one ends.
-            caller: Its address, which has a separate limit.
-            end: Called if this stream must end.
+        With too many streams of a user the oldest one ends: its `end` is called.
         """
         ...
 
@@ -207,11 +196,7 @@ class Door(Protocol):
         ...
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
-        """Return the user of a token.
-
-        Raises:
-            SignInRefused: It is wrong, or there were too many wrong tries.
-        """
+        """Return the user of a token, or raise SignInRefused."""
         ...
 
     async def sign_in(
@@ -223,17 +208,13 @@ class Door(Protocol):
             instead_of: The user of the caller's session, if its end was confirmed.
 
         Raises:
-            SignInRefused: It is wrong, or there were too many wrong tries.
+            SignInRefused: The proof is wrong, or there were too many wrong ones.
             SignedInAlready: The browser's session belongs to another user than the link.
         """
         ...
 
     async def lead_out(self) -> Errand:
-        """Return the provider's address for a browser that wants to sign in.
-
-        Raises:
-            ProviderUnreachable: The provider does not answer now.
-        """
+        """Return the provider's address for a sign-in, or raise ProviderUnreachable."""
         ...
 
     async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:

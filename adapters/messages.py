@@ -92,8 +92,8 @@ class InboundMessage:
         attachments: Files, in the order of the message; fetched after admission.
         authors: Ids of the authors of its quotes and forwarded parts, or `UNKNOWN_AUTHOR`, without
             the sender and the bot.
-        unreadable: Content that is neither text nor a file ("a location"); the model is told of it,
-            and the sender if there is nothing else.
+        unreadable: Content that is neither text nor a file ("a location"); reported to the
+            model, and to the sender if there is nothing else.
         addressed: A message that is not for the bot is admitted by `access.groups`.
         pressed: It is a press of a button, and the adapter itself shows the result.
         authenticated: The adapter itself has authenticated the sender (the web chat's door).
@@ -254,8 +254,7 @@ class Withdrawal:
 class Receipt:
     """The platform's confirmation that a message is shown.
 
-    Attributes:
-        resent: The text was marked "(re-sent)" because an earlier attempt may have been shown.
+    `resent`: it is marked "(re-sent)", because an earlier attempt may have been shown.
     """
 
     platform_ref: str
@@ -318,11 +317,9 @@ def quoted_lines(lines: list[str]) -> str:
 
 
 def others(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
-    """Return the other authors in a message, each once.
+    """Return the authors in a message, each once, without the known ones: its sender, the bot.
 
-    Args:
-        authors: Of its quotes and forwarded parts; None if the platform does not name one.
-        known: The sender and the bot, which are left out.
+    An author is None if the platform does not name one.
     """
     named = (author or UNKNOWN_AUTHOR for author in authors)
     return tuple(dict.fromkeys(author for author in named if author not in known))

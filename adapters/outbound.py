@@ -39,7 +39,6 @@ class Outbound:
     """The requests of one client; implements `adapters.base.PoolUse`.
 
     Args:
-        platform: For the log, as is `account`.
         swap: Replaces the client; returns functions that close the old one.
         verdict: Of a request's exception, or of None for a success.
     """
@@ -82,10 +81,6 @@ class Outbound:
     async def run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
         """Carry out a request; a caller that is cancelled only stops waiting for it.
 
-        Args:
-            request: Uses the client that is current when it begins.
-            deadline_s: In seconds from now.
-
         Raises:
             TimeoutError: The deadline passed.
             ConnectionAbortedError: The client was closed meanwhile.
@@ -107,11 +102,7 @@ class Outbound:
         return task.result()
 
     async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
-        """End all requests, then the client.
-
-        Args:
-            within_s: How long requests may go on before.
-        """
+        """End all requests, which may go on for `within_s`, then the client."""
         self.is_closed = True
         # The last client is not replaced, even if requests fail by its end.
         self._not_before = float("inf")

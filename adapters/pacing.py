@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from adapters.base import Clock, Share
 from adapters.errors import SendDelayed
@@ -32,19 +31,6 @@ _APART = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPreviews:
-    """What previews leave to final answers in a group.
-
-    Attributes:
-        interval_s: Least time from any message in a group to a preview there.
-        reserve: Messages per minute that previews do not use.
-    """
-
-    interval_s: float = 3.0
-    reserve: int = 5
-
-
-@dataclass(frozen=True, slots=True)
 class PaceLimits:
     """A platform's budgets; edits count like messages.
 
@@ -53,6 +39,8 @@ class PaceLimits:
         chat_interval_s: Mean time between two messages in one chat; 0 for no limit.
         chat_burst: Most messages of a chat in any `chat_burst * chat_interval_s` seconds.
         group_per_min: Messages in one minute in one group; None for no limit.
+        group_preview_interval_s: Least time from any message in a group to a preview there.
+        group_reserve: Messages per minute in a group that previews leave to answers.
         typing_interval_s: Least time between two typing signals in one chat.
         max_wait_s: Longest wait for a budget inside of one send.
         share: This process's part of the budgets of the account and of each group.
@@ -62,7 +50,8 @@ class PaceLimits:
     chat_interval_s: float
     group_per_min: int | None = None
     chat_burst: int = 1
-    group_previews: GroupPreviews = GroupPreviews()
+    group_preview_interval_s: float = 3.0
+    group_reserve: int = 5
     typing_interval_s: float = 4.0
     max_wait_s: float = 10.0
     share: Share = field(default_factory=Share)
@@ -81,9 +70,7 @@ class Slot:
     def __enter__(self) -> None:
         self._answered_at = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._answered_at = self._clock()
 
     def counted_at(self, now: float) -> float:
@@ -223,8 +210,8 @@ class Pacer:
     def _group_has_room(self, state: "_ChatBudgets", now: float) -> bool:
         if state.minute is None:
             return True
-        early = now < state.recent.last_at(now) + self._limits.group_previews.interval_s
-        reserve = self._limits.group_previews.reserve // self._share.of
+        early = now < state.recent.last_at(now) + self._limits.group_preview_interval_s
+        reserve = self._limits.group_reserve // self._share.of
         return not early and state.minute.left(now) > reserve
 
     def _charge(self, state: "_ChatBudgets") -> Slot:

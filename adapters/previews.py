@@ -131,12 +131,7 @@ class Previews(ABC):
 
 
 class EditedPreviews(Previews):
-    """Messages that are posted once, then edited.
-
-    Args:
-        text: Returns the beginning of an unfinished answer that fits into one message, or None if
-            it is blank.
-    """
+    """Messages that are posted once, then edited; `text` is a platform's `preview_text`."""
 
     def __init__(
         self, pacer: Pacer, best_effort: BestEffort, text: Callable[[str], str | None]

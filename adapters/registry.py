@@ -89,10 +89,8 @@ class AccountReport:
     Attributes:
         text: One sentence for the operator, without secrets. It names the setting of a refused
             token.
-        bot: The bot's name that people see; "" if unknown.
         lacks: Further switches to turn on: a sentence each, with the link.
-        greeting: An address that opens a chat with the bot; a code behind it is sent there. "" if
-            the platform has none.
+        greeting: An address that opens a chat with the bot; a code behind it is sent there.
     """
 
     outcome: Literal["accepted", "refused", "unreachable", "not_checked"]
@@ -110,12 +108,10 @@ class Platform:
 
     Attributes:
         name: Of its folder, of its settings and in session keys: "telegram".
-        title: Its name for people: "Telegram".
         prompt_hint: How answers are shown, for the model: "You are in …".
         account: The settings of one account; None for the built-in chat.
-        id_pattern: A regular expression for the whole id of a user.
-        id_name: The name of such an id for people.
-        chat_pattern: A regular expression for the whole id of a chat.
+        id_pattern: A regular expression for the whole id of a user, as `chat_pattern` of a chat.
+        id_name: The name of a user's id for people.
         sdk: Top-level packages that this platform's folder alone may import; their loggers are
             quiet below WARNING.
         answers_strangers: A stranger's mention is answered with the way to be let in; for platforms
@@ -189,12 +185,8 @@ def renderer(platform: str, settings: PlatformSection) -> Renderer:
     return render
 
 
-def load(platform: str) -> ModuleType:
-    """Import the adapter of a platform, with its SDK."""
-    return _module(platform, "adapter")
-
-
-def _module(platform: str, name: str) -> ModuleType:
+def load(platform: str, name: str = "adapter") -> ModuleType:
+    """Import the adapter of a platform, or another of its modules, with its SDK."""
     # By a string: an SDK takes 10 to 75 MB, and only those of configured platforms are loaded.
     return import_module(f"adapters.{platform}.{name}")
 
@@ -210,9 +202,9 @@ def credential(secret: SecretStr | None, setting: str) -> str:
 async def check(platform: str, settings: AccountSettings) -> AccountReport:
     """Check an account's tokens by `check(settings)` of the platform's `client`, within 5 s."""
     found = find_spec(f"adapters.{platform}.client") is not None
-    client = await asyncio.to_thread(_module, platform, "client") if found else None
+    client = await asyncio.to_thread(load, platform, "client") if found else None
     if (asked := getattr(client, "check", None)) is None:
-        return AccountReport("not_checked", "not checked: there is no question to ask")
+        return AccountReport("not_checked", "not checked: there is nothing to ask")
     try:
         async with asyncio.timeout(CHECK_WITHIN_S):
             report: AccountReport = await asked(settings)

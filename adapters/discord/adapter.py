@@ -48,9 +48,6 @@ class DiscordAdapter:
     A row is shown once: by its nonce, and by a look-up in the channel if its outcome is unknown.
     Its previews are messages like others, so sends are not called idempotent.
 
-    Args:
-        commands: The command menu: (name, description), names without a slash.
-
     Raises:
         AdapterRefused: There is no token.
     """
@@ -155,12 +152,7 @@ def is_discords(url: str, api_url: str | None) -> bool:
 
 
 def check_status(status: int) -> None:
-    """Accept only an answer that contains the file.
-
-    Raises:
-        Expired: The link does not lead to it any more.
-        FetchDelayed: It does, but not now.
-    """
+    """Accept only an answer that contains the file; Expired if the link leads there no more."""
     if status in _GONE:
         raise Expired
     if status != HTTPStatus.OK:

@@ -126,11 +126,7 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """A command or a pressed button.
-
-    Attributes:
-        pressed: Of a button: the message's content; else None.
-    """
+    """A command, or a pressed button: `pressed` is then the content of its message."""
 
     callback: Callback
     message: InboundMessage
@@ -154,8 +150,7 @@ def to_interaction(
 ) -> Interaction | Poison | None:
     """Read an interaction: Poison if it cannot be decoded, None for kinds that are not used.
 
-    Args:
-        channel_kind: Of its channel; None if the interaction contains it.
+    `channel_kind` is that of its channel, or None if the interaction contains it.
     """
     try:
         decoded = _Interaction.model_validate(data)
@@ -256,7 +251,7 @@ class _Data(WirePart):
 
 
 class _Interaction(WirePart):
-    # Types that are not used (pings, menus, forms) are decoded, too: they are no Poison.
+    # Types that are not used (pings, menus, forms) are decoded, too: they are not Poison.
     id: Id
     application_id: Id
     type: Literal[1, 2, 3, 4, 5]

@@ -97,8 +97,7 @@ class Shard:
 class Http(HTTPClient):
     """The SDK's HTTP client; each request ends in bounded time, and every 429 is a RateLimited.
 
-    Args:
-        pacer: Blocked when Discord asks the whole bot to pause.
+    One for the whole bot blocks the pacer.
     """
 
     def __init__(self, pacer: Pacer) -> None:
@@ -147,9 +146,7 @@ class Http(HTTPClient):
 class Api:
     """The HTTP half of one bot, with its budgets; logs in when it is first needed.
 
-    Attributes:
-        pacer: The bot's budgets.
-        user: The bot's own id; "" before the first request.
+    `user` is the bot's own id, "" before the first request.
     """
 
     def __init__(
@@ -238,11 +235,7 @@ class Api:
         return await self.outbound.run(request, _DEADLINE_S)
 
     async def download(self, url: str, take: Callable[[aiohttp.ClientResponse], Awaitable[T]]) -> T:
-        """Return the result of `take`; the caller has checked that the URL is Discord's.
-
-        Raises:
-            TimeoutError: It takes too long.
-        """
+        """Return the result of `take`; the caller has checked that the URL is Discord's."""
         # The caller has checked this address, and no other.
         request = self._plainly("GET", url, take, allow_redirects=False)
         return await self.outbound.run(request, _DOWNLOAD_DEADLINE_S)
@@ -342,12 +335,7 @@ def use_servers(settings: DiscordSettings) -> None:
 
 
 async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action: str) -> T:
-    """Repeat a request until it succeeds or is refused, however long that takes.
-
-    Args:
-        request: Raises SendDelayed to be repeated.
-        channel: The channel that waits meanwhile, for the log, as is `action`.
-    """
+    """Repeat a request that raises SendDelayed until it succeeds or is refused."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:

@@ -211,9 +211,7 @@ NameOf = Callable[[str], str | None]
 class Reading:
     """The bot that reads a message, and the channel of the message.
 
-    Attributes:
-        bot: The bot's id.
-        roles: The bot's roles there; a mention of one is a mention of the bot.
+    A mention of one of the bot's roles is a mention of the bot.
     """
 
     settings: DiscordSettings
@@ -228,12 +226,8 @@ def to_inbound(
 ) -> InboundMessage | Poison | None:
     """Read a message: Poison if it cannot be decoded, None if no person wrote it.
 
-    Messages that are not for the bot are read, too; not those of bots, webhooks and Discord.
-
-    Args:
-        data: The message object of the gateway or of the channel's history.
-        edited: It is a new version of a message; None if its text did not change, as when a link
-            preview was added.
+    Messages that are not for the bot are read, too; not those of bots, webhooks and Discord. Of an
+    edited one the result is None if its text did not change, as when a link preview was added.
     """
     # Updates without an author are partial; those without a time are Discord's own additions.
     is_partial = not isinstance(data, dict) or "author" not in data

@@ -109,9 +109,7 @@ class AccountParts:
 class Ingest:
     """Works through the events of one connection.
 
-    Args:
-        client: The connection, for its directory of channels and roles.
-        on_ready: Called when Discord has accepted the session, new or resumed.
+    `on_ready` is called when Discord has accepted the session, new or resumed.
     """
 
     def __init__(
@@ -354,7 +352,7 @@ class Backfill:
 
         Args:
             newest: The newest message, if known, of each channel that the bot sees.
-            resumed: Discord has sent what was missed: only the first 200 are returned.
+            resumed: Discord has sent the missed events: only the first 200 are returned.
         """
         prefix = source_name(self._account, "")
         positions = await self._parts.intake.positions(prefix)

@@ -42,11 +42,7 @@ _CLOSE_S = 5.0
 
 
 class Receiver:
-    """The incoming half of one bot, or of one of its shards.
-
-    Args:
-        parts: Outlive a connection; all shards share them.
-    """
+    """The incoming half of one bot, or of one of its shards, which share the `parts`."""
 
     def __init__(
         self,

@@ -220,11 +220,7 @@ class Reactions:
 
 
 class Sender:
-    """Shows the outbox rows of one account.
-
-    Args:
-        acknowledging: Interactions that are not acknowledged yet.
-    """
+    """Shows the outbox rows of one account."""
 
     def __init__(
         self,
@@ -374,8 +370,7 @@ class Sender:
 async def _find_sent(api: Api, message: Outgoing, others: frozenset[str]) -> str | None:
     """Return the id of the message that shows a row, or None if an earlier attempt left none.
 
-    Args:
-        others: Ids of messages that are known to show other rows.
+    Messages with the ids `others` are known to show other rows.
 
     Raises:
         SendDelayed: The history cannot be read now.
@@ -405,11 +400,7 @@ def _id_of(ref: str | None) -> int:
 
 
 async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None]:
-    """Yield the messages after an id, oldest first, some pages at most.
-
-    Raises:
-        CodedRefusal: The bot may not read the history.
-    """
+    """Yield the messages after an id, oldest first, some pages at most; raises as `history`."""
     for number in range(_MOST_PAGES):
         page = await api.history(channel, after)
         # A channel with a hidden history looks as quiet as one that is.

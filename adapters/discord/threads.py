@@ -39,11 +39,7 @@ _REMEMBERED = 10_000
 
 
 class ChannelKinds:
-    """The kinds of channels, from the connections' directories, else asked for once.
-
-    Args:
-        shards: Number of connections over which the bot receives.
-    """
+    """The kinds of channels, from the connections' directories, else asked for once."""
 
     def __init__(self, api: Api, shards: int = 1) -> None:
         self._shards = shards
@@ -121,11 +117,7 @@ def _from_directory(channel: Any) -> ChannelKind:
 
 
 class Threads:
-    """Opens the threads of one account.
-
-    Attributes:
-        pending: The threads that are being opened.
-    """
+    """Opens the threads of one account; `pending` are those that are being opened."""
 
     def __init__(self, api: Api, intake: Intake) -> None:
         self.pending = PendingKeys()

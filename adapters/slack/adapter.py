@@ -40,9 +40,6 @@ class SlackAdapter:
     Slack has no idempotent sends: each message carries its row's nonce as metadata, and if the
     outcome of a send is unknown it is looked up in the channel before it is sent again.
 
-    Args:
-        commands: The command menu: (name, description), names without a slash.
-
     Raises:
         AdapterRefused: There is no bot token.
     """
@@ -132,10 +129,6 @@ def check_download(status: int, content_type: str, attachment: Attachment) -> No
     """Accept only an answer that contains the file.
 
     Without the scope `files:read` Slack answers with its login page, or leads there.
-
-    Raises:
-        FetchDelayed: Try again later.
-        FetchRejected: It can never be downloaded.
     """
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise FetchDelayed(f"the file's server answered with HTTP status {status}")

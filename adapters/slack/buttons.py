@@ -22,13 +22,9 @@ _SECTION_CHARS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A pressed button.
+    """A pressed button, as a message; `ts`, `blocks` and `text` are its own message's.
 
-    Attributes:
-        message: The press as a written message.
-        ts: Of the message with the button, as are `blocks` and `text`.
-        text: For notifications.
-        admission: Set once the press was committed.
+    The admission is set once the press was committed.
     """
 
     message: InboundMessage

@@ -20,7 +20,7 @@ from typing_extensions import override
 from adapters.base import Clock, Share
 from adapters.messages import read_within
 from adapters.outbound import Outbound, Shut, verdict_of_aiohttp
-from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
+from adapters.pacing import PaceLimits, Pacer, Slot
 from adapters.registry import AccountReport, credential
 from adapters.slack.errors import Limited, mapped, mapped_receiving
 from adapters.slack.platform import SlackSettings
@@ -175,7 +175,7 @@ class Client:
         """Return the body of an answer to a request past the Web API.
 
         Args:
-            check: Raises what a bad answer means.
+            check: Raises the error that a bad answer means.
             limit_bytes: Largest body; 0 reads none.
 
         Raises:
@@ -195,12 +195,9 @@ class Client:
     async def history(
         self, channel: str, thread: str | None, *, oldest: str, cursor: str | None, **options: Any
     ) -> dict[str, Any]:
-        """Return a page of messages of a channel, or of one of its threads.
+        """Return a page of the messages of a channel, or of one of its threads, after `oldest`.
 
-        Args:
-            thread: The timestamp of the thread's first message; None for the channel itself.
-            oldest: Only later messages are returned.
-            cursor: `next_cursor` of the page before; None for the first.
+        The cursor is `next_cursor` of the page before, or None for the first.
 
         Raises:
             SendDelayed: It cannot be read now.
@@ -320,7 +317,8 @@ def _tier(per_min: int, share: Share) -> PaceLimits:
         chat_burst=per_min,
         group_per_min=per_min,
         # What is best effort (`chance`) leaves a quarter to calls that must come (`turn`).
-        group_previews=GroupPreviews(0.0, per_min // 4),
+        group_preview_interval_s=0.0,
+        group_reserve=per_min // 4,
         share=share,
     )
 

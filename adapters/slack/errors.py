@@ -106,8 +106,7 @@ def mapped(*, once: bool = False) -> Iterator[None]:
 def mapped_receiving(setting: str) -> Iterator[None]:
     """Turn what a call raises while receiving into AdapterDisconnected or AdapterRefused.
 
-    Args:
-        setting: Name of the credential that is used.
+    A refusal names the setting of the credential that is used.
     """
     try:
         with mapped():

@@ -75,11 +75,7 @@ class BotIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The app that reads an event.
-
-    Attributes:
-        commands: Names of the command menu, without a slash.
-    """
+    """The app that reads an event; its commands are without a slash."""
 
     settings: SlackSettings
     identity: BotIdentity
@@ -96,8 +92,7 @@ def read_message(
 ) -> InboundMessage | Poison | None:
     """Read a `message` or `app_mention` event: None if it contains no new text of a user.
 
-    Args:
-        envelope: Stored as the raw update; None for the event itself.
+    The envelope, if there is one, is stored as the raw update in place of the event.
     """
     raw = raw_of(event if envelope is None else envelope)
     try:

@@ -141,7 +141,7 @@ class Ingest:
     def _read(self, update: IncomingPayload) -> InboundMessage | Poison | Press | None:
         reading, payload = self._known(), update.payload
         if not isinstance(payload, dict):
-            return poison(f"slack:{self.account}", raw_of(payload), "the payload is no object")
+            return poison(f"slack:{self.account}", raw_of(payload), "the payload is not an object")
         if update.kind == "slash_commands":
             return read_command(payload, reading)
         if update.kind == "interactive":
@@ -369,8 +369,7 @@ class Backfill:
 def _most_urgent(gaps: Sequence[_Gap], unread: Collection[str]) -> list[_Gap]:
     """Return channels, then threads with messages of the last week, newest first.
 
-    Args:
-        unread: Sources that the last connection has not read; they come first.
+    Of both, sources that the last connection has not read come first.
     """
     since = (time.time() - THREADS_FOR_S) * 1_000_000
     newest = sorted(gaps, key=lambda each: (each.source not in unread, -each.position))

@@ -98,11 +98,7 @@ class _Live:
 
 
 class SlackPreviews(Previews):
-    """The growing answers of one app.
-
-    Args:
-        ingest: Knows the workspace.
-    """
+    """The growing answers of one app."""
 
     def __init__(self, client: Client, ingest: Ingest, *, clock: Clock = time.monotonic) -> None:
         super().__init__()
@@ -431,12 +427,21 @@ class Reactions:
         if not self._reactions or ts is None or position_of(ts) is None:
             return
         channel = question.address.chat
+
+        def react() -> Awaitable[object]:
+            name = _REACTIONS[mark]
+            return self._client.web.reactions_add(channel=channel, timestamp=ts, name=name)
+
+        def unreact() -> Awaitable[object]:
+            name = _REACTIONS["received"]
+            return self._client.web.reactions_remove(channel=channel, timestamp=ts, name=name)
+
         if mark == "received":
-            await self._try(REACT, channel, lambda: self._react(channel, ts, mark))
+            await self._try(REACT, channel, react)
             return
         # Slack keeps several reactions of one user.
-        await self._see_to(UNREACT, channel, lambda: self._unreact(channel, ts))
-        await self._see_to(REACT, channel, lambda: self._react(channel, ts, mark))
+        await self._see_to(UNREACT, channel, unreact)
+        await self._see_to(REACT, channel, react)
 
     async def _session(self, address: Address, status: str, sender: str | None = None) -> None:
         failed = await self._try(
@@ -462,14 +467,6 @@ class Reactions:
         )
         if failed is not None and code_of(failed) in _NEVER:
             self._has_status = False
-
-    def _react(self, channel: str, ts: str, mark: Reaction) -> Awaitable[object]:
-        name = _REACTIONS[mark]
-        return self._client.web.reactions_add(channel=channel, timestamp=ts, name=name)
-
-    def _unreact(self, channel: str, ts: str) -> Awaitable[object]:
-        name = _REACTIONS["received"]
-        return self._client.web.reactions_remove(channel=channel, timestamp=ts, name=name)
 
     async def _try(self, method: str, channel: str, call: Call) -> AdapterError | None:
         """Make a call if the budget allows it now; return its failure, if any."""

@@ -379,11 +379,7 @@ class _Connection(SocketModeClient):
         """Do nothing when Slack says `disconnect`: the receiver connects again."""
 
     async def opened(self) -> None:
-        """Connect, and wait for Slack's greeting.
-
-        Raises:
-            AdapterDisconnected: It cannot be opened, or Slack does not greet.
-        """
+        """Connect, and wait for Slack's greeting, or raise AdapterDisconnected."""
         try:
             async with asyncio.timeout(_HELLO_S):
                 await self.connect()  # type: ignore[no-untyped-call]

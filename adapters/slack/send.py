@@ -169,7 +169,7 @@ class Sender:
         return Receipt(file_id, resent=bool(mark))
 
     async def _upload(self, file: OutgoingFile) -> str:
-        """Upload the bytes, which nobody sees yet."""
+        """Upload the bytes, which are not shown yet."""
         with mapped():
             ticket = await self._client.web.files_getUploadURLExternal(
                 filename=file.name, length=len(file.content)
@@ -181,11 +181,7 @@ class Sender:
         return file_id
 
     async def _check_thread(self, message: Outgoing, ts: str, shown: Any) -> None:
-        """Delete an answer that Slack has posted outside of its thread because that is gone.
-
-        Raises:
-            SendRejected: The thread is gone.
-        """
+        """Delete an answer that Slack has posted outside of its deleted thread, and reject it."""
         thread, channel = message.address.thread, message.address.chat
         if thread is None or not isinstance(shown, dict) or "thread_ts" in shown:
             return
@@ -217,7 +213,7 @@ def check_upload(status: int) -> None:
 
 
 def check_response(status: int, headers: Mapping[str, str]) -> None:
-    """Raise what an answer of a command's own address means, unless it is a success."""
+    """Raise the error that an answer of a command's own address means, if any."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         raise Limited("Slack: ratelimited", retry_after_s(headers))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -50,10 +50,6 @@ class TelegramAdapter:
     Telegram has no idempotent sends: a row whose outcome is unknown is edited into its preview
     if it has one, else it is sent once more, marked "(re-sent)".
 
-    Args:
-        commands: The command menu: (name, description), names without a slash.
-        poll_timeout_s: Length of a long poll, in whole seconds.
-
     Raises:
         AdapterRefused: There is no token.
     """
@@ -118,8 +114,7 @@ class TelegramAdapter:
 class FileFetcher:
     """Downloads the files sent to one bot, those of an album once it is complete.
 
-    Args:
-        local: The server is the operator's own: its files may be on this machine's disk.
+    A `local` server is the operator's own: its files may be on this machine's disk.
     """
 
     def __init__(self, client: Client, albums: Albums, *, local: bool) -> None:

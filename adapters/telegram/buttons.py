@@ -30,12 +30,7 @@ _MAX_NOTICE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A pressed button, and the message that has it.
-
-    Attributes:
-        text: The message's text; "" if it has none.
-        markup: Whether the message still has buttons.
-    """
+    """A pressed button, and the message that has it; `markup` is whether that still has buttons."""
 
     query: str
     chat: str
@@ -50,7 +45,7 @@ def press_of(update: dict[str, Any]) -> Press:
     """Return the press of an update; raises UNREADABLE for a message of the wrong form."""
     query = CallbackQuery.de_json(update["callback_query"], None)
     message = query.message
-    # Of a message that is too old Telegram tells only the id.
+    # Of a message that is too old Telegram sends only the id.
     shown = message if isinstance(message, Message) else None
     keyboard = shown.reply_markup if shown else None
     buttons = [it for row in (keyboard.inline_keyboard if keyboard else ()) for it in row]

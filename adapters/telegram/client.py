@@ -127,11 +127,7 @@ class CheckedRequest(BaseRequest):
 
 
 class Client:
-    """One bot with its own connections and budgets.
-
-    Attributes:
-        files_root: Begins the address of every file.
-    """
+    """One bot with its own connections and budgets; `files_root` begins each file's address."""
 
     def __init__(
         self, settings: TelegramSettings, limits: PaceLimits = LIMITS, clock: Clock = time.monotonic

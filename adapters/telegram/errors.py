@@ -121,10 +121,7 @@ def mapped_send(token: str) -> Iterator[None]:
 def mapped_edit(token: str) -> Iterator[None]:
     """Like `mapped_send`, but never unknown: an edit can be repeated.
 
-    "Message is not modified" is a success: the text is shown already.
-
-    Raises:
-        MessageGone: There is nothing to edit.
+    "Message is not modified" is a success: the text is shown already. MessageGone: it is not there.
     """
     try:
         yield

@@ -88,11 +88,7 @@ class BotIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The bot that reads an update.
-
-    Attributes:
-        allow_bots: Ids of bots whose messages are read like those of users.
-    """
+    """The bot that reads an update; messages of `allow_bots` (ids) are read like those of users."""
 
     account: str
     bot: BotIdentity
@@ -107,11 +103,7 @@ class Reading:
 def to_inbound(
     update: Any, decoded: Update, reading: Reading, *, is_direct: bool = False
 ) -> Inbound:
-    """Read an update.
-
-    Args:
-        is_direct: The message is for the bot, as a picture of an album whose caption is.
-    """
+    """Read an update; `is_direct`: its message is for the bot, as an album with such a caption."""
     if decoded.callback_query is not None:
         return _press(update, decoded.callback_query, reading)
     if decoded.my_chat_member is not None:

@@ -97,11 +97,7 @@ class Albums:
 
 
 class UpdateReader:
-    """Reads the updates of one account.
-
-    Args:
-        allow_bots: Ids of bots whose messages are read like those of users.
-    """
+    """Reads the updates of one account."""
 
     def __init__(
         self, account: str, bot: BotIdentity, allow_bots: frozenset[str], albums: Albums
@@ -171,12 +167,7 @@ class Ingest:
             self._reader = UpdateReader(self._account, bot, self._allow_bots, self._albums)
 
     async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
-        """Commit a batch of updates; they are durable when this returns.
-
-        Args:
-            updates: Decoded JSON of any shape.
-            last: Number of the newest update of a poll, committed as the source's cursor.
-        """
+        """Commit updates (JSON of any shape), with the last number of a poll as the cursor."""
         if self._reader is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
         read = self._reader.read(updates)

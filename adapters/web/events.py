@@ -149,11 +149,7 @@ class Hub:
 
 
 class Renderings:
-    """Renders a text once for all its readers and keeps the newest; for one event loop.
-
-    Args:
-        most: Renderings to keep.
-    """
+    """Renders a text once for all its readers and keeps the newest; for one event loop."""
 
     def __init__(self, render: Callable[[str], str], most: int) -> None:
         self._render = render

@@ -96,12 +96,7 @@ NOT_SIGNED_IN = frozenset({401, 429, 503})
 
 @dataclass(slots=True)
 class Visit:
-    """The origin of a request, stored in it for its handler.
-
-    Attributes:
-        cookie: The name of the session's cookie.
-        visitor: The user; None if the handler is public.
-    """
+    """The origin of a request, stored in it for its handler; a public one has no visitor."""
 
     caller: Requester
     cookie: str = ""
@@ -157,11 +152,7 @@ class Guard:
         return guarded
 
     async def sign_in(self, request: web.Request) -> web.Response:
-        """Begin a session for the secret of a link, or for the token.
-
-        Raises:
-            Refusal: Neither is posted, it is wrong, or there were too many wrong ones.
-        """
+        """Begin a session for the secret of a link, or for the token."""
         fields, _ = await read_json(request, SIGN_IN_BYTES)
         kinds: tuple[Proof, ...] = ("link", "token")
         shown = [(kind, fields[kind]) for kind in kinds if isinstance(fields.get(kind), str)]
@@ -186,9 +177,6 @@ class Guard:
         """Return the address of the provider's page, and set the cookie for the way back.
 
         A POST: a link of another site cannot start a sign-in that replaces the current user.
-
-        Raises:
-            Refusal: The provider is down.
         """
         visit = request[VISIT]
         refuse_if_crowded(request)
@@ -200,11 +188,7 @@ class Guard:
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
-        """Begin a session for a user that the identity provider sends back; redirect to the page.
-
-        Raises:
-            Refusal: The answer is wrong, the user may not come in, or the provider is down.
-        """
+        """Begin a session for a user whom the identity provider sends back; lead to the page."""
         visit, told = request[VISIT], request.query
         refuse_if_crowded(request)
         sent = request.cookies.get(f"{visit.cookie}_oidc", "")
@@ -317,8 +301,7 @@ def _refusal(refused: SignInRefused, code: str) -> Refusal:
 def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = False) -> web.Response:
     """Return the JSON form of a refusal, or a page if a user has opened an address.
 
-    Args:
-        leads_back: Users sign in at the web chat, which sends them to the address again.
+    `leads_back`: users sign in at the web chat, which sends them to the address again.
     """
     by_person = request.method == "GET" or leads_back
     if not by_person or "text/html" not in request.headers.get("Accept", ""):
@@ -423,9 +406,7 @@ def names_loopback(host: str, port: int) -> bool:
 def check_origin(request: web.Request, caller: Requester, *, forms: bool = False) -> None:
     """Refuse requests of another site's page: a foreign Origin, or a form without Parley's mark.
 
-    Args:
-        request: Accepted over the Unix socket, which no page can open.
-        forms: A form with an Origin needs no mark.
+    No page can open the Unix socket. With `forms` a form with an Origin needs no mark.
     """
     if over_unix_socket(request):
         return

@@ -51,11 +51,7 @@ def over_unix_socket(request: web.Request) -> bool:
 
 
 def connection_of(request: web.Request) -> socket.socket:
-    """Return the socket of a request.
-
-    Raises:
-        Refusal: It is closed.
-    """
+    """Return the socket of a request, or raise a Refusal if it is closed."""
     if request.transport is None:
         raise Refusal(400, "connection_closed", "The connection is gone.")
     found: socket.socket = request.transport.get_extra_info("socket")

@@ -117,11 +117,7 @@ def chat_of(request: web.Request) -> str:
 
 
 async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
-    """Read a message; its id names it within the chat, so that a repeated post is known.
-
-    Args:
-        request: Its body is JSON.
-        reach: Called with the number of bytes, first with the announced number.
+    """Read a message as JSON; its id names it within the chat, so that a repeated post is known.
 
     Raises:
         LimitReached: By `reach`: too many bytes.
@@ -229,12 +225,7 @@ def file_response(file: OutgoingFile) -> web.Response:
 
 @dataclass(slots=True)
 class _PostedForm:
-    """The parts of a form read so far.
-
-    Attributes:
-        limit: Bytes of all files together; with 0 none are taken.
-        seen: Bytes of fields and files so far.
-    """
+    """The parts of a form read so far: `seen` bytes of them, and `limit` for all files together."""
 
     reach: Reach
     limit: int
@@ -294,8 +285,6 @@ async def posted_form(request: web.Request, reach: Reach, limit_bytes: int) -> P
     """Read a message from a form with the fields `id` and `text`, and with files.
 
     Args:
-        request: Its body is multipart/form-data.
-        reach: Called with the number of bytes, first with the announced number.
         limit_bytes: Of all files of a message; 0 accepts none.
 
     Raises:

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from adapters.base import Share
 from adapters.errors import SendDelayed
-from adapters.pacing import GroupPreviews, PaceLimits, Pacer
+from adapters.pacing import PaceLimits, Pacer
 
 LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
 PATIENT = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20, max_wait_s=1000.0)
@@ -547,7 +547,7 @@ async def test_direct_chats_are_not_divided_but_groups_and_methods_are(clock: Cl
         chat_interval_s=0.0,
         chat_burst=20,
         group_per_min=20,
-        group_previews=GroupPreviews(0.0, 5),
+        group_preview_interval_s=0.0,
         share=share,
     )
     method = Pacer(limits, clock=clock, sleep=clock.sleep)

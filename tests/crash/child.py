@@ -52,7 +52,7 @@ from adapters.messages import (
     Withdrawal,
 )
 from adapters.outbound import Outbound, Shut
-from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
+from adapters.pacing import PaceLimits, Pacer, Slot
 from adapters.registry import Host, PlatformSection, account_of, renderer
 from adapters.slack.platform import SlackSettings
 from adapters.telegram.platform import TelegramSettings
@@ -136,7 +136,8 @@ FAST = PaceLimits(
     per_s=100_000,
     chat_interval_s=0,
     group_per_min=100_000,
-    group_previews=GroupPreviews(0.0, 0),
+    group_preview_interval_s=0.0,
+    group_reserve=0,
     typing_interval_s=0,
 )
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from adapters.base import Update
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Move, Poison
-from adapters.pacing import GroupPreviews, PaceLimits
+from adapters.pacing import PaceLimits
 from tests.support.thorough import WAIT_S
 
 FAST = PaceLimits(
     per_s=10_000,
     chat_interval_s=0.0,
-    group_previews=GroupPreviews(0.0),
+    group_preview_interval_s=0.0,
     typing_interval_s=0.0,
     max_wait_s=0.5,
 )

@@ -1,15 +1,15 @@
-// Who is signed in: the landing of a sign-in link, the form, who it is, and signing out.
+// Signing in by a link or the form, the user who is signed in, and signing out.
 
 import { ApiError, goToProvider, signIn, signOut, waysIn, whoAmI } from "./api.js";
 import { $ } from "./dom.js";
 import { load, removeAll, save, saveForTab, takeForTab } from "./storage.js";
 
-// Where a page of the console has sent somebody from, to sign in; to nowhere else.
+// The pages to which a sign-in may lead back: those of the console.
 const CONSOLE = /^\/admin(?=[/?]|$)/;
 const LINK = /^#sign-in=([A-Za-z0-9_-]+)$/;
 
 export class Account {
-  // onProving() when somebody signs in, onSignedIn() when they are there, onAsked() when nobody is
+  // onProving() before a proof is sent, onSignedIn() after it, onAsked() when the user must sign in
   constructor({ onProving, onSignedIn, onAsked }) {
     Object.assign(this, { onProving, onSignedIn, onAsked });
     $("#sign-in form").addEventListener("submit", (event) => this.#submit(event));
@@ -33,7 +33,7 @@ export class Account {
     this.onAsked();
     $("#account").hidden = true;
     const open = $("#sign-in").open;
-    // A request that was on its way says nothing new: what was told of the last try stays.
+    // The message about the last try stays when a request that was on its way fails.
     if (message || !open) $("#sign-in-error").textContent = message;
     if (open) return;
     $("#sign-in").showModal();
@@ -61,8 +61,8 @@ export class Account {
     }
   }
 
-  // Returns false where another page follows. Where a page begins anew: what one person has not sent yet must not be sent by
-  // the next one in this browser.
+  // Returns false if another page follows. For another user the page starts over: unsent messages of
+  // one user must not be sent by the next one in this browser.
   show({ name, role, has_session, console }) {
     if (load("user", name) !== name) {
       this.#start(name);
@@ -106,7 +106,7 @@ export class Account {
     return true;
   }
 
-  // Who opens a link a second time is there by the first time.
+  // A link that is opened a second time has signed in its user the first time.
   async #signedInBefore() {
     try {
       return await whoAmI();

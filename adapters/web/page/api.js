@@ -32,7 +32,7 @@ export function signIn(proof) {
   return request("POST", "/api/sign-in", proof);
 }
 
-// {provider}: the host of who signs people in, null where there is nobody.
+// {provider}: the host of the identity provider, or null.
 export function waysIn() {
   return request("GET", "/api/sign-in");
 }

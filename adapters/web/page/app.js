@@ -172,7 +172,7 @@ function shortTime(iso) {
   return element("time", { dateTime: iso }, text);
 }
 
-// Browsers draw <meter> each in their own way: it is there to be read, the bar beside it to be seen.
+// Each browser draws <meter> in its own way: it is for screen readers, the bar next to it for the eye.
 function showGauge({ used, window: size }) {
   $("#gauge").hidden = size === 0;
   if (size === 0) return;
@@ -203,14 +203,14 @@ function showDrawer(open) {
   else if (had) $("#open-sidebar").focus();
 }
 
-// Nobody is signed in.
+// The user is not signed in.
 function stopForNow() {
   outbox.paused = false;
   stream.pause();
   showConnection("out");
 }
 
-// Somebody has just signed in.
+// The user has just signed in.
 function goOn() {
   outbox.paused = false;
   if (chat === null) return openFromAddress();

@@ -55,7 +55,7 @@ export class Composer {
     this.#endEdit();
   }
 
-  // [[name without a slash, meaning], …]; the first to come look at what was typed by then.
+  // [[name without a slash, meaning], …]; the first ones are matched with the text typed so far.
   set commands(commands) {
     const first = this.#known.length === 0;
     this.#known = commands;
@@ -225,7 +225,7 @@ export class Composer {
   }
 }
 
-// Half of a surrogate pair is no text and would be refused.
+// Half of a surrogate pair is not text and would be refused.
 function wellFormed(text) {
   return text.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "\ufffd");
 }

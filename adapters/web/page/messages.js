@@ -21,7 +21,7 @@ export class MessageList {
   #previewBody = $("#preview .body");
   #chat = null;
   #items = new Set();
-  #said = new Map(); // inbox_seq → what the person wrote
+  #said = new Map(); // inbox_seq → the text of the user
   #byRef = new Map(); // id of a person's message → its article
   #offers = []; // answers with buttons
   #taken = new Set(); // inbox_seq of answers that were taken, and are shown by their button
@@ -90,7 +90,7 @@ export class MessageList {
     if (!this.#stick && this.#synced) this.#jump.hidden = false;
   }
 
-  // A question that waits no more: its buttons go, and below it stands how it ended.
+  // A question that is over: its buttons are replaced by how it ended.
   close(text, over) {
     this.#closeOffers((button) => button.dataset.text === text, over);
   }
@@ -123,7 +123,7 @@ export class MessageList {
     if (entry) this.#setState(entry, "sending", why);
   }
 
-  // An edit was taken, or nobody knows the message any more.
+  // An edit was accepted, or its message is gone.
   saved(message, outcome) {
     const known = outcome !== "ignored" && outcome !== "denied";
     this.#setText(message.edits, message.text, known ? "edited" : "Not saved: this message is gone.");
@@ -192,7 +192,7 @@ export class MessageList {
     if (!item.ref) return;
     this.#byRef.set(item.ref, article);
     article.dataset.ref = item.ref;
-    // The newest message that is no command can be changed.
+    // The newest message that is not a command can be changed.
     const before = this.#pencil.closest("article");
     const newest = !before || follows(orderOf(article), orderOf(before));
     if (newest && !bodyOf(article).textContent.startsWith("/")) {
@@ -311,7 +311,7 @@ export class MessageList {
     this.#welcome.hidden = !this.#synced || this.#items.size + this.#pending.size > 0;
   }
 
-  // Where the end has moved since, nobody has scrolled away from it; #follow comes next.
+  // If the end has moved since, the user has not scrolled away from it; #follow comes next.
   #noteScroll() {
     const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
     if (scrollHeight - clientHeight !== this.#end) return;

@@ -9,7 +9,7 @@ const KEY = "outbox";
 const LONGEST_PAUSE_MS = 8000;
 
 export class Outbox {
-  // Whether somebody is signing in: nothing goes out, it may be another person's by now.
+  // While a user signs in nothing goes out: it may be another user now.
   paused = false;
   #running = false;
   #wake = () => {};

@@ -145,7 +145,7 @@ async def test_a_payload_that_is_no_object_is_set_aside(
     """It is stored as it came, and acknowledged."""
     broken = slack.delivering.deliver("events_api", payload)
     await slack.wait_for(lambda: broken.acked)
-    assert [item.reason for item in intake.poison] == ["the payload is no object"]
+    assert [item.reason for item in intake.poison] == ["the payload is not an object"]
 
 
 @pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
