@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from adapters.base import ALONE, Adapter, Elsewhere, Intake, Renderer, Share
+from adapters.base import ALONE, Adapter, Intake, Renderer, Share
 from adapters.door import Door
 from adapters.errors import AdapterError
 from adapters.registry import BUILT_IN, Host, PlatformSection, account_of, build, load, renderer
@@ -32,7 +32,7 @@ from agent.plugins.loading import load_plugins
 from agent.plugins.registry import Plugins
 from agent.processes.sandbox import why_off
 from agent.prompt.skills import SkillShelf
-from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
+from agent.settings import AuxiliaryModelSettings, ModelSettings, ToolSettings
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
@@ -100,16 +100,6 @@ def _configured(place: str, block: ModelSettings) -> Configured:
     except ModelError as exc:
         # The models know their settings as `model.…`, wherever they are.
         raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
-
-
-def caching_text(model: ChatModel, caching: CachingSettings) -> str:
-    """Return what a start prints about the caching of a model's prompts."""
-    if model.cache_layout is not None:
-        via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
-        return f"💾 Prompt caching: ENABLED (Claude via {via}, {caching.cache_ttl} TTL)"
-    if model.provider == "offline":
-        return "💾 Prompt caching: off (the offline model reads for free)"
-    return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
 
 
 def build_agent(
@@ -382,14 +372,14 @@ class Accounts:
             before there is an adapter.
         connect: Returns their adapters, which hand what they receive to the intake.
         share: This process's part of the platforms' limits.
-        elsewhere: Other replicas that serve them.
+        chats: Those that several replicas serve; None on SQLite.
         make: Returns the adapter of one account; None: it cannot be restarted.
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
     connect: Callable[[Intake, ChatHistory, Door], Sequence[Adapter]]
     share: Share = field(default_factory=Share)
-    elsewhere: Elsewhere = ALONE
+    chats: SharedChats | None = None
     make: Callable[[Intake, ChatHistory, Door, str, PlatformSection], Adapter] | None = None
 
 
@@ -400,9 +390,8 @@ def build_accounts(settings: Settings) -> Accounts:
     `web.enabled` is false.
     """
     blocks = _blocks(settings)
-    # On SQLite there are no other replicas.
     is_shared = isinstance(location_of(settings), DatabaseServer)
-    share, elsewhere = Share(), SharedChats() if is_shared else ALONE
+    share, shared = Share(), SharedChats() if is_shared else None
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
 
@@ -410,7 +399,7 @@ def build_accounts(settings: Settings) -> Accounts:
         intake: Intake, chats: ChatHistory, door: Door, platform: str, block: PlatformSection
     ) -> Adapter:
         max_bytes = settings.attachments.max_bytes
-        host = Host(intake, chats, registry.menu(), max_bytes, door, share, elsewhere)
+        host = Host(intake, chats, registry.menu(), max_bytes, door, share, shared or ALONE)
         return build(platform, block, host)
 
     def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
@@ -431,7 +420,7 @@ def build_accounts(settings: Settings) -> Accounts:
                 adapters.append(UnbuiltAdapter(platform, account, shown, reason))
         return adapters
 
-    return Accounts(renderers, connect, share, elsewhere, make)
+    return Accounts(renderers, connect, share, shared, make)
 
 
 def load_adapters(settings: Settings) -> None:

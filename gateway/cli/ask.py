@@ -182,7 +182,11 @@ async def _with_own_gateway(
     structlog.configure(wrapper_class=quiet)
     with own_home(settings) as journal:
         whole, ready = with_web_token(settings), asyncio.Event()
-        started = app.run(alone(whole), lambda _: ready.set(), journal, whole=whole)
+
+        async def on_ready(*_: object) -> None:
+            ready.set()
+
+        started = app.run(alone(whole), on_ready, journal, whole=whole)
         running = asyncio.ensure_future(started)
         up = asyncio.ensure_future(ready.wait())
         await asyncio.wait({running, up}, return_when=asyncio.FIRST_COMPLETED)

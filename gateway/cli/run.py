@@ -2,24 +2,31 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
+import structlog
 import typer
 
 from adapters.registry import account_types, platforms
+from agent.models.base import ChatModel
 from agent.models.factory import resolve_provider
+from agent.settings import CachingSettings
 from gateway import app
-from gateway.access.web_door import sign_in_address
-from gateway.app import Welcome
+from gateway.access import web_door
+from gateway.access.pairing import owner_code
+from gateway.app import Gateway
 from gateway.cli.common import loaded, warn
+from gateway.commands.status import start_warnings
 from gateway.logging.setup import configure_logging
 from gateway.reload.reloading import Source, stamp_of
 from gateway.settings.loading import Loaded, redactor_of
 from gateway.settings.references import Known
-from gateway.settings.tree import Settings
-from gateway.supervision import credentials
+from gateway.supervision.credentials import Checked, checked_lines
 from gateway.supervision.home import own_home, with_web_token
+
+log = structlog.get_logger()
 
 run_app = typer.Typer(add_completion=False)
 
@@ -40,8 +47,7 @@ def run(
         for warning in found.warnings:
             warn(warning)
         source = _source(context, replace(found, settings=settings), host, port)
-        started = app.run(settings, lambda welcome: _welcome(settings, welcome), journal, source)
-        asyncio.run(started)
+        asyncio.run(app.run(settings, _welcome, journal, source))
 
 
 def _source(context: typer.Context, found: Loaded, host: str | None, port: int | None) -> Source:
@@ -56,19 +62,22 @@ def _source(context: typer.Context, found: Loaded, host: str | None, port: int |
     return source
 
 
-def _welcome(settings: Settings, welcome: Welcome) -> None:
-    """Print addresses and next steps to stderr: stdout belongs to the log."""
+async def _welcome(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
+    """Print addresses, warnings and next steps to stderr: stdout belongs to the log."""
+    settings, agent = gateway.settings, gateway.reloading.mind.agent
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
-    page = settings.web.page(welcome.port)
-    checks = credentials.checked_lines(welcome.checks)
-    lines = ["", *welcome.warnings, *checks, welcome.caching]
-    if welcome.summaries:
-        lines += [f"📝 Summaries: {welcome.summaries}"]
-    if welcome.sign_in is None:
+    page = settings.web.page(port)
+    model = gateway.intake.facts(None)
+    lines = ["", *await _warnings(gateway), *checked_lines(checks)]
+    lines += [caching_text(agent.models[0], agent.caching)]
+    if model.summaries:
+        lines += [f"📝 Summaries: {model.summaries}"]
+    if not settings.web.enabled:
         lines += [f"Parley is ready: {page}healthz"]
     else:
-        lines += [f"Parley is ready: {sign_in_address(page, welcome.sign_in)}"]
+        link = await gateway.database.write(web_door.new_link)
+        lines += [f"Parley is ready: {web_door.sign_in_address(page, link.secret)}"]
         lines += ["  this link signs you in, once, within 10 minutes; another one:"]
         lines += [f"                         {sys.argv[0]} open"]
     if (settings.home / "parley.sock").exists():
@@ -79,16 +88,34 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
             lines += [f"                         or {page}admin/setup in the browser"]
         lines += ["                         or set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
         lines += [f"                         or `model:` in {file}"]
-    if welcome.owner_code is not None:
-        lines += [
-            f"  become its owner:      send {welcome.owner_code} to your bot, in a direct chat"
-        ]
-        for each in welcome.checks:
+    if (code := await owner_code(gateway.database, settings, gateway.replica.id)) is not None:
+        lines += [f"  become its owner:      send {code} to your bot, in a direct chat"]
+        for each in checks:
             if each.greeting:
-                lines += [f"                         or open {each.greeting}{welcome.owner_code}"]
+                lines += [f"                         or open {each.greeting}{code}"]
     if not settings.platforms.on():
         lines += _of_platforms()
     typer.echo("\n".join([*lines, ""]), err=True)
+
+
+async def _warnings(gateway: Gateway) -> list[str]:
+    """Return what may not work as intended, and log it."""
+    found = await gateway.platforms.examination.report(lambda finding: finding.at_start)
+    seen = [row for row in found if row.subject]
+    for row in seen:
+        log.warning("found_at_start", finding=row.id, text=row.text)
+    missing = gateway.reloading.parts.shared.plugins.missing_guards
+    return [*start_warnings(missing, gateway.intake.facts(None)), *(row.text for row in seen)]
+
+
+def caching_text(model: ChatModel, caching: CachingSettings) -> str:
+    """Return what a start prints about the caching of a model's prompts."""
+    if model.cache_layout is not None:
+        via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
+        return f"💾 Prompt caching: ENABLED (Claude via {via}, {caching.cache_ttl} TTL)"
+    if model.provider == "offline":
+        return "💾 Prompt caching: off (the offline model reads for free)"
+    return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
 
 
 def _of_platforms() -> list[str]:

@@ -24,12 +24,12 @@ from agent.network import in_words
 from agent.plugins.registry import Plugins
 from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
 from agent.turn.request import Agent
+from gateway import wiring
 from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.backup.pruning import Pruner
 from gateway.context.parts import Mind, Shared, TurnParts
 from gateway.errors import NotFound, SettingsError, StorageError
 from gateway.logging.setup import change_logging
-from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.next_turn import TurnStarter, next_turn_of
 from gateway.pipeline.turn import TurnRunner
@@ -50,15 +50,6 @@ from gateway.supervision.credentials import (
     Rotation,
     SettingsReloaded,
     learn_windows,
-)
-from gateway.wiring import (
-    NO_PLUGINS,
-    build_agent,
-    build_line,
-    build_mind,
-    build_rules,
-    build_writers,
-    models_of,
 )
 
 log = structlog.get_logger()
@@ -123,7 +114,7 @@ class AgentOrigin:
         source: None if the settings never change.
     """
 
-    plugins: Plugins = NO_PLUGINS
+    plugins: Plugins = wiring.NO_PLUGINS
     foreign: ServedTools = NO_SERVERS
     line: Sequence[Configured] = ()
     writers: Sequence[Configured] | None = None
@@ -146,7 +137,6 @@ class LiveParts:
     shared: Shared
     intake: GatewayIntake
     worker: Worker
-    delivery: Delivery
     pruner: Pruner
     rotation: Rotation
     supervised: Sequence[Supervised]
@@ -178,6 +168,12 @@ class Reloading:
         self._untold = 0.0, SettingsReloaded()
         # Turns and summaries may still ask them.
         self._former: list[ChatModel] = []
+
+    @property
+    def loaded(self) -> Loaded:
+        """The settings in use, and where each comes from."""
+        source = self._origin.source
+        return source.loaded if source else Loaded(self.settings, {}, {})
 
     @property
     def file(self) -> Path | None:
@@ -327,13 +323,13 @@ class Reloading:
             return any(getattr(plain, name) != getattr(new, name) for name in names)
 
         if differ("model", "fallbacks", "prompt_caching"):
-            line = build_line(new)
-            refuse_unpriced(new.budget, models_of(line))
+            line = wiring.build_line(new)
+            refuse_unpriced(new.budget, wiring.models_of(line))
             findings += await learn_windows(line)
         if writers is None or differ("model", "auxiliary"):
-            writers = build_writers(new)
+            writers = wiring.build_writers(new)
             findings += await learn_windows(writers)
-        agent = build_agent(new, line, origin.plugins, foreign)
+        agent = wiring.build_agent(new, line, origin.plugins, foreign)
         # Old secrets stay masked: they may be in an old message.
         agent.calls.redactor.learn(secret_values(self.settings))
         recovery = replace(agent.recovery, rests=before.recovery.rests)
@@ -358,10 +354,12 @@ class Reloading:
         """Build what turns use, and hand it to all parts at once."""
         shared = self.parts.shared
         try:
-            mind = build_mind(new, agent, shared.database, shared.plugins, writers, self.mind)
+            mind = wiring.build_mind(
+                new, agent, shared.database, shared.plugins, writers, self.mind
+            )
         except BaseException:
             # It is tried again every few seconds while the database is down.
-            for model in models_of([*line, *writers]):
+            for model in wiring.models_of([*line, *writers]):
                 if model not in self.mind.models:
                     await _close(model)
             raise
@@ -381,7 +379,7 @@ class Reloading:
         parts.pruner.take(new.retention, new.storage.raw_days)
         shared.beside.preparations.take(mind.agent, mind.context)
         parts.rotation.take(new, mind.models)
-        parts.intake.take(build_rules(new, shared.access, mind))
+        parts.intake.take(wiring.build_rules(new, shared.access, mind))
         parts.worker.take(kit)
 
     async def close(self) -> None:
@@ -485,9 +483,7 @@ class Reloading:
 
     def running(self) -> dict[str, dict[str, str]]:
         """Return the settings in use: key → JSON, origin, mark; of secrets fingerprints."""
-        source = self._origin.source
-        settings = source.loaded.settings if source else self.settings
-        origins = source.loaded.origins if source else {}
+        settings, origins = self.loaded.settings, self.loaded.origins
         values = fingerprints_of(settings.home).of_settings(settings)
         return {
             name: {

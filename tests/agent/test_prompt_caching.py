@@ -29,7 +29,7 @@ from agent.prompt_caching import (
 )
 from agent.settings import CachingSettings
 from agent.view.view import Summary
-from gateway.wiring import caching_text
+from gateway.cli.run import caching_text
 from tests.support.conversations import PNG, conversation_of, summary_message
 from tests.support.scripted_model import tool_call
 

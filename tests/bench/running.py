@@ -72,10 +72,11 @@ async def running(
         asyncio.TaskGroup() as tasks,
     ):
         parts = [tasks.create_task(gateway.worker.run(), name="worker")]
+        to_the_stop, to_the_end = parts_of(gateway)
         parts += [
-            tasks.create_task(part.run(), name=part.name)
-            for part in parts_of(gateway)
-            if part.name in AT_WORK
+            tasks.create_task(run(), name=name)
+            for name, run in {**to_the_stop, **to_the_end}.items()
+            if name in AT_WORK
         ]
         yield gateway
         for part in parts:

@@ -333,8 +333,8 @@ class Life:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
         await app.run(settings, self._ready, journal)
 
-    def _ready(self, welcome: app.Welcome) -> None:
-        self.note("ready", port=welcome.port)
+    async def _ready(self, _gateway: app.Gateway, port: int, _checks: object) -> None:
+        self.note("ready", port=port)
         tell(self.spec.port, "ready")
 
     def note(self, what: str, **facts: Any) -> None:

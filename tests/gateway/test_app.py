@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ from agent.messages import Usage, assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
 from agent.processes import descriptors
-from gateway.app import Welcome, run
+from gateway.app import Gateway, run
+from gateway.cli.run import caching_text
 from gateway.errors import GatewayError, SettingsError, StorageUnavailable
 from gateway.settings.tree import Settings
 from gateway.storage import schema
 from gateway.supervision.crash_journal import CrashJournal
+from gateway.supervision.credentials import Checked
 from gateway.supervision.home import own_home
 from gateway.wiring import build_line
 from tests.support.anthropic_server import AnthropicServer
@@ -161,9 +164,20 @@ async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) 
                 own_home(settings) as journal,
                 pytest.raises(GatewayError, match="cannot listen on"),
             ):
-                await run(settings, lambda *_: None, journal)
+                await run(settings, stopping, journal)
     async with running(tmp_path) as chat:
         assert await chat.ask("one") == "re: one"
+
+
+async def stopping(_gateway: Gateway, _port: int, _checks: object) -> None:
+    """Stop the gateway once it is ready."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def caching_of(gateway: Gateway) -> str:
+    """Return what the start says about caching."""
+    agent = gateway.reloading.mind.agent
+    return caching_text(agent.models[0], agent.caching)
 
 
 async def test_a_start_without_its_database_closes_what_was_asked(
@@ -180,11 +194,11 @@ async def test_a_start_without_its_database_closes_what_was_asked(
         raise StorageUnavailable("too many clients already")
 
     monkeypatch.setattr(line[0].models[0], "close", close)
-    monkeypatch.setattr("gateway.app.build_line", lambda _: line)
+    monkeypatch.setattr("gateway.wiring.build_line", lambda _: line)
     monkeypatch.setattr("gateway.app.open_locked", refuse)
     async with log_lines(Watch()):
         with own_home(settings) as journal, pytest.raises(StorageUnavailable, match="too many"):
-            await run(settings, lambda *_: None, journal)
+            await run(settings, stopping, journal)
     assert closed.is_set()
 
 
@@ -193,10 +207,10 @@ async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
     ports: list[int] = []
     told: list[str] = []
 
-    def on_ready(welcome: Welcome) -> None:
-        ports.append(welcome.port)
-        told.append(welcome.caching)
-        os.kill(os.getpid(), signal.SIGTERM)
+    async def on_ready(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
+        ports.append(port)
+        told.append(caching_of(gateway))
+        await stopping(gateway, port, checks)
 
     async with log_lines(Watch()) as lines:
         settings = settings_of(tmp_path / "home")
@@ -217,11 +231,11 @@ async def test_a_refused_key_is_said_before_ready(
     home: Path, key: str, outcome: str, said: str
 ) -> None:
     """At the start, and not at the first message; in the log it stands before `gateway_ready`."""
-    welcomes: list[Welcome] = []
+    said_at_start: list[Checked] = []
 
-    def on_ready(welcome: Welcome) -> None:
-        welcomes.append(welcome)
-        os.kill(os.getpid(), signal.SIGTERM)
+    async def on_ready(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
+        said_at_start.extend(checks)
+        await stopping(gateway, port, checks)
 
     async with AnthropicServer(api_key="good") as server, log_lines(Watch()) as lines:
         server.key_faults = {"bad": Fault(status=401, error="authentication_error")}
@@ -230,7 +244,7 @@ async def test_a_refused_key_is_said_before_ready(
         settings = settings_of(home, model=model | {"base_url": server.url})
         with own_home(settings) as journal:
             await run(settings, on_ready, journal)
-    [check] = welcomes[0].checks
+    [check] = said_at_start
     assert (check.outcome, said in check.text) == (outcome, True)
     events = [line["event"] for line in lines]
     assert events.index("credentials_checked") < events.index("gateway_ready")
@@ -240,9 +254,9 @@ async def started(settings: Settings) -> list[str]:
     """Start a gateway, stop it when it is ready, and return what it said about caching."""
     told: list[str] = []
 
-    def on_ready(welcome: Welcome) -> None:
-        told.append(welcome.caching)
-        os.kill(os.getpid(), signal.SIGTERM)
+    async def on_ready(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
+        told.append(caching_of(gateway))
+        await stopping(gateway, port, checks)
 
     async with log_lines(Watch()):
         with own_home(settings) as journal:

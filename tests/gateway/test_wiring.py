@@ -24,6 +24,7 @@ from agent.settings import (
     RoundsSettings,
 )
 from agent.turn.request import Agent
+from gateway.cli.run import caching_text
 from gateway.commands.registry import StatusFacts, menu
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
@@ -39,7 +40,6 @@ from gateway.wiring import (
     build_mind,
     build_summariser,
     build_writers,
-    caching_text,
     choose_engine,
 )
 from tests.agent.engines.views import engine_source, write_plugin

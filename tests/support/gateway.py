@@ -272,7 +272,8 @@ async def running(
         asyncio.TaskGroup() as tasks,
     ):
         gateway = chat.gateway
-        always = [part.run for part in parts_of(gateway) if part.name in AT_WORK]
+        to_the_stop, to_the_end = parts_of(gateway)
+        always = [run for name, run in {**to_the_stop, **to_the_end}.items() if name in AT_WORK]
         runs = [gateway.worker.run, *always] if at_work else []
         work = [tasks.create_task(run()) for run in runs]
         try:

@@ -14,6 +14,7 @@ import yaml
 from typing_extensions import override
 
 from adapters.registry import AccountSettings
+from gateway import wiring
 from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http import control
 from gateway.reload import reloading as module
@@ -287,16 +288,16 @@ async def test_a_reload_that_fails_ends_no_gateway(
     """The database's trouble is over by the next try; another one waits for another file."""
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(module, "AGAIN_AFTER_S", 0.01)
-    build, failures = module.build_mind, [failure]
+    build, failures = wiring.build_mind, [failure]
 
     def built(*given: Any) -> Any:
         if failures:
             raise failures.pop()
         return build(*given)
 
-    monkeypatch.setattr(module, "build_mind", built)
     file = tmp_path / "parley.yaml"
     async with running(tmp_path) as chat:
+        monkeypatch.setattr(wiring, "build_mind", built)
         with_source(chat, file)
         waiting = asyncio.create_task(chat.gateway.reloading.run())
         try:
@@ -381,7 +382,7 @@ async def test_models_that_are_not_gone_by_are_closed(
         raise StorageUnavailable("gone")
 
     async with running(tmp_path) as chat:
-        monkeypatch.setattr(module, "build_mind", broken)
+        monkeypatch.setattr(wiring, "build_mind", broken)
         models = (*chat.agent.models, Fresh([], name="fresh"))
         line = [Configured(chat.gateway.settings.model, models)]
         with pytest.raises(StorageUnavailable):
