@@ -367,9 +367,7 @@ async def assembled(
 
     owners, plugins = Owners(access, accounts.renderers), origin.plugins
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
-    reader = wiring.build_memory_reader(
-        settings, mind.agent, mind.readers, budgets, owners, wakeups
-    )
+    reader = wiring.build_memory_reader(settings, mind, budgets, owners, wakeups)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),

@@ -214,22 +214,13 @@ def build_readers(settings: Settings) -> list[Configured]:
 
 
 def build_memory_reader(
-    settings: Settings,
-    agent: Agent,
-    models: Sequence[ChatModel],
-    budgets: Budgets,
-    owners: Owners,
-    wakeups: Wakeups,
+    settings: Settings, mind: Mind, budgets: Budgets, owners: Owners, wakeups: Wakeups
 ) -> MemoryReader | None:
-    """Return the reader for the notebook, or None if no model is named for it.
-
-    Args:
-        models: Of `build_readers`; the caller closes them.
-    """
-    if not models:
+    """Return the reader for the notebook, or None if no model is named for it."""
+    if not mind.readers:
         return None
-    redact, rests = redactor_of(settings).text, agent.recovery.rests
-    asked = Summariser(models, SIDE_TASK_S, redact, rests=rests)
+    redact, rests = redactor_of(settings).text, mind.agent.recovery.rests
+    asked = Summariser(mind.readers, SIDE_TASK_S, redact, rests=rests)
     return MemoryReader(budgets.database, budgets, asked, owners, wakeups)
 
 
@@ -345,12 +336,7 @@ def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
 def build_alerts(
     current: Callable[[], Settings], examination: Examination, wakeups: Wakeups, owners: Owners
 ) -> AlertWatch | None:
-    """Return the alerts for owners, or None if the settings switch them off.
-
-    Args:
-        current: Returns the settings in use.
-        owners: Recipients if the settings name no chats.
-    """
+    """Return the alerts for owners, or None if the settings (`current`) switch them off."""
     alerts = current().alerts
     if not alerts.enabled:
         return None
