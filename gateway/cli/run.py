@@ -20,7 +20,7 @@ from gateway.app import Gateway
 from gateway.cli.common import loaded, warn
 from gateway.commands.status import start_warnings
 from gateway.logging.setup import configure_logging
-from gateway.reload.reloading import Source, stamp_of
+from gateway.reload.reloading import Source
 from gateway.settings.loading import Loaded, redactor_of
 from gateway.settings.references import Known
 from gateway.supervision.credentials import Checked, checked_lines
@@ -57,9 +57,7 @@ def _source(context: typer.Context, found: Loaded, host: str | None, port: int |
         again = loaded(context, known, web__host=host, web__port=port)
         return replace(again, settings=with_web_token(again.settings))
 
-    source = Source(found, read)
-    source.stamp = stamp_of(source.file)
-    return source
+    return Source(found, read)
 
 
 async def _welcome(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:

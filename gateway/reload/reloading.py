@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -54,7 +54,7 @@ from gateway.supervision.credentials import (
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 2.0
 """How often the file is checked. It is read if two checks agree: an editor may be writing."""
 TOLD_WITHIN_S = 30.0
 """How long the answer to a request includes what the last automatic reload did."""
@@ -81,16 +81,19 @@ class Source:
     Attributes:
         loaded: What was read last and is in use, but for what waits for a restart.
         read: Reads all of it again; raises SettingsError.
-        stamp: Of the file, when it was last read.
+        stamp: Of the file, when it was last read; None to read it again.
     """
 
     loaded: Loaded
     read: Callable[[Known], Loaded]
-    stamp: Stamp | None = None
+    stamp: Stamp | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stamp = stamp_of(self.file)
 
     @property
     def file(self) -> Path:
-        """The settings file, which need not be there."""
+        """The settings file, which need not exist."""
         return self.loaded.file
 
     @property

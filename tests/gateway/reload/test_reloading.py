@@ -18,7 +18,7 @@ from gateway import wiring
 from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http import control
 from gateway.reload import reloading as module
-from gateway.reload.reloading import Source, stamp_of
+from gateway.reload.reloading import Source
 from gateway.settings.loading import Loaded
 from gateway.supervision.credentials import Configured, Reloaded, Rotation, SettingsReloaded
 from tests.e2e.web_chat import WebChat
@@ -265,7 +265,7 @@ def with_source(chat: Running, file: Path) -> None:
 
     file.write_text("")
     loaded = Loaded(settings, {}, {}, (), file)
-    reloading._origin.source = Source(loaded, read, stamp_of(file))
+    reloading._origin.source = Source(loaded, read)
     reloading._origin.line = [Configured(settings.model, chat.agent.models)]
 
 
