@@ -88,7 +88,11 @@ def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[R
         if row.subject:
             seen.setdefault(row.subject, row)
     # That it is not known here is no news where another one has seen it.
-    return list(seen.values()) or here or [_fine(what)]
+    if rows := list(seen.values()) or here:
+        return rows
+    if what.needs in OF_GATEWAY and "findings" not in (facts.running or {"findings": ()}):
+        return [_unknown(what, "skipped: the gateway that runs here is of an older version")]
+    return [_fine(what)]
 
 
 def _looked(what: Finding, facts: Evidence) -> list[Row]:

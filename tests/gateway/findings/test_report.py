@@ -270,6 +270,9 @@ def test_what_a_look_needs_is_there_or_told(tmp_path: Path) -> None:
         assert seen.level == "unknown"
         assert seen.text.startswith("skipped: ")
     assert report([toy(looks)], nothing)[0].level == "warning"
+    older = Evidence(tmp_path, running={"ready": True})
+    [seen] = report([toy(lambda _: iter(()), "gateway")], older)
+    assert seen.text == "skipped: the gateway that runs here is of an older version"
 
 
 def test_what_nobody_can_tell_is_not_fine(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def set_value(path: Path, key: KeyPath, value: object, *check: Callable[[Path], 
             "context:  # who\n\n    # archived\n    rounds: {}\n    engine: rounds\n",
         ),
         ("\ufeffcontext:\r\n  b: 1\r\n", "\ufeffcontext:\r\n  b: 1\r\n  engine: rounds\r\n"),
+        ("? context\n: rounds: {}\n", "? context\n: rounds: {}\n  engine: rounds\n"),
         ("a: 1\r\n", "a: 1\r\ncontext: {engine: rounds}\r\n"),
     ],
 )
