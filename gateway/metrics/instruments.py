@@ -12,7 +12,7 @@ import platform
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
@@ -25,8 +25,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from sqlalchemy import Connection
 
@@ -139,7 +138,12 @@ class Instruments:
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
         registry.register(self._counts.registry)
-        registry.register(_Gauges(await self._look()))
+        gauges: dict[str, Gauge] = {}
+        for made, value, labels in await self._look():
+            if made.name not in gauges:
+                gauges[made.name] = Gauge(made.name, made.about, made.labels, registry=registry)
+            gauge = gauges[made.name]
+            (gauge.labels(*labels) if labels else gauge).set(value)
         body = await asyncio.to_thread(encode, registry)
         return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
 
@@ -333,19 +337,3 @@ def _is_from_here(request: web.Request) -> bool:
         return False
     # A foreign page may make its own name lead here (DNS rebinding).
     return names_loopback(request.headers.get("Host", ""), connection_of(request).getsockname()[1])
-
-
-class _Gauges:
-    """What was read for this page, as prometheus-client collects it."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples = samples
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield each family with its values."""
-        families: dict[str, GaugeMetricFamily] = {}
-        for sample in self._samples:
-            series = sample.series
-            made = GaugeMetricFamily(series.name, series.about, labels=series.labels)
-            families.setdefault(series.name, made).add_metric(sample.labels, sample.value)
-        return families.values()

@@ -27,7 +27,7 @@ MOST_VALUES = 40
 OTHER = "other"
 NONE = "none"
 _VALUE = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
-_SOURCE = re.compile(r"([\w*]+)(?:\[(\w+)=(.+?)\])?(?:\.([\w.]+))?(?:=(\w+))?")
+_SOURCE = re.compile(r"([\w*]+)(?:\.([\w.]+))?(?:=(\w+))?")
 _WORDED = frozenset({"kind", "outcome", "work"})
 _OF_SPANS = {"model": base.MODEL, "purpose": base.PURPOSE, "tool": TOOL_NAME}
 """Labels whose attribute of a span has another name."""
@@ -44,15 +44,12 @@ class Mover(NamedTuple):
     """An event or a span that moves a series.
 
     Attributes:
-        field: One that must have a value, `wanted`; "" if none must.
         amount: The field that is added or observed, `…_ms` in seconds. "": a counter counts 1, a
             histogram observes how long the span took.
         word: The value of the label `kind`, `outcome` or `work`; "" if a field has it.
     """
 
     name: str
-    field: str
-    wanted: str
     amount: str
     word: str
 
@@ -90,7 +87,7 @@ def _gauge(
 def _moved(table: str, renamed: Mapping[str, str]) -> tuple[Series, ...]:
     """Read a table of counters and histograms (those of seconds).
 
-    `name{label label=field}: event event[field=wanted].amount=word`, then what it is, indented.
+    `name{label label=field}: event event.amount=word`, then what it is, indented.
     """
     found = []
     for row in re.split(r"\n(?=\w)", table.strip()):
@@ -165,8 +162,6 @@ cache_prefix_moves{reason}: cache_prefix_moved
     Requests that do not begin as the one before.
 model_failures{model error action}: model_call_failed
     Failed calls of models, and what was done.
-model_fallbacks{model}: model_call_failed[action=next_model]
-    Times a model was left for the next one.
 models_exhausted: no_model_answered
     Turns that no model answered.
 images_left_out{model}: images_left_out.count
@@ -224,8 +219,6 @@ plugin_failures{plugin}: plugin_failed
     Failed calls of plugins.
 mcp_losses{server}: mcp_lost
     Times an MCP server was not to be had.
-search_index_failures: work_failed[work=search index]
-    Times the search index could not be fed.
 backups{outcome}: backup_made=made backup_failed=failed
     Backups on a timer. outcome: made, failed.
 pruned_bytes: storage_pruned.bytes
@@ -406,8 +399,6 @@ class Counts:
         children: dict[Labels, Any] = {} if pairs else {(): moved}
 
         def count(told: Mapping[str, Any], took_s: float) -> None:
-            if source.field and told.get(source.field) != source.wanted:
-                return
             labels = tuple([
                 folded(label, told.get(field)) if field else source.word for label, field in pairs
             ])

@@ -89,7 +89,7 @@ def test_rules_name_events_of_the_log_and_their_fields() -> None:
             worded = {"kind", "outcome", "work"} if source.word else set()
             pairs = zip(series.labels, series.fields, strict=True)
             wanted = {field for label, field in pairs if label not in worded}
-            wanted |= {source.amount, source.field} - {""}
+            wanted |= {source.amount} - {""}
             assert wanted <= here, source
 
 
