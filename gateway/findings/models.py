@@ -20,7 +20,6 @@ SMALL_TOKENS, SMALL_SHARE = 16_000, 0.25
 """A small window, and a small share of what the model could hold."""
 LARGEST_OUTPUT_SHARE = 0.5
 FAILING_S, LEAST_FAILURES = 300.0, 2
-LOW_SHARE = 0.8
 
 
 @Finding("model-real", page="setup")

@@ -1,7 +1,7 @@
 """What is found, as doctor, status, console, start and `/readyz` show it.
 
-A look says what is seen here and now. Beside it a report has what the gateway that runs here tells
-of itself, and alerts that are open: the same finding of the same subject is one row.
+A report combines what the looks see now, what the gateway that runs here reports of itself, and the
+open alerts: the same finding of the same subject is one row.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,9 +26,9 @@ FINDINGS: dict[str, Finding] = {
 """By id; docs/doctor.md and the table of docs/alerts.md are written from it."""
 
 OF_GATEWAY = frozenset[Needs](("answers", "gateway"))
-"""What a running gateway sees, and tells those who ask it."""
+"""What a running gateway sees, and reports to `parley doctor`."""
 Shown = Literal["fine", "note", "unknown", "warning", "error"]
-"""How bad a row is, in this order; unknown: it could not be looked at."""
+"""How bad a row is, in this order; unknown: it could not be checked."""
 WORSE: Sequence[Shown] = ("fine", "note", "unknown", "warning", "error")
 
 
@@ -87,7 +87,7 @@ def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[R
     for row in rows:
         if row.subject:
             seen.setdefault(row.subject, row)
-    # That it is not known here is no news where another one has seen it.
+    # What is unknown here counts only if no other source has seen it.
     if rows := list(seen.values()) or here:
         return rows
     if what.needs in OF_GATEWAY and "findings" not in (facts.running or {"findings": ()}):
@@ -96,12 +96,12 @@ def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[R
 
 
 def _looked(what: Finding, facts: Evidence) -> list[Row]:
-    """Make a look. One that breaks says so: the others go on, and it is not a good sign."""
+    """Make one look; if it raises, that is its row, and the others go on."""
     if reason := facts.lacks(what.needs):
         return [_unknown(what, f"skipped: {reason}")]
     try:
         found = list(what.look(facts))
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it is told
+    except Exception as exc:  # noqa: BLE001 - it is shown
         return [_unknown(what, f"the check itself failed: {in_words(exc, quoted=True)}")]
     if rows := [_row(what, each) for each in found if isinstance(each, Sight)]:
         return rows
@@ -123,7 +123,7 @@ def _unknown(what: Finding, text: str) -> Row:
 
 
 def pressing(rows: Iterable[Row]) -> list[Row]:
-    """Return what is as bad as its finding says, or worse; a lesser sight is advice."""
+    """Return the rows that are as bad as their finding says, or worse; lesser ones are advice."""
     return [
         row
         for row in rows
@@ -137,7 +137,7 @@ def is_ready(rows: Iterable[Row]) -> bool:
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """Return 2 if something is wrong, 1 for warnings, 3 if nothing could be looked at.
+    """Return 2 if something is wrong, 1 for warnings, 3 if nothing could be checked.
 
     Source: the codes of monitoring plugins (monitoring-plugins.org, Plugin Return Codes).
     """
@@ -163,12 +163,12 @@ class Examination:
     line: Callable[[], Sequence[Configured]]
 
     async def facts(self, *, whole: bool = True) -> Evidence:
-        """Return what there is to look at but for the database; see `Vitals.live`."""
+        """Gather the evidence without the database; `whole` as of `Vitals.live`."""
         found, live = self.loaded(), await self.vitals.live(whole=whole)
         return Evidence(found.settings.home, found, line=self.line(), live=live)
 
     async def of_live(self, *, whole: bool = True) -> tuple[LiveFacts, list[Row]]:
-        """Return what the gateway knows of itself, and what is wrong with that."""
+        """Return the state of this gateway, and what is wrong with it."""
         facts = await self.facts(whole=whole)
         live = (each for each in FINDINGS.values() if each.blocks or each.needs in OF_GATEWAY)
         rows = report(live, facts)
@@ -177,10 +177,10 @@ class Examination:
     async def report(
         self, wanted: Callable[[Finding], object], facts: Evidence | None = None
     ) -> list[Row]:
-        """Look for those findings that are wanted, and for their open alerts.
+        """Look for the wanted findings, and for their open alerts.
 
         Args:
-            facts: Those of now, where they are known already.
+            facts: The current ones, if they are known already.
 
         Raises:
             StorageUnavailable: The database cannot be read.

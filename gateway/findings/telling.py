@@ -1,7 +1,7 @@
-"""Tells owners of troubles: which chats, what they read, and when a trouble is over.
+"""Tells owners in chats that a trouble has begun or is over.
 
-All of it is one transaction: the row of the trouble, and the rows of the outbox that tell of it.
-So a restart, or another replica, tells nothing twice.
+The row of the alert and the rows of the outbox are written in one transaction: so a restart, or
+another replica, tells nothing twice.
 """
 
 from collections.abc import Callable, Collection
@@ -25,11 +25,11 @@ from gateway.storage.schema import now
 
 HOUR_S = 3600.0
 QUIET_S, LONGEST_QUIET_S = 120.0, HOUR_S
-"""How long nobody may have seen a trouble before it is over; doubled by each end of it lately."""
+"""How long a trouble is not seen before it is over; doubled for each recent end of it."""
 COMES_AGAIN_S = 6 * HOUR_S
-"""How long an end counts as of late."""
+"""How long an end counts as recent."""
 PER_HOUR = 10
-"""Messages about alerts within an hour; enough for what goes wrong at once, few enough to read."""
+"""Messages about alerts within an hour: few enough to read."""
 PAGE = "docs/operations.md"
 REASON_CHARS = 300
 FLOOD = (
@@ -45,19 +45,14 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a look has found.
-
-    Attributes:
-        unsure: Those that may be there or not.
-        accounts: Those that are served.
-    """
+    """The alerts that a look has found; `unsure` may be there or not, `accounts` are served."""
 
     seen: dict[Key, Sight] = field(default_factory=dict)
     unsure: frozenset[Key] = frozenset()
     accounts: frozenset[str] = frozenset()
 
     def __or__(self, other: "Judgement") -> "Judgement":
-        """Return what both looks have found."""
+        """Return the findings of both."""
         return Judgement(self.seen | other.seen, self.unsure | other.unsure, self.accounts)
 
     def is_well(self, alert: Alert) -> bool:
@@ -66,34 +61,28 @@ class Judgement:
         return key not in self.unsure and key not in self.seen
 
     def over_of(self, alert: Alert) -> str:
-        """Return what is told at an alert's end: an account that was taken out does not "work"."""
+        """Return the text of an alert's end; an account that was removed does not work again."""
         if alert.kind in OF_ACCOUNTS and alert.subject not in self.accounts:
             return NOT_SET_UP
-        # Nothing of a kind of an earlier version.
+        # An earlier version may have had other kinds.
         return FINDINGS[alert.kind].over if alert.kind in FINDINGS else ""
 
 
 @dataclass(slots=True)
 class AlertsTold:
-    """What a transaction has told.
-
-    Attributes:
-        chats: Conversations that have something to be sent.
-        unheard: Those that no chat was told of, although they were to be told.
-    """
+    """What a transaction has told; `chats` are conversations with something to be sent."""
 
     chats: set[int] = field(default_factory=set)
     begun: list[Alert] = field(default_factory=list)
     ended: list[Alert] = field(default_factory=list)
-    unheard: list[Alert] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Says in chats what has begun and what is over; part of the caller's transaction.
+    """Tells chats what has begun and what is over, in the caller's transaction.
 
     Args:
-        owners: Who is told where the settings name no chats.
+        owners: Are told if the settings name no chats.
         zone: Of the times in texts.
         masked: Takes secrets out of a text.
     """
@@ -106,10 +95,10 @@ class Telling:
     def apply(
         self, conn: Connection, judgement: Judgement, posted: frozenset[Key] = frozenset()
     ) -> AlertsTold:
-        """Note what a look has found, and tell of what is new and of what is over.
+        """Store what a look has found, and tell what is new and what is over.
 
         Args:
-            posted: Troubles whose begin a webhook was told of before they had a row.
+            posted: Troubles that the webhook was told of before they had a row.
         """
         told = AlertsTold()
         # What waits for room comes before what is new.
@@ -136,23 +125,23 @@ class Telling:
             if alert_id is not None:
                 if (kind, subject) in posted:
                     alerts.mark_posted(conn, alert_id, alerts.BEGIN)
-                self._begin(conn, alerts.get(conn, alert_id), told)
+                told.begun.append(alerts.get(conn, alert_id))
+                self._tell(conn, told.begun[-1], told)
         alerts.prune(conn)
         return told
 
     def test(self, conn: Connection, key: str) -> set[int]:
-        """Say in each chat that this is a test; returns where."""
+        """Send a test to each chat; return their ids."""
         chats = self.chats(conn)
         return {each.id for each in chats if self._say(conn, each, f"test:{key}", TEST)}
 
     def text_of(self, kind: str, seen: Sight) -> str:
-        """Return what happened, in a sentence without its full stop; holds no secret."""
+        """Describe a trouble in a sentence without its full stop and without secrets."""
         return FINDINGS[kind].text_of(seen, self._quoted)
 
     def _quoted(self, text: str) -> str:
-        # A part of a secret is none that could be masked; what others say is no code.
+        # Masked before it is cut: a part of a secret is not recognized.
         quoted = self.masked(" ".join(text.split()))[:REASON_CHARS].replace("`", "'")
-        # The sentence has its own full stop.
         return quoted.removesuffix(".")
 
     def chats(self, conn: Connection) -> list[Conversation]:
@@ -163,7 +152,7 @@ class Telling:
         return list({chat.id: chat for chat in named if chat is not None}.values())
 
     def _named(self, conn: Connection, named: str) -> Conversation | None:
-        """Return a chat that the settings name; None where its account is off."""
+        """Return a chat that the settings name, or None if its account is off."""
         platform, *middle, chat = named.split(":")
         on = [account for name, account in self.owners.renderers if name == platform]
         account = next((each for each in on if each in (middle or on)), None)
@@ -171,7 +160,7 @@ class Telling:
             return None
         address = Address(platform, account, chat)
         key = address_key(address)
-        # Where nobody talks to the bot there is a conversation for alerts alone.
+        # A chat in which nobody talks to the bot has a conversation for alerts alone.
         known = conversations.locked_by_key(conn, key)
         known = known or conversations.locked_by_key(conn, f"alerts:{key}")
         if known is None:
@@ -180,36 +169,30 @@ class Telling:
             known = conversations.locked(conn, here)
         return known
 
-    def _begin(self, conn: Connection, alert: Alert, told: AlertsTold) -> None:
-        told.begun.append(alert)
-        if not self._tell(conn, alert, told):
-            told.unheard.append(alert)
-
-    def _tell(self, conn: Connection, alert: Alert, told: AlertsTold) -> bool:
-        """Tell of a begin, now or at a later look; False where there is no chat to tell it in."""
-        if FINDINGS[alert.kind].announced and not self.settings.to:
+    def _tell(self, conn: Connection, alert: Alert, told: AlertsTold) -> None:
+        """Tell a begin; without room or a chat a later look does."""
+        is_told = FINDINGS[alert.kind].announced and not self.settings.to
+        if not is_told:
+            kinds = _errors() if FINDINGS[alert.kind].level == "error" else ()
+            text = _begin_text(alert, self.zone)
+            is_told = self._may_tell(conn, told, kinds) and self._say_all(
+                conn, f"{alert.id}:begin", text, told
+            )
+        if is_told:
             alerts.mark_told(conn, alert.id, over=False)
-            return True
-        if not self._may_tell(conn, told, kinds if alert.kind in (kinds := errors()) else ()):
-            return True
-        text = begin_text(alert, self.zone)
-        if not self._say_all(conn, f"{alert.id}:begin", text, told):
-            return False
-        alerts.mark_told(conn, alert.id, over=False)
-        return True
 
     def _tell_end(self, conn: Connection, over: str, alert: Alert, told: AlertsTold) -> None:
         # Without a begin its end would be a riddle.
         if over and alert.told_at is not None and self._may_tell(conn, told):
-            text = end_text(over, alert, alert.over_at or now(conn), self.zone)
+            text = _end_text(over, alert, alert.over_at or now(conn), self.zone)
             self._say_all(conn, f"{alert.id}:end", text, told)
             alerts.mark_told(conn, alert.id, over=True)
 
     def _may_tell(self, conn: Connection, told: AlertsTold, kinds: Collection[str] = ()) -> bool:
-        """Whether there is room for one more within the hour; says once that there is none.
+        """Whether there is room for one more message this hour; if not, say that once.
 
         Args:
-            kinds: Only their begins take up that room; empty: every message does.
+            kinds: Only their begins count; empty: every message does.
         """
         if alerts.told_lately(conn, HOUR_S, kinds=kinds) < PER_HOUR:
             return True
@@ -217,7 +200,7 @@ class Telling:
         return False
 
     def _say_all(self, conn: Connection, key: str, text: str, told: AlertsTold) -> bool:
-        """Say something in all chats; False where there is none."""
+        """Say something in all chats; return whether there are any."""
         chats = self.chats(conn)
         told.chats |= {each.id for each in chats if self._say(conn, each, key, text)}
         return bool(chats)
@@ -227,28 +210,26 @@ class Telling:
 
 
 def prefix_of_begin(alert: Alert) -> str:
-    """Return how the keys of the rows begin that tell of an alert's begin."""
+    """Return the prefix of the keys of the outbox rows that tell an alert's begin."""
     return f"{outbox.ALERT}{alert.id}:begin:"
 
 
-def begin_text(alert: Alert, zone: tzinfo) -> str:
-    """Return what a chat reads when a trouble begins."""
+def _begin_text(alert: Alert, zone: tzinfo) -> str:
     return (
-        f"**Trouble:** {escaped(alert.text)}. Since {_at(alert.since, zone)}.\n\n**What to do:**"
+        f"**Trouble:** {_escaped(alert.text)}. Since {_at(alert.since, zone)}.\n\n**What to do:**"
         f" {FINDINGS[alert.kind].remedy}\n\nMore: `parley doctor`, and {PAGE}#{alert.kind}"
     )
 
 
-def end_text(over: str, alert: Alert, at: float, zone: tzinfo) -> str:
-    """Return what a chat reads when a trouble is over."""
-    over = escaped(over.format(subject=alert.subject))
+def _end_text(over: str, alert: Alert, at: float, zone: tzinfo) -> str:
+    over = _escaped(over.format(subject=alert.subject))
     minutes = max(round((at - alert.since) / 60), 1)
     lasted = f"{minutes} minutes" if minutes > 1 else "a minute"
     return f"**Over:** {over}. It lasted {lasted}, from {_at(alert.since, zone)}."
 
 
-def escaped(text: str) -> str:
-    """Return a sentence whose characters are no Markdown; code in it stays code."""
+def _escaped(text: str) -> str:
+    """Escape Markdown in a sentence, but for code."""
     parts = text.split("`")
     for place in range(0, len(parts), 2):
         parts[place] = "".join(
@@ -266,16 +247,16 @@ def _at(seconds: float, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(seconds, zone):%Y-%m-%d %H:%M} {zone}"
 
 
-def errors() -> tuple[str, ...]:
-    """Kinds for whose begin there is always room, whatever else was told."""
+def _errors() -> tuple[str, ...]:
+    """Return the kinds whose begins have room of their own."""
     told = (each for each in FINDINGS.values() if each.told and not each.announced)
     return tuple(each.id for each in told if each.level == "error")
 
 
 def with_an_end() -> frozenset[str]:
-    """Kinds whose end is told."""
+    """Return the kinds whose end is told."""
     return frozenset(each.id for each in FINDINGS.values() if each.told and each.over)
 
 
 CurrentTelling = Callable[[], Telling]
-"""Returns how troubles are told by the settings as they are now."""
+"""Returns the telling by the current settings."""

@@ -1,7 +1,7 @@
-"""Looks around, now and then: which findings are to be told, and which are over; off the path.
+"""Checks every few seconds which findings owners must be told, and which are over.
 
-Every replica looks; the table `alert` has them tell once. Where the database itself is the trouble
-nothing can be entered: then the webhook is told at once, and chats as soon as rows can be stored.
+Every replica does; the table `alert` makes sure that owners are told once. While the database
+cannot be written the webhook is told at once, and chats as soon as rows can be stored.
 """
 
 import asyncio
@@ -27,16 +27,10 @@ LOOK_EVERY_S = 15.0
 
 @dataclass(slots=True)
 class AlertWatch:
-    """Finds what owners are to be told, and has them told.
-
-    Args:
-        examination: Looks at this gateway.
-        telling: Returns what tells by the settings as they are now.
-        wakeups: Told where there is something to be sent.
-        webhook: The second way; None where there is none.
+    """Finds what owners must be told, and tells them in chats and by the webhook, if any.
 
     Attributes:
-        outage: Why nothing could be stored, and for how long, until chats could be told of it.
+        outage: Why nothing could be stored, and for how long, until chats are told.
         open: The alerts that were open when the database was last read.
     """
 
@@ -51,7 +45,7 @@ class AlertWatch:
         """Look once, and tell what has changed.
 
         Raises:
-            StorageError: What was found could not be stored; the next look finds it again.
+            StorageError: Nothing was stored; the next look finds it again.
         """
         facts = await self.examination.facts()
         is_writable = facts.gateway.database == "writable"
@@ -59,7 +53,7 @@ class AlertWatch:
         kinds = [each for each in FINDINGS.values() if each.told]
         of_disks = [each for each in kinds if each.id in OF_DISKS]
         rest = [each for each in kinds if each.id not in OF_DISKS]
-        # Not in the database's thread: a disk that is gone may take for ever.
+        # Not in the database's thread: a dead mount may never answer.
         judgement = await asyncio.to_thread(judged, facts, of_disks)
         if not is_writable:
             judgement |= judged(facts, (each for each in rest if each.needs != "database"))
@@ -76,14 +70,14 @@ class AlertWatch:
         judgement |= in_database
         self.open = frozenset((each.kind, each.subject) for each in found if each.over_at is None)
         told = await self._tell(judgement) if judgement.seen or found else AlertsTold()
-        # Only now: what could not be entered is found again by the next look.
+        # Only now: what could not be stored is found again by the next look.
         self.outage = None
         if self.webhook is not None:
             self.webhook.unstored.clear()
         return told
 
     def _with_outage(self, facts: Evidence) -> Evidence:
-        """Return facts in which the database is away until chats could be told of it."""
+        """Return the facts; an outage of the database stays in them until chats are told."""
         live = facts.gateway
         if live.database != "writable":
             self.outage = live.database, live.lasting_s[DATABASE]
@@ -100,16 +94,12 @@ class AlertWatch:
             self.wakeups.outbox(conversation_id)
         for each in told.begun:
             log.warning("alert_raised", alert=each.id, kind=each.kind, subject=each.subject)
-        for each in told.unheard:
-            log.warning("alert_not_told", alert=each.id, kind=each.kind, subject=each.subject)
         for each in told.ended:
             log.info("alert_over", alert=each.id, kind=each.kind, subject=each.subject)
         return told
 
     async def test(self) -> tuple[int, bool | None]:
-        """Send a test each way: to how many chats, and whether the webhook took it.
-
-        None for the webhook where there is none.
+        """Send a test; return the number of chats, and whether the webhook, if any, accepted it.
 
         Raises:
             StorageError: The rows cannot be stored.
@@ -122,7 +112,7 @@ class AlertWatch:
 
 
 def judged(facts: Evidence, kinds: Iterable[Finding]) -> Judgement:
-    """Return what owners are to be told, and what is unknown."""
+    """Return what owners must be told, and what is unknown."""
     seen: dict[Key, Sight] = {}
     unsure: set[Key] = set()
     for kind in kinds:

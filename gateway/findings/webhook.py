@@ -18,7 +18,7 @@ import orjson
 import structlog
 from pydantic import SecretStr
 
-from agent.network import UnusableEnvironment, proxy_for, tls_for
+from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from gateway.findings.finding import Sight
 from gateway.findings.report import FINDINGS
 from gateway.findings.telling import CurrentTelling, Key, prefix_of_begin
@@ -37,10 +37,6 @@ AGAIN_S = 60.0
 """A claim of a post, and so the pause until the next try; longer than `TIMEOUT_S`."""
 
 Event = Literal["begin", "over", "test"]
-
-
-class PostRefused(Exception):
-    """The receiver did not accept a request; it may accept another one."""
 
 
 @dataclass(slots=True)
@@ -94,18 +90,21 @@ class AlertWebhook:
 
     async def _post(self, event: Event, id_: str, alert: Alert) -> bool:
         try:
-            await self._send(orjson.dumps(_told(event, id_, alert)))
-        except (PostRefused, UnusableEnvironment, aiohttp.ClientError, TimeoutError) as exc:
-            # Not the text of a client's error: it may contain the address, and that a token.
-            is_plain = isinstance(exc, PostRefused | UnusableEnvironment)
-            log.warning(
-                "alert_not_posted", id=id_, reason=str(exc) if is_plain else type(exc).__name__
-            )
-            return False
-        log.info("alert_posted", id=id_, kind=alert.kind, state=event)
-        return True
+            status = await self._send(orjson.dumps(_told(event, id_, alert)))
+            reason = f"HTTP {status}" if status >= 300 else ""
+        except UnusableEnvironment as exc:
+            reason = str(exc)
+        except (aiohttp.ClientError, TimeoutError) as exc:
+            # Not its text: it may contain the address, and that a token.
+            reason = in_words(exc)
+        if reason:
+            log.warning("alert_not_posted", id=id_, reason=reason)
+        else:
+            log.info("alert_posted", id=id_, kind=alert.kind, state=event)
+        return not reason
 
-    async def _send(self, body: bytes) -> None:
+    async def _send(self, body: bytes) -> int:
+        """Send a body; return the status of the answer."""
         settings = self.telling().settings
         url = (settings.webhook or SecretStr("")).get_secret_value()
         headers = {"Content-Type": "application/json", "User-Agent": "parley"}
@@ -118,8 +117,7 @@ class AlertWebhook:
             aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
             http.post(url, data=body, allow_redirects=False, proxy=proxy, ssl=tls) as answer,
         ):
-            if answer.status >= 300:
-                raise PostRefused(f"HTTP {answer.status}")
+            return answer.status
 
 
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:

@@ -569,14 +569,14 @@ async def test_a_file_that_is_not_taken_is_told_of(tmp_path: Path) -> None:
         assert kinds((await look(chat)).ended) == ["settings-refused"]
 
 
-async def test_nobody_to_tell_is_logged_and_told_later(tmp_path: Path) -> None:
+async def test_what_nobody_could_be_told_is_told_later(tmp_path: Path) -> None:
     """An owner who never wrote to the bot has no chat for it; as soon as one has, it is told."""
     async with running(tmp_path) as chat:
         [supervised] = chat.gateway.platforms.supervised
         supervised.stopped = "refused"
-        assert kinds((await look(chat)).unheard) == ["adapter-stopped"]
-        assert (await chat.logged("alert_not_told"))["kind"] == "adapter-stopped"
-        assert (await look(chat)).unheard == []
+        told = await look(chat)
+        assert (kinds(told.begun), told.chats) == (["adapter-stopped"], set())
+        assert (await chat.logged("alert_raised"))["kind"] == "adapter-stopped"
         await chat.ask("hello")
         assert (await look(chat)).begun == []
         assert "does not work" in (await chat.answers(2))[1]
