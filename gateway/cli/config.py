@@ -47,7 +47,6 @@ from gateway.errors import GatewayNotRunning, NotFound, SettingsError
 from gateway.http import control
 from gateway.settings.changes import SettingsQuestion, named
 from gateway.settings.editing import OWNER_ONLY, holds_secret, located, set_values
-from gateway.settings.former import former
 from gateway.settings.loading import (
     CONFIG_NAME,
     PASSWORDS,
@@ -59,7 +58,7 @@ from gateway.settings.loading import (
 )
 from gateway.settings.references import unresolved
 from gateway.settings.rules import contradictions
-from gateway.settings.sources import path_of, shown
+from gateway.settings.sources import former, path_of, shown
 from gateway.settings.tree import mark_of, plain
 from gateway.setup.hermes_settings import hint
 from gateway.storage.conversation import sessions

@@ -1,4 +1,4 @@
-"""What a gateway counts and reads about itself, and `/metrics`, which shows it.
+"""The figures of a gateway, and `/metrics`, which shows them.
 
 `recording` puts the instruments into the context of its caller, and so of all tasks that begin
 there: the parts on the path of a message know nothing of metrics (decision 331). A scrape reads the
@@ -58,14 +58,14 @@ log = structlog.get_logger()
 
 PATH = "/metrics"
 REFUSED = (
-    "Metrics are read on this machine itself where no proxy is before Parley, else with the token"
+    "Without a proxy in front of Parley, metrics are read on this machine; else with the token"
     " of `metrics.token` in the header Authorization: Bearer.\n"
 )
 LOOKS_FOR_S = 2.0
 """Longest wait for the database."""
 LAG_EVERY_S = 1.0
 LAGS_KEPT = 60
-"""How many delays of the event loop are kept: those of the last minute."""
+"""Delays of the event loop that are kept: those of the last minute."""
 _INPUTS = ("input", "cache_read", "cache_write")
 
 
@@ -78,7 +78,7 @@ class Sample(NamedTuple):
 
 
 class Instruments:
-    """Counts, the page that shows them, and traces if a collector is set: a `spans.Recorder`."""
+    """A `spans.Recorder`: counts, serves the page, and sends traces if a collector is set."""
 
     def __init__(self, reloading: Reloading, watch: Watch) -> None:
         self.seed, self.exports = b"", False
@@ -91,7 +91,7 @@ class Instruments:
 
     @asynccontextmanager
     async def recording(self) -> AsyncIterator[None]:
-        """Hear all that happens in the context of the caller, until the body ends."""
+        """Count all that happens in the context of the caller, until the body ends."""
         self.seed, self._traces = seed_of(self._settings), _traces(self._settings)
         self.exports = self._traces is not None
         before = spans.RECORDER.get()
@@ -112,20 +112,20 @@ class Instruments:
                 await asyncio.to_thread(self._traces.close)
 
     def _measure_lag(self, due: float | None = None) -> None:
-        """Measure how late the event loop gets to what is due, from now on."""
+        """Measure every second how late the event loop is."""
         loop = asyncio.get_running_loop()
         if due is not None:
             self._lags.append(max(loop.time() - due, 0.0))
         self._timer = loop.call_later(LAG_EVERY_S, self._measure_lag, loop.time() + LAG_EVERY_S)
 
     def ended(self, span: Span) -> None:
-        """Count a span, and have it sent."""
+        """Count and send a span."""
         self._counts.span(span)
         if self._traces is not None:
             self._traces.ended(span)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route."""
+        """Return the route of the page."""
         return [web.get(PATH, self._metrics)]
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -133,7 +133,7 @@ class Instruments:
             log.info("metrics_refused", address=request.remote or "")
             headers = {"WWW-Authenticate": 'Bearer realm="parley metrics"'}
             return web.Response(text=REFUSED, status=401, headers=headers)
-        # OpenMetrics if it is wanted, else the plain text format.
+        # OpenMetrics if the request accepts it, else the plain text format.
         encode, kind = choose_encoder(",".join(request.headers.getall("Accept", [])))
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
@@ -197,7 +197,7 @@ class Instruments:
 
 def _adapters(supervised: Sequence[Supervised], watch: Watch) -> Iterator[Sample]:
     for each in supervised:
-        # Behind it stands why it was stopped, in words.
+        # After the colon follows the reason.
         yield Sample(series.ADAPTER_STATE, 1, (each.name, each.state.partition(":")[0]))
     for account, silent_s in watch.silent_s.items():
         yield Sample(series.ACCOUNT_SILENT, silent_s, account)
@@ -299,10 +299,10 @@ def _traces(settings: Settings) -> "Traces | None":
 
 
 def seed_of(settings: Settings) -> bytes:
-    """Return what tells this installation from others; all replicas have the same."""
+    """Return 16 bytes that identify this installation; all its replicas have the same."""
     location = location_of(settings)
     if isinstance(location, Path):
-        # Beside the database, since a start asks that for nothing that a file tells.
+        # From the file next to the database: a start reads no more of that than it must.
         seen = sqlite_file.read_mark(sqlite_file.mark_of(location, settings.home))
         name = "" if seen is None else seen.name
     else:
@@ -313,7 +313,7 @@ def seed_of(settings: Settings) -> bytes:
 
 
 def known_labels(reloading: Reloading) -> Mapping[str, Collection[str]]:
-    """Return all values of each label that has such a list: what is configured now."""
+    """Return the configured values of each label that has a list."""
     mind, settings, supervised = reloading.mind, reloading.settings, reloading.parts.supervised
     own = [each.adapter.platform for each in supervised]
     return {
@@ -328,7 +328,7 @@ def known_labels(reloading: Reloading) -> Mapping[str, Collection[str]]:
 
 
 def _is_from_here(request: web.Request) -> bool:
-    """Whether a program of this machine asks, and no page that a browser here has opened."""
+    """Whether a program of this machine asks, not a page in a browser."""
     try:
         is_loopback = ip_address(request.remote or "").is_loopback
     except ValueError:

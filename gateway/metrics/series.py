@@ -1,10 +1,10 @@
-"""The series of `/metrics`, what moves them, and what was counted; docs/metrics.md is made of them.
+"""The series of `/metrics` and what moves them, the labels and the counts.
 
-`EVENTS` are moved by events of the log, `SPANS` by spans; `STATE` is read at a scrape
-(gateway/metrics/instruments.py). Labels hold what an operator has configured and words of the code,
-never ids of chats or people: a label with a list of known values (platforms, accounts, models,
-tools) takes no other one; of the rest `MOST_VALUES` are told apart, if they look like a word of the
-code. Everything else is `other`.
+docs/metrics.md is generated from the tables. `EVENTS` are moved by events of the log, `SPANS` by
+spans; `STATE` is read at a scrape (gateway/metrics/instruments.py). Labels contain what an operator
+has configured and words of the code, never ids of chats or people: a label with a list of known
+values (platforms, accounts, models, tools) takes no other one; of the rest `MOST_VALUES` are told
+apart, if they look like a word of the code. Everything else is `other`.
 """
 
 import re
@@ -34,7 +34,7 @@ _OF_SPANS = {"model": base.MODEL, "purpose": base.PURPOSE, "tool": TOOL_NAME}
 
 Labels = tuple[str, ...]
 Count = Callable[[Mapping[str, Any], float], None]
-"""Counts what an event or a span tells; the number is what a histogram observes by default."""
+"""Counts an event or a span by its fields; the number is what a histogram observes by default."""
 
 # No second series for each, with the time of its first event.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -44,8 +44,8 @@ class Mover(NamedTuple):
     """An event or a span that moves a series.
 
     Attributes:
-        amount: The field that is added or observed, `…_ms` in seconds. "": a counter counts 1, a
-            histogram observes how long the span took.
+        amount: The field that is added or observed, `…_ms` in seconds; "": a counter adds 1, a
+            histogram observes the duration of the span.
         word: The value of the label `kind`, `outcome` or `work`; "" if a field has it.
     """
 
@@ -60,8 +60,8 @@ class Series:
 
     Attributes:
         name: As it is scraped, but for the `_total` of a counter.
-        scope: Whose figure it is: of this process, or of the database that all replicas share.
-        fields: What the labels are read from, in their order.
+        scope: Whether it counts for this process, or for the database that all replicas share.
+        fields: Of the event or span, for each of the labels.
     """
 
     name: str
@@ -312,14 +312,14 @@ WAL_BYTES = _gauge("database_wal_bytes", "Size of its log; of SQLite alone.", ""
 STATE: tuple[Series, ...] = tuple(
     each for each in list(vars().values()) if isinstance(each, Series) and each.kind == "gauge"
 )
-"""All that are read: the gauges above, in their order."""
+"""The gauges above, in their order."""
 
 
 class Vocabulary:
     """The values that labels may have.
 
     Args:
-        known: Returns all that a label may have now, of labels that have a list.
+        known: Returns the current lists of values, of those labels that have one.
     """
 
     def __init__(self, known: Callable[[], Mapping[str, Collection[str]]]) -> None:
@@ -327,12 +327,12 @@ class Vocabulary:
         self._seen: defaultdict[str, dict[Any, str]] = defaultdict(dict)
 
     def folded(self, label: str, value: Any) -> str:
-        """Return a value as it stands in a label."""
+        """Return the text of a value in a label."""
         seen = self._seen[label]
         found = seen.get(value)
         if found is None:
             found = self._judged(label, value, len(seen))
-            # What is not told apart is not kept either: a flood of values costs no memory.
+            # `other` is not kept: a flood of values costs no memory.
             if found != OTHER:
                 seen[value] = found
         return found
@@ -348,7 +348,7 @@ class Vocabulary:
 
 
 class Counts:
-    """What was counted since the start of this process; safe on every thread."""
+    """The counts since the start of this process; safe on every thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -388,14 +388,14 @@ class Counts:
         return dict(found)
 
     def _counting(self, series: Series, source: Mover) -> Count:
-        """Return what counts by a source; some run several times for each message."""
+        """Return the function that counts a source; some run several times for each message."""
         moved, folded = self._moved[series.name], self._vocabulary.folded
         is_counter, unit = series.kind == "counter", 1e-3 if source.amount.endswith("_ms") else 1.0
         pairs = [
             (label, "" if source.word and label in _WORDED else field)
             for label, field in zip(series.labels, series.fields, strict=True)
         ]
-        # With labels a series is there from its first event on, without them from the start.
+        # A series without labels is shown from the start, with labels from its first event on.
         children: dict[Labels, Any] = {} if pairs else {(): moved}
 
         def count(told: Mapping[str, Any], took_s: float) -> None:

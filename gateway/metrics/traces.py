@@ -48,7 +48,7 @@ class Traces:
         self._sampler = TracerProvider(shutdown_on_exit=False).sampler
 
     def ended(self, span: Span) -> None:
-        """Have a span sent, if its trace is sampled; work without a message has no trace."""
+        """Send a span if its trace is sampled; work without a message has no trace."""
         if not span.trace:
             return
         trace, name, attributes = int(span.trace, 16), _name(span), _attributes(span)
@@ -91,7 +91,7 @@ def _name(span: Span) -> str:
 
 
 def _attributes(span: Span) -> dict[str, Any]:
-    """Return what is known; names without a dot are Parley's and not those of the conventions."""
+    """Return the attributes that are set; names without a dot are Parley's own."""
     told = {"error.type": span.error} if span.error else {}
     return told | {
         name if "." in name else f"{SCOPE}.{name}": value
@@ -135,6 +135,6 @@ class _Verified(HTTPAdapter):
 
 
 def address_of(endpoint: str) -> str:
-    """Return where traces go to: a base address stands for its path, as collectors document it."""
+    """Return the address of traces; a base address gets their path, as collectors document it."""
     base = endpoint.rstrip("/")
     return base if base.endswith(TRACES_PATH) else f"{base}{TRACES_PATH}"

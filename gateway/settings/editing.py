@@ -17,6 +17,7 @@ import yaml
 
 from agent.safety.redaction import MASK
 from gateway.errors import SettingsError
+from gateway.settings.loading import replace_closed
 from gateway.settings.references import is_reference
 from gateway.settings.sources import Sources, parsed_yaml, path_of, read_yaml
 from gateway.settings.tree import KeyPath, all_keys
@@ -50,28 +51,23 @@ def set_values(
     """
     path = path.resolve()
     before = read_yaml(path, str(path)) if path.exists() else {}
-    draft = path.with_name(f".{path.name}.new")
     try:
         there = path.stat() if path.exists() else None
-        old = path.read_bytes().decode() if there else ""
-        new = _edited(path, values, before, old if text is None else text)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
-        # For its owner alone before anything is in it: the file may hold tokens.
-        draft.touch(mode=0o600, exist_ok=False)
-        draft.write_bytes(new.encode())
-        check(draft)
         mode = there.st_mode if there else 0
         is_closed = bool(mode & stat.S_IRWXO) and any(starmap(holds_secret, values.items()))
-        if there:
-            os.chown(draft, there.st_uid, there.st_gid)
-            draft.chmod(mode & stat.S_IRWXU if is_closed else stat.S_IMODE(mode))
-        draft.replace(path)
+        old = path.read_bytes().decode() if there else ""
+        new = _edited(path, values, before, old if text is None else text)
+
+        def ready(draft: Path) -> None:
+            check(draft)
+            if there:
+                os.chown(draft, there.st_uid, there.st_gid)
+                draft.chmod(mode & stat.S_IRWXU if is_closed else stat.S_IMODE(mode))
+
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_closed(path, new.encode(), ready)
     except OSError as exc:
         raise SettingsError(f"{path} cannot be written: {exc.strerror}") from exc
-    finally:
-        if draft.exists():
-            draft.unlink()
     return is_closed
 
 

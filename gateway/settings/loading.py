@@ -4,7 +4,7 @@ A model block without a provider is completed from the variables of providers.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -140,14 +140,25 @@ def keep_last_used(settings: Settings) -> None:
         log.warning("settings_not_noted", error=str(exc))
 
 
-def replace_closed(file: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
-    # A partial file is left from a start that was killed.
+def replace_closed(
+    file: Path, content: bytes, ready: Callable[[Path], object] = lambda _: None
+) -> None:
+    """Write a file that only its owner can read, whole or not at all.
+
+    Args:
+        ready: Is called with the draft before it replaces the file; may refuse or change it.
+    """
     draft = file.with_name(f".{file.name}.new")
+    # Left by a process that was killed.
     draft.unlink(missing_ok=True)
-    draft.touch(mode=0o600, exist_ok=False)
-    draft.write_bytes(content)
-    draft.replace(file)
+    try:
+        # Closed before anything is in it: the file may contain tokens.
+        draft.touch(mode=0o600, exist_ok=False)
+        draft.write_bytes(content)
+        ready(draft)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def last_used(home: Path, file: Path) -> Loaded | None:
@@ -183,15 +194,14 @@ def _resolved(settings: Settings, references: References, sources: Sources) -> S
 
 
 def _origin(name: str, origins: Mapping[str, str]) -> str:
-    """Return where a key comes from; of a list of blocks, where its first block does."""
+    """Return the origin of a key; of a list of blocks, that of its first one."""
     inside = (origin for key, origin in origins.items() if f"{key}.".startswith(f"{name}."))
     return next(inside, "default")
 
 
-def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def secret_values(settings: Settings) -> tuple[str, ...]:
     """Return every configured secret, and all providers' keys in the environment."""
-    environ = os.environ if environ is None else environ
-    keys = (environ[name].strip() for name in KEY_VARIABLES.values() if _given(environ, name))
+    keys = filter(None, (os.environ.get(name, "").strip() for name in KEY_VARIABLES.values()))
     values = (
         secret.get_secret_value()
         for path, secret in secrets_in(settings)
@@ -201,23 +211,21 @@ def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) 
     urls = (settings.storage.url, settings.storage.direct_url)
     told = (url.get_secret_value() for url in urls if url is not None)
     passwords = (password for url in told for password in _passwords_in(url))
-    headers = (each.partition("=")[2] for each in environ.get(OTLP_HEADERS, "").split(","))
+    headers = (each.partition("=")[2] for each in os.environ.get(OTLP_HEADERS, "").split(","))
     return (*values, *keys, *passwords, *(it for it in headers if len(it) >= MIN_MAPPED_CHARS))
 
 
 def _passwords_in(url: str) -> list[str]:
     """Return the passwords in the address of a server, as written and decoded.
 
-    Ordinary words are left out, since logs need them; the whole address is masked anyway.
+    Ordinary words are left out: logs need them, and the whole address is masked anyway.
     """
     try:
         parts = urlsplit(url)
     except ValueError:
         return []
-    _, colon, written = parts.netloc.rpartition("@")[0].partition(":")
     named = (pair.partition("=") for pair in parts.query.split("&"))
-    found = [written] if colon else []
-    found += [value for name, _, value in named if name in PASSWORDS]
+    found = [parts.password or "", *(value for name, _, value in named if name in PASSWORDS)]
     forms = (form for each in found for form in dict.fromkeys((each, unquote(each))))
     return [form for form in forms if is_telling(form)]
 
@@ -313,7 +321,7 @@ def _decide(block: Any, environ: Mapping[str, str], name: str) -> tuple[str, str
     if key := block.api_key or next(iter(block.api_keys), None):
         return provider_of(key.get_secret_value()) or "openai", f"{name}.api_key"
     for provider, variable in KEY_VARIABLES.items():
-        if _given(environ, variable):
+        if environ.get(variable, "").strip():
             return provider, variable
     return "offline", "default"
 
@@ -321,8 +329,4 @@ def _decide(block: Any, environ: Mapping[str, str], name: str) -> tuple[str, str
 def key_variable(provider: str) -> str:
     """Return the variable that has a key for a provider now, or nothing."""
     variable = KEY_VARIABLES.get(provider, "")
-    return variable if _given(os.environ, variable) else ""
-
-
-def _given(environ: Mapping[str, str], variable: str) -> bool:
-    return bool(environ.get(variable, "").strip())
+    return variable if os.environ.get(variable, "").strip() else ""

@@ -68,7 +68,7 @@ class QueueSettings(Section):
 
 
 class SessionSettings(Section):
-    """When a session starts anew, and who shares one."""
+    """When a new session starts, and who shares one."""
 
     reset: Literal["none", "daily", "idle", "both"] = "none"
     timezone: str = "UTC"
@@ -192,7 +192,7 @@ class BackupSettings(Section):
 class AlertSettings(Section):
     """Which chats and webhook owners' alerts go to (docs/alerts.md)."""
 
-    # What posts runs beside the gateway, or does not.
+    # The part of the gateway that posts is started or not.
     enabled: Annotated[bool, "restart"] = True
     to: tuple[str, ...] = ()
     webhook: Annotated[SecretStr | None, "restart"] = None
@@ -286,7 +286,7 @@ class Key:
     """One place in the tree.
 
     Attributes:
-        pattern: Names from the root; `INDEX` stands for the position in a list of blocks.
+        pattern: Names from the root; `INDEX` is any position in a list of blocks.
         kind: "blocks" is a list of sections, "json" another list or a map.
         block: The section that each value of a map is, if they are sections.
     """
@@ -314,7 +314,7 @@ class Keys:
         return iter(self._keys.values())
 
     def find(self, path: KeyPath) -> Key | None:
-        """Return the key at a path, where the position of a lone block may be left out."""
+        """Return the key at a path, whose position may be left out if there is one block."""
         return self._keys.get(_pattern(self.complete(path)[0]))
 
     def complete(self, path: KeyPath) -> tuple[KeyPath, KeyPath | None]:
@@ -368,7 +368,7 @@ def mark_of(path: KeyPath) -> Mark:
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
-    """Join a path with dots; positions that stand for any are left out."""
+    """Join a path with dots, without `INDEX`."""
     return ".".join(str(step) for step in path if step != INDEX)
 
 
@@ -402,7 +402,7 @@ def secrets_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Secret
 
 
 def in_map(path: KeyPath) -> bool:
-    """Whether a secret is in a map, where it may also be a plain word."""
+    """Whether a value is in a map, so that it may be a plain word though its type is secret."""
     return all_keys().find(path[:-1] if isinstance(path[-1], int) else path) is None
 
 

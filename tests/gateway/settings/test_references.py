@@ -173,7 +173,7 @@ plugins: {{options: {{weather: {{api_key: "{reference}", place: "{reference}"}}}
         ]
         assert {each.get_secret_value() for _, each in references_in(settings)} == {VALUE}
         assert settings.plugins.options_of("weather") == {"api_key": VALUE, "place": reference}
-        assert set(secret_values(settings, {})) == {VALUE}
+        assert set(secret_values(settings)) == {VALUE}
 
     def test_a_key_of_its_providers_variable_may_be_one(self, tmp_path: Path) -> None:
         """`ANTHROPIC_API_KEY=file:…`."""

@@ -1035,7 +1035,7 @@ class TestBetweenKeys:
         assert isinstance(server, DatabaseServer)
         assert server.url.get_secret_value() == url
         known = {"hunter%4022x", "hunter@22x", "another%2Bone1", "another+one1"}
-        assert known < set(secret_values(settings, {}))
+        assert known < set(secret_values(settings))
 
     @pytest.mark.parametrize(
         "url", ["mysql://x/y", "/var/lib/x.db", "sqlite://", "sqlite:///:memory:"]

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.settings.former import FORMER, former
 from gateway.settings.loading import Loaded, load_settings, read_foreign
-from gateway.settings.sources import path_of
+from gateway.settings.sources import FORMER, former, path_of
 from gateway.settings.tree import all_keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "upgrade.md"
