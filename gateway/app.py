@@ -203,7 +203,7 @@ Run = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def _repeated(name: str, check: Run, every_s: float, *, at_once: bool = False) -> Run:
-    """Return what repeats a check; an exception is logged, and the next check follows.
+    """Repeat a check until cancelled; an exception is logged, and the next check follows.
 
     Args:
         at_once: Whether the first check does not wait.
@@ -413,7 +413,6 @@ async def assembled(
 
 
 def _examination(reloading: Reloading, watch: silence.Watch, origin: AgentOrigin) -> Examination:
-    """Return the checks of a running gateway, by the settings it uses."""
     vitals = Vitals(
         reloading.parts.supervised,
         watch,
@@ -441,7 +440,7 @@ def _listen(
 
 
 def _others(reloading: Reloading, accounts: wiring.Accounts) -> OtherReplicas | None:
-    """Return the exchange with other replicas, or None on SQLite, which has none."""
+    """Connect this replica with the others; None on SQLite."""
     shared = reloading.parts.shared
     if shared.database.server is None:
         return None
@@ -455,7 +454,7 @@ def _others(reloading: Reloading, accounts: wiring.Accounts) -> OtherReplicas | 
 async def _tell_at_the_start(
     database: Database, adapters: Mapping[silence.Account, Adapter], intake: GatewayIntake
 ) -> None:
-    """Notify people approved meanwhile; log the conversations that are unreachable."""
+    """Notify people approved meanwhile; log accounts with conversations but without settings."""
     await intake.tell_approved()
     for platform, account, count in await database.read(history.accounts):
         if (platform, account) not in adapters:
@@ -471,7 +470,7 @@ def _server(
     instruments: Instruments,
     door: WebDoor,
 ) -> HttpServer:
-    """Return the server of the public port, and of the command line's Unix socket."""
+    """Build the server of the public port and of the command line's Unix socket."""
     parts, settings, health = reloading.parts, reloading.settings, Health(examination)
     shared, intake = parts.shared, parts.intake
     said = operator.Operator(reloading)

@@ -1,7 +1,7 @@
 """Hints within the process that rows have changed. Rows are the truth: a lost hint costs seconds.
 
-Intake, worker, delivery and the fetcher of files know only this, not each other. `Stops` brings
-`/stop` to a running turn at once, not only at its next write.
+Intake, worker, delivery and the fetcher of files know these hints, not each other. `Stops` ends a
+running turn at `/stop`, before its next write would fail.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class Wakeups:
     work: Hint[int] = field(default_factory=Hint)
     """A conversation's inbox has something new."""
     ready: Hint[int] = field(default_factory=Hint)
-    """A conversation can continue or end its turn without a new message: its files are there or
-    never will be, its question is settled, it was stopped."""
+    """A conversation's turn can continue or end without a new message: its files are there or
+    will never come, its question is settled, it was stopped."""
     files: Hint[[]] = field(default_factory=Hint)
     """A message came with files, or one that waits for its files was dropped."""
     stop: Hint[int, int] = field(default_factory=Hint)

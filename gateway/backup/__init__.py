@@ -1,1 +1,1 @@
-"""What a home keeps as copies, and what is erased once it is too old."""
+"""Backups of a home, their restoring, and the erasing of old data."""

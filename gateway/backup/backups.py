@@ -1,8 +1,8 @@
 """Backups: the database, the home's files and the workspaces in one folder, whole or not there.
 
-A backup is a folder `parley-<time>`. It is written under another name, read again, and renamed:
-what a kill or a full disk leaves behind has a name that does not count, and the next backup removes
-it. `backup.json` lists its files with their checksums. Restoring: gateway/backup/restoring.py.
+A backup is a folder `parley-<time>`. It is written under another name, read again, and renamed: the
+next backup removes the leftovers of a kill or a full disk. `backup.json` lists its files with their
+checksums. Restoring: gateway/backup/restoring.py.
 """
 
 import asyncio
@@ -143,7 +143,6 @@ def overdue_s(settings: Settings, running_s: float) -> float | None:
 
 
 def _found(to: Path) -> Iterator[Backup]:
-    """Yield the whole backups in a folder, the newest first."""
     return (found for each in _named(to) if (found := read(each)) is not None)
 
 
@@ -313,14 +312,14 @@ def _place(path: Path, home: Path) -> str:
 
 
 def _spelled(path: Path) -> Path:
-    """Return a path's one spelling; its last part may be a link, and stays one."""
+    """Resolve a path but for its last part, which may be a link."""
     return path.parent.resolve() / path.name
 
 
 def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
-    """Return the paths that are not copied with the home: copied apart, or of this process.
+    """Return the paths not copied with the home, resolved: copied apart, or of this process.
 
-    In one spelling: closing a copied database would drop SQLite's locks on the original.
+    Closing a copied database would drop SQLite's locks on the original.
     """
     home, location = settings.home, location_of(settings)
     database = location if isinstance(location, Path) else home / DATABASE
@@ -345,7 +344,7 @@ def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
 
 
 def _folders_of_backups(settings: Settings, to: Path) -> frozenset[tuple[int, int]]:
-    """Return device and inode of the folders of backups: a path has several spellings."""
+    """Return device and inode of the folders of backups, since paths have several spellings."""
     found = (each.stat() for each in (to, folder_of(settings) or to) if each.is_dir())
     return frozenset((each.st_dev, each.st_ino) for each in found)
 
@@ -375,10 +374,7 @@ def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False
 
 
 def _thin_out(to: Path, keep: int | None, made: Path) -> None:
-    """Remove the oldest whole backups, under a name that does not count.
-
-    Never the one just made: it may be the oldest if the clock was set back.
-    """
+    """Remove the oldest whole backups, but not the new one: the clock may have been set back."""
     old = list(_found(to))[keep:] if keep is not None else ()
     for each in (each for each in old if each.path != made):
         gone = to / f"{_REMOVED}{each.path.name}"
@@ -430,7 +426,7 @@ class Backups:
         try:
             made = await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The thread runs until it is told to stop, and a stop waits for it.
+            # The thread stops at the event, and this waits for it.
             stopping.set()
             await asyncio.wait({work})
             raise

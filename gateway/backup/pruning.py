@@ -1,7 +1,7 @@
-"""Erases what is too old, class by class, in steps so short that turns are not held up.
+"""Erases old data, class by class, in steps so short that they hold up no turn.
 
-The classes, and what stays: gateway/storage/retention.py. `parley db prune` does the same at once,
-and `--dry-run` only counts.
+The classes: gateway/storage/retention.py. `parley db prune` erases at once, and `--dry-run` only
+counts.
 """
 
 import asyncio

@@ -186,9 +186,9 @@ def _mark(home: Path, line: str, how: int = os.O_APPEND) -> None:
 
 
 def _marked(home: Path) -> Sequence[str] | None:
-    """Return the mark's lines: the backup, and the server's database that has it; None: no mark.
+    """Return the mark's lines: the backup, and the server's restored database; None without a mark.
 
-    It may be empty after a kill or a power cut: then any backup may be restored.
+    Empty after a kill or a power cut: then any backup may be restored.
     """
     try:
         text = os.fsdecode((home / RESTORING).read_bytes())

@@ -105,7 +105,8 @@ class Recall:
     ) -> None:
         self.reader = reader
         self._database = database
-        self._plugins = plugins
+        self._providers = plugins.providers
+        self._informed = plugins.having("turn_finished")
         self._access = access
         self._waiting: asyncio.Queue[tuple[Turn, str, str]] = asyncio.Queue(MAX_WAITING)
 
@@ -115,7 +116,7 @@ class Recall:
         All are asked side by side, each within `HOOK_S`; one that fails is left out. A turn that is
         resumed has its notes in the transcript.
         """
-        if not self._plugins.providers:
+        if not self._providers:
             return (), ()
         query = await self._database.read(waiting_query, conversation_id)
         if query is None:
@@ -123,7 +124,7 @@ class Recall:
         async with asyncio.TaskGroup() as group:
             asked = [
                 group.create_task(_recalled(plugin, provider, query), name=f"recall {plugin.name}")
-                for plugin, provider in self._plugins.providers
+                for plugin, provider in self._providers
             ]
         found = [told for task in asked if (told := task.result()) is not None]
         if not found:
@@ -152,7 +153,7 @@ class Recall:
         """Have plugins and the reader informed of a committed turn; returns at once."""
         if self.reader is not None:
             self.reader.hear(turn)
-        if not (self._plugins.providers or self._plugins.having("turn_finished")):
+        if not (self._providers or self._informed):
             return
         try:
             self._waiting.put_nowait((turn, outcome, answer))
@@ -191,13 +192,13 @@ class Recall:
             "answer": answer,
             "may_act": rights.may_act,
         }
-        remembered = self._plugins.providers if rights.may_act and answer else ()
+        remembered = self._providers if rights.may_act and answer else ()
         trace = trace_of(conversation, turn.first_seq)
         with structlog.contextvars.bound_contextvars(
             conversation=conversation, turn=turn.id, trace=trace
         ):
             async with asyncio.TaskGroup() as group:
-                for plugin in self._plugins.having("turn_finished"):
+                for plugin in self._informed:
                     telling = _told(plugin.call_hooks, "turn_finished", event)
                     group.create_task(telling, name=f"tell {plugin.name}")
                 for plugin, provider in remembered:

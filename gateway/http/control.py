@@ -1,8 +1,8 @@
-"""Writes of an operator: through the running gateway's Unix socket, else directly.
+"""Actions of an operator: through the running gateway's Unix socket, else directly.
 
 Only the socket's owner can connect to it. An action is one transaction function, which writes its
-caller to the audit log; a running gateway is the only writer. Its side of the socket, and the
-console's: gateway/reload/operator.py.
+caller to the audit log; a running gateway is the only writer. The gateway's side:
+gateway/reload/operator.py.
 """
 
 import re
@@ -146,11 +146,9 @@ async def ready_in(home: Path) -> dict[str, Any] | None:
     Raises:
         GatewayError: It does not answer.
     """
-    try:
-        found: dict[str, Any] = await _asked(home, "ready", within_s=READY_WITHIN_S)
-    except GatewayNotRunning:
-        return None
-    return found
+    with suppress(GatewayNotRunning):
+        return await _asked(home, "ready", within_s=READY_WITHIN_S)
+    return None
 
 
 async def ask_settings(home: Path, question: SettingsQuestion, target: str = "") -> Any:
@@ -188,7 +186,7 @@ async def _result_of(home: Path, path: str, target: str) -> Any:
 
 async def _asked(
     home: Path, path: str, target: str | None = None, within_s: float | None = None
-) -> Any:
+) -> dict[str, Any]:
     """Get a page of the gateway that runs in `home`, or post a target to it.
 
     Args:
@@ -201,7 +199,8 @@ async def _asked(
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
             asked = http.get(url) if target is None else http.post(url, json={"target": target})
             async with asked as response:
-                return await response.json()
+                body: dict[str, Any] = await response.json()
+                return body
     except aiohttp.ClientConnectorError as exc:
         text = f"No gateway runs in {home}. Start it with `parley run`."
         raise GatewayNotRunning(text) from exc
@@ -211,9 +210,9 @@ async def _asked(
 
 
 async def carry_out(database: Database, action: Action, target: str, by: str = COMMAND_LINE) -> Any:
-    """Run an action; what it erased is gone from the files when this returns.
+    """Run an action; erased text is gone from the files when this returns.
 
-    A search index that was emptied is full again, by writes so short that turns are not held up.
+    An emptied search index is full again; its short writes hold up no turn.
     """
     if action is _forget:
         return await _forget_in_steps(database, target, by)
@@ -245,7 +244,7 @@ async def tell_replicas(database: Database, kind: Literal["forgotten", "secrets"
 
 
 async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
-    """Erase what is too old by the caller's settings, which the target has as JSON."""
+    """Erase old data by the settings in `target`, as JSON."""
     asked = _read(_Pruning, target)
     # Words that are not in the index yet would be left behind.
     await Indexer(database).feed_all()

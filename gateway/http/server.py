@@ -134,7 +134,7 @@ class HttpServer:
         return int(self._listening[0].sockets[0].getsockname()[1])
 
     async def _tell_port(self, _: web.Request) -> web.Response:
-        """Tell the command line where the page is, if the settings say "any free port"."""
+        """Return the port to the command line, since the settings may say "any free port"."""
         return web.json_response({"port": self.port})
 
     async def _start_socket(self) -> None:

@@ -87,7 +87,7 @@ _repr.maxother = _repr.maxstring = 10_000
 
 def configure_logging(
     settings: LoggingSettings,
-    home: "Path",
+    home: Path,
     redactor: Redactor,
     stream: TextIO | None = None,
     clock: Clock = time.monotonic,
@@ -249,7 +249,7 @@ class Sink:
 
 
 def _tell_floods(floods: dict[FloodKey, Flood], until: float) -> None:
-    """Drop the counts that began up to then, and report those with lines left out."""
+    """Drop counts begun until then, and report those with lines left out."""
     while floods:
         key, flood = next(iter(floods.items()))
         if flood.began > until:
@@ -495,7 +495,7 @@ class LogFile:
         self._rotate_at, self._torn = self._max_bytes, False
 
     def _open_anew(self) -> None:
-        """Open a new file after something like logrotate has moved or removed this one."""
+        """Open a new file after this one was moved or removed, as by logrotate."""
         if self._rotate_at > self._max_bytes:
             # Our own rotation broke off and moved it; the next one continues.
             return

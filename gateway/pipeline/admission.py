@@ -93,7 +93,7 @@ class MessageFacts:
         may_ask: Its sender, a stranger, gets a code now.
         fate: What became of the message that it edits.
         answers: The question that it answers in plain words.
-        quota: What its sender is told of a quota that is used up.
+        quota: The notice of a quota that is used up.
     """
 
     said: Parsed = field(default_factory=Parsed)
@@ -130,10 +130,10 @@ class Decision:
     """What becomes of a message.
 
     Attributes:
-        message: As it is kept.
-        text: What its sender is told; None for nothing, or for what a command says.
+        message: As it is stored.
+        text: The reply; None for no reply, or if a command makes it.
         counts: The limits that it uses up.
-        happened: What is logged once it is committed.
+        happened: Logged after the commit.
     """
 
     what: Outside | Entered
@@ -191,7 +191,7 @@ def _turned_away(message: InboundMessage, facts: MessageFacts) -> Decision:
 
 
 def _taken(message: InboundMessage, facts: MessageFacts) -> Decision:
-    """A message of somebody who may write: a command? an answer? else it is queued."""
+    """A message of an allowed sender: a command, an answer, or queued."""
     said = facts.said.said_by(owner=facts.role == "owner")
     if said is not facts.said:
         facts = replace(facts, said=said)
@@ -221,7 +221,7 @@ def _taken(message: InboundMessage, facts: MessageFacts) -> Decision:
 
 
 def _within_rate(taken: Decision) -> Decision:
-    """Return the decision, or a refusal if its sender is over their limit."""
+    """Refuse if the sender is over the rate limit."""
     limit, full = _limit(taken.facts), taken.facts.full
     if limit is None:
         return taken
@@ -234,7 +234,6 @@ def _within_rate(taken: Decision) -> Decision:
 
 
 def _limit(facts: MessageFacts) -> Window | None:
-    """Return what limits how much a sender may write; owners have no limit."""
     command = facts.said.command
     if facts.role == "owner":
         return None
@@ -244,7 +243,7 @@ def _limit(facts: MessageFacts) -> Window | None:
 def _overheard(
     message: InboundMessage, facts: MessageFacts, otherwise: Literal["ignored", "denied"]
 ) -> Decision:
-    """What was said to others is noted if the operator wants that."""
+    """Note what was said to others if the group's rule wants that."""
     told, rule = _with_unread(message), facts.rule
     if names := ", ".join(each.name for each in message.attachments):
         # They are named, and never fetched.
@@ -294,9 +293,9 @@ class Admissions:
         return self.apply(conn, decide(message, self.facts(conn, message)))
 
     def facts(self, conn: Connection, message: InboundMessage) -> MessageFacts:
-        """Read what may matter for a message; two statements for a plain one."""
+        """Read the facts that this message needs; two statements for a plain one."""
         access, most = self.rules.access, self.rules.queue.max_pending
-        # What somebody else wrote is no command of who forwards it.
+        # Forwarded text is not a command of the sender.
         said = registry.parse("" if message.authors else message.text)
         key = session_key(message, self.rules.groups)
         known, place = inbox.arrival(conn, key, message)
@@ -398,7 +397,6 @@ class Admissions:
         return inbox.create(conn, key, replace(message, text=title), user)
 
     def _enter(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
-        """Enter a message into its conversation."""
         message, text = decision.message, decision.text
         match decision.what:
             case "answer":
@@ -469,8 +467,7 @@ class Admissions:
         """Let the waiting turn go on below its answer, or say what it still waits for.
 
         Args:
-            entry: The conversation where the answer was given, which may not be that of the
-                question, and its place in the inbox there.
+            entry: Conversation and seq of the answer; the question may be in another one.
         """
         message, renderers, (here, seq) = decision.message, self.pairing.owners.renderers, entry
         pressed, wake = approvals.pressed(message, decision.facts.said.argument), set[int]()
@@ -513,15 +510,15 @@ class Admissions:
         return Admitted(Admission("queued", *here), wake)
 
     def _strangers_among(self, conn: Connection, message: InboundMessage) -> set[str]:
-        """Return whose files are not fetched: authors of quoted files who may not act."""
+        """Return the authors of quoted files that are not fetched, since they may not act."""
         platform, access = message.address.platform, self.rules.access
         authors = {author for file in message.attachments for author in file.authors}
         return {who for who in authors if not access.may_act(conn, [f"{platform}:{who}"])}
 
     def _reword(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
-        """Give a waiting message its new wording; of an edit of another one the next turn is told.
+        """Reword a waiting message; any other edit is noted for the next turn.
 
-        What was answered can be asked again with a button.
+        An answered message gets a button that asks it again.
         """
         message, fate = decision.message, decision.facts.fate
         if decision.what == "unchanged":
@@ -547,7 +544,7 @@ class Admissions:
         return Admitted(Admission("updated", place.id, seq), wake)
 
     def _turn_away(self, conn: Connection, decision: Decision) -> Admitted:
-        """Keep the key of a stranger's message; give them a code or a word where that is due."""
+        """Keep the key of a stranger's message; send a code or a notice if one is due."""
         message, place = decision.message, decision.facts.place
         source, wake = inbox.source_of(message), set[int]()
         if "strangers" in decision.counts:
@@ -583,7 +580,7 @@ class Admissions:
 
 
 def _again(conn: Connection, message: InboundMessage, said: Parsed) -> Admitted:
-    """Return the admission of a duplicate; for a press it says what became of the first one."""
+    """Admit a duplicate; a repeated press returns the outcome of the first one."""
     answer = None
     if message.pressed and said.command is not None and said.command.route is REPLY:
         answer = approvals.again(conn, message, said.argument)
@@ -592,10 +589,7 @@ def _again(conn: Connection, message: InboundMessage, said: Parsed) -> Admitted:
 
 
 def _title(decision: Decision) -> str:
-    """Return what a conversation is named after: the text, or else the first file.
-
-    A command is no title, nor is a code.
-    """
+    """Return a conversation's title: the text or the first file, but no command and no code."""
     message, said = decision.message, decision.facts.said
     text = "" if decision.what == "bound" else message.text
     if text and (said.command or said.word):
@@ -605,7 +599,7 @@ def _title(decision: Decision) -> str:
 
 
 def _is_asked_again(message: InboundMessage, facts: MessageFacts) -> bool:
-    """Whether an edit gives new words to what was stopped or failed, and nobody will answer."""
+    """Whether an edit rewords a message that was stopped or failed and will get no answer."""
     fate, place = facts.fate, facts.place
     if fate is None or fate.kind == "command" or (place is not None and place.waits):
         return False
@@ -616,7 +610,7 @@ def _is_asked_again(message: InboundMessage, facts: MessageFacts) -> bool:
 
 
 def _in_short(message: InboundMessage) -> InboundMessage:
-    """Return what is kept of a message over the limit: a flood must not fill the disk."""
+    """Cut a message over the limit short: a flood must not fill the disk."""
     return replace(message, text=message.text[:REFUSED_CHARS], raw="")
 
 
@@ -625,7 +619,7 @@ def _noting_files(message: InboundMessage, text: str) -> str:
 
 
 def _with_unread(message: InboundMessage) -> InboundMessage:
-    """Return the message; its text also names what came with it and cannot be read."""
+    """Name unreadable attachments in the text."""
     if not message.unreadable:
         return message
     line = f"[It came with {message.unreadable}, which cannot be read here.]"

@@ -2,8 +2,7 @@
 
 The child runs within its parent's turn, in a conversation of its own
 (gateway/storage/conversation/delegates.py) and under its parent's lease. However it ends, the
-parent gets a result; where the process ends first, the resumed parent finds the same child by the
-same call.
+parent gets a result; if the process ends first, the resumed parent finds its child by the call.
 """
 
 import asyncio
@@ -51,9 +50,9 @@ MAX_S = 600.0
 WORK_SHARE = 0.85
 """Of a child's time; what is left is for saying what was done."""
 MOST_ATTEMPTS = 2
-"""A child is given up when the process has ended so often while it worked, without a step between.
-One less than the default of `queue.max_attempts`, so that its parent is not given up with it. Where
-the parent would be blamed, its running children fail in its stead (docs/delegation.md)."""
+"""A child fails after this many attempts that the end of the process cut off without a new step.
+One less than the default of `queue.max_attempts`, so that its parent does not fail with it. If the
+parent would be blamed, its running children fail instead (docs/delegation.md)."""
 OUT_OF_TIME: Limit = "budget_exhausted"
 """The outcome of a child whose time was used up."""
 
@@ -109,7 +108,7 @@ class TurnDelegates:
 
 
 def _child_of(agent: Agent) -> Agent:
-    """Return the agent as it is in a child; its time is watched from outside."""
+    """Return the child's agent; `_within` limits its time."""
     limits = {"max_iterations": MAX_ITERATIONS, "max_turn_tokens": MAX_TOKENS, "max_turn_s": None}
     settings = agent.settings.model_copy(update=limits)
     return replace(agent, tools=agent.tools.changed(without=NOT_FOR_CHILDREN), settings=settings)
@@ -117,7 +116,7 @@ def _child_of(agent: Agent) -> Agent:
 
 @dataclass(slots=True)
 class _Child:
-    """One attempt at a child's turn, and `agent.models.base.TextSink`: nobody sees its text."""
+    """One attempt at a child's turn, and its `TextSink`: the text is not shown."""
 
     parts: TurnParts
     agent: Agent
@@ -142,7 +141,7 @@ class _Child:
             messages, end = await self._outcome()
             result = await write(delegates.end_child, self.journal.turn, messages, end)
         except (asyncio.CancelledError, TurnSuspended, StorageError):
-            # Whoever takes up the parent takes up this child by the same call.
+            # The next attempt of the parent finds this child by the same call.
             lost = await self._cut_off()
             await write(delegates.pause_child, self.journal.turn, [lost] if lost else [])
             raise
@@ -158,7 +157,7 @@ class _Child:
         return result
 
     async def _outcome(self) -> tuple[list[ChatMessage], TurnEnd]:
-        """Return what is committed: an answer, or why there is none."""
+        """Return the answer and the end to commit."""
         if self.journal.turn.attempt > MOST_ATTEMPTS:
             return [], TurnEnd("failed", error="the process ended whenever it was worked on")
         try:
@@ -175,7 +174,7 @@ class _Child:
         return [result.message] if result.message else [], TurnEnd(result.outcome, result.call)
 
     async def _result(self) -> TurnResult | None:
-        """Return the child's answer, or what it says of its work when its time is up; else None."""
+        """Return the answer, or a report of the work if the time is up; None without either."""
         result = await self._within(WORK_SHARE * MAX_S, run_turn)
         if result is not None:
             return result
@@ -186,7 +185,7 @@ class _Child:
         return await self._within((1 - WORK_SHARE) * MAX_S, partial(wrap_up, limit=OUT_OF_TIME))
 
     async def _within(self, seconds: float, work: Work) -> TurnResult | None:
-        """Work on the turn as its records have it; None if that takes longer."""
+        """Work on the recorded turn; None if the time runs out."""
         attempt, scope = self.parts.mind.context.attempt, child_timeout(seconds)
         begun = attempt(self.agent, self.journal, self, self._tools, _tell_nobody)
         try:
@@ -198,7 +197,7 @@ class _Child:
         return None
 
     async def _tools(self, planner: Planner) -> ToolContext:
-        """Return what the child's tools may use: its own transcript, its parent's directory."""
+        """Return the child's tool context: its own transcript, its parent's directory."""
         turn, parent = self.journal.turn, self.parent
         own = await self.parts.toolkit().for_turn(turn, planner.engine, self.agent.tools)
         # What a child has read its parent reads in its report, and the other way round in its task.
@@ -215,4 +214,4 @@ class _Child:
 
 
 async def _tell_nobody(_what: object) -> None:
-    """Keep from the chat what concerns a child alone."""
+    """Show nothing of a child in the chat."""

@@ -40,23 +40,23 @@ from gateway.supervision.silence import Traffic
 log = structlog.get_logger()
 
 RETRY_FOR_S = 86_400.0
-"""An answer that cannot be delivered is tried for a day; then it is a dead letter."""
+"""After a day an answer that cannot be delivered becomes a dead letter."""
 LEAST_WAITED = 0.5
 """Part of `RETRY_FOR_S` for which a message is tried at least, whatever the clock says."""
 NOTICE_PATIENCE = 7
-"""What tells of dead letters is tried so many times as long as other messages."""
+"""Notices of dead letters are tried this many times longer than other messages."""
 SWEEP_S = 30.0
 """How long a lost hint can hold up a message."""
 SHARED_SWEEP_S = 2.0
-"""The same where other replicas can leave messages behind."""
+"""The same if other replicas can leave messages behind."""
 SWEEP_REST = 20
-"""A pause is at least so many times as long as the look before it."""
+"""A pause lasts at least this many times as long as the sweep before it."""
 LONGEST_DELAY_S = 120.0
 LONGEST_RETRY_AFTER_S = 3600.0
 """Nothing waits longer: a row due later than this shows that the clock was set back."""
 STORAGE_RETRY_S = 1.0
 LONGEST_PAUSE_S = 5.0
-"""Longest pause before buttons are tried again; where it would be longer, they stay."""
+"""Longest pause before buttons are tried again; beyond it they stay."""
 WITHDRAWAL_S = 10.0
 MOST_TRIES_AT_BUTTONS = 3
 """Then the buttons of a question stay where they are: a press of one says that it is over."""
@@ -86,8 +86,7 @@ class Burials:
     def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
         """Give a row up, and with an expired one what has waited as long behind it.
 
-        Nothing is told of a row that was dropped or erased while it was on its way, or that is
-        another replica's by now.
+        A row that was dropped, erased or taken by another replica meanwhile brings no notice.
         """
         if due.is_notice:
             sending.drop(conn, due, reason)
@@ -96,32 +95,30 @@ class Burials:
         # `/stop` or `parley forget` may have taken it while it was on its way.
         if not sending.mark_dead(conn, due, reason):
             return Burial(0, frozenset())
-        more = self._bury_behind(conn, due, reason) if cause == "expired" else 0
+        is_expired = cause == "expired"
+        more = sending.bury_older(conn, due, RETRY_FOR_S, reason) if is_expired else 0
         told = self._tell(conn, due, reason, cause, is_first=is_first)
         return Burial(1 + more, told)
 
     def bury_behind(self, conn: Connection, due: Due, reason: str) -> Burial:
         """Give up what has waited too long behind a notice, which itself stays."""
-        letters = self._bury_behind(conn, due, reason)
+        letters = sending.bury_older(conn, due, RETRY_FOR_S, reason)
         told = self._tell(conn, due, reason, "expired", is_first=False) if letters else frozenset()
         return Burial(letters, told)
-
-    def _bury_behind(self, conn: Connection, due: Due, reason: str) -> int:
-        return sending.bury_older(conn, due, RETRY_FOR_S, reason)
 
     def _tell(
         self, conn: Connection, due: Due, reason: str, cause: Cause, *, is_first: bool
     ) -> frozenset[int]:
-        """Return the conversations in which something is said now."""
+        """Notify chat and owners; return the conversations with a new notice."""
         place = conversations.get(conn, due.message.conversation)
         told = set()
         # The chat is told that something is missing, unless it is about to be told that already.
         if not outbox.is_waiting(conn, place.id, f"{DEAD_NOTICE}{place.id}:"):
-            # The head makes it another key where a dead letter was retried and dies once more.
+            # The head makes it another key if a dead letter was retried and fails once more.
             key = f"{DEAD_NOTICE}{place.id}:{due.message.seq}:{place.outbox_head}"
             text = notices.EXPIRED if cause == "expired" else notices.UNSHOWN
             told = {place.id} if self.owners.say(conn, place, key, text) else set()
-        # Somebody who has blocked the bot refuses every message: owners need to hear that once.
+        # A user who has blocked the bot refuses every message: owners need to hear that once.
         if cause != "refused" or is_first:
             told |= self._tell_owners(conn, place, due, reason, cause)
         return frozenset(told)
@@ -129,7 +126,7 @@ class Burials:
     def _tell_owners(
         self, conn: Connection, place: Conversation, due: Due, reason: str, cause: Cause
     ) -> set[int]:
-        """Tell the owners elsewhere: once a day for each account and kind of trouble."""
+        """Notify owners in their chats, once a day for each account and kind of trouble."""
         account = f"{place.platform}:{place.account}"
         key = f"{DEAD_NOTICE}{account}:{'refused' if cause == 'refused' else 'undelivered'}:"
         day = int(now(conn) // DAY_S)
@@ -152,9 +149,9 @@ class _Line:
     Attributes:
         again: Something new came since the rows were last read.
         due_at: When its first row is due by the event loop's clock, if this process put it off.
-        flawed: The row whose sending raised what it should not, by its seq.
+        flawed: The seq of the row whose sending raised an unexpected exception.
         flaws: How often it did.
-        by: The replica that sends it; None where no other one could.
+        by: The replica that sends it; None on SQLite.
     """
 
     again: bool = False
@@ -208,7 +205,7 @@ class Delivery:
                 tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
 
     async def _sweep(self) -> None:
-        """Find what an earlier process left, or another replica, and what a lost hint hides."""
+        """Find rows left by an earlier process, another replica or a lost hint."""
         while True:
             began = time.monotonic()
             try:
@@ -233,7 +230,6 @@ class Delivery:
         await self._idle.wait()
 
     def _note_idle(self) -> None:
-        """Wake `wait_idle` when nothing is left; before the first sweep that is not known."""
         if self._swept and not self._lines and self._waiting.empty():
             self._idle.set()
 
@@ -257,7 +253,6 @@ class Delivery:
         self._note_idle()
 
     async def _send_all(self, conversation_id: int) -> None:
-        """Send a conversation's rows, in order."""
         due = await self._next_due(conversation_id)
         # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
@@ -297,7 +292,7 @@ class Delivery:
         return receipt
 
     async def _send(self, due: Due) -> Receipt | None:
-        """Hand one row to its platform; None if it is not known to be shown."""
+        """Send one row; None if it is not known to be shown."""
         message = due.message
         complete = await self._completed(due)
         adapter = self._adapters[due.account]
@@ -327,7 +322,7 @@ class Delivery:
         return None
 
     async def _completed(self, due: Due) -> Outgoing:
-        """Return a message with what is not in its row: its file, and links with their secrets."""
+        """Add what the row lacks: the file, and the secrets of links."""
         message, file = due.message, None
         if due.attachment is not None:
             file = await self._database.read(attachments.outgoing, due.attachment)
@@ -400,7 +395,6 @@ class Delivery:
     async def _put_off(
         self, due: Due, delay_s: float, reason: str, tries: int = 1, *, is_unknown: bool = False
     ) -> None:
-        """Have a row sent again later."""
         # By the loop's clock as well: the database's clock may be set meanwhile.
         due_at = asyncio.get_running_loop().time() + delay_s
         self._lines[due.message.conversation].due_at = due_at
@@ -410,7 +404,7 @@ class Delivery:
     async def _try_later(
         self, due: Due, reason: str, retry_after_s: float | None = None, *, is_unknown: bool = False
     ) -> None:
-        """Have a row sent again later, unless that was tried for long enough.
+        """Retry a row later, unless it was tried for long enough.
 
         Args:
             retry_after_s: As its platform asks; None for a growing pause.
@@ -429,9 +423,9 @@ class Delivery:
         await self._put_off(due, delay_s, reason, tries, is_unknown=is_unknown)
 
     async def _has_expired(self, due: Due, reason: str) -> bool:
-        """Bury a row that was tried for long enough, and what waits behind it as long.
+        """Bury a row that was tried for long enough, with rows behind it that waited as long.
 
-        A clock that is set forward makes all rows old at once: so there is a least number of tries.
+        A clock set forward makes all rows old at once, so there is a least number of tries.
         """
         if due.failures < LEAST_FAILURES:
             return False
@@ -445,9 +439,9 @@ class Delivery:
         return False
 
     async def _fail(self, due: Due, reason: str) -> None:
-        """Count what an adapter should not have raised; at last its row is given up.
+        """Count an unexpected exception of an adapter; after `MOST_FAILURES` bury the row.
 
-        Until then the row is in doubt: the message may have been shown before that.
+        Until then the message may have been shown.
         """
         line, seq = self._lines[due.message.conversation], due.message.seq
         line.flaws = line.flaws + 1 if line.flawed == seq else 1
@@ -466,7 +460,7 @@ class Delivery:
         self._told(due, burial)
 
     def _told(self, due: Due, burial: Burial) -> None:
-        """Send what a burial said elsewhere; the row's own conversation is being sent now."""
+        """Send the notices of a burial in other conversations."""
         for conversation_id in burial.told - {due.message.conversation}:
             self.notify(conversation_id)
 
@@ -476,7 +470,7 @@ def _trace_of(due: Due) -> str:
 
 
 def _end_trace(due: Due, outcome: str) -> None:
-    """Record that all was said about a message, where this row is its last word."""
+    """End a message's trace if this row is its last word."""
     if due.is_last_word and due.asked_at is not None:
         place = dict(zip(("platform", "account"), due.account, strict=True))
         spans.record_root(_trace_of(due), due.asked_at, outcome=outcome, kind=due.kind, **place)

@@ -1,7 +1,7 @@
 """The intake: one durable transaction for everything one call brings.
 
-The sources' cursors are committed with it. What bypasses the queue is answered in that same
-transaction, so that an answer exists exactly if its question does. What becomes of each message:
+The sources' cursors are committed with it. Messages that bypass the queue are answered in the same
+transaction, so that an answer exists exactly if its question does. The decision about each message:
 gateway/pipeline/admission.py.
 """
 
@@ -116,7 +116,7 @@ class GatewayIntake:
             raise
         except Exception as exc:
             log.exception("update_not_admitted")
-            # Of what a database refuses its own words alone, without the statement.
+            # Of a database's refusal only its own words, without the statement.
             why = in_words(getattr(exc, "orig", None) or exc, quoted=True)
             await self._commit(_as_poison(piece, why), fences)
             is_said = isinstance(piece, InboundMessage)
@@ -125,7 +125,6 @@ class GatewayIntake:
     async def _commit(
         self, pieces: Sequence[Update | Cursor], fences: Sequence[ReceivingFence]
     ) -> list[Admission]:
-        """Commit a batch and do what follows from it."""
         began = time.time()
         cleaned = [_cleaned(message) for message in _those(InboundMessage, pieces)]
         admitted = await self._database.write(self._admit_all, cleaned, pieces, fences)
@@ -186,7 +185,7 @@ class GatewayIntake:
         return outcome
 
     def _follow(self, done: Admitted) -> None:
-        """Do what follows from a decision that is committed."""
+        """Report and hint after a decision is committed."""
         if done.happened is not None:
             pairing.report(done.happened)
             if done.happened.kind in {"tool", "bound", "promoted"}:
@@ -207,13 +206,10 @@ class GatewayIntake:
             self._wakeups.outbox(conversation_id)
 
     def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
-        """Return the fences for the move of these cursors; none if one process is alone.
-
-        What a platform pushes to any replica moves none, and needs no lease.
-        """
+        """Return the fences for these cursors; none if one process is alone, or without cursors."""
         if self._accounts is None or self._accounts.is_alone:
             return []
-        # "platform:account", and behind that whatever the platform has several of.
+        # "platform:account", and behind that what distinguishes several sources of it.
         sources = {tuple(cursor.source.split(":", 2)[:2]) for cursor in cursors}
         accounts = sorted(each for each in sources if len(each) == 2)
         return [fence for each in accounts if (fence := self._accounts.fence(*each)) is not None]
@@ -235,7 +231,7 @@ class GatewayIntake:
             inbox.advance(conn, cursor)
         admissions = Admissions(self.rules, self._pairing)
         if len(messages) > 1:
-            # In the order in which everybody locks conversations.
+            # In the order in which all transactions lock conversations.
             keys = {session_key(each, self.rules.groups) for each in messages}
             conversations.hold_of_keys(conn, keys)
         return [admissions.admit(conn, each) for each in messages]
@@ -251,7 +247,7 @@ class GatewayIntake:
             if message.attachments:
                 self._wakeups.files()
             if self.rules.queue.mode == "interrupt":
-                # What stands before the message is stopped, and the message itself is answered.
+                # Earlier messages are stopped, and this one is answered.
                 self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
         else:
             self._wakeups.outbox(admission.conversation)
@@ -262,7 +258,6 @@ def _those(kind: type[T], pieces: Sequence[Update | Cursor]) -> list[T]:
 
 
 def _as_poison(piece: Update | Cursor, reason: str) -> list[Poison]:
-    """Return what goes into quarantine in place of a piece."""
     match piece:
         case InboundMessage():
             return [Poison(inbox.source_of(piece), piece.dedupe_key, piece.raw, reason)]
@@ -274,7 +269,7 @@ def _as_poison(piece: Update | Cursor, reason: str) -> list[Poison]:
 
 
 def _note(message: InboundMessage, admission: Admission, began: float) -> None:
-    """Record and log an admission; at debug level if the message brings nothing new."""
+    """Trace and log an admission; at debug level if the message brings nothing new."""
     outcome, conversation, seq = admission.outcome, admission.conversation, admission.seq
     trace = "" if conversation is None or seq is None else spans.trace_of(conversation, seq)
     place = {"platform": message.address.platform, "account": message.address.account}

@@ -1,7 +1,7 @@
 """What a conversation does next, decided in one transaction.
 
-An unfinished turn goes on. Else the commands that wait first are carried out, and the messages
-behind them become the next turn: a burst, told as one question behind what was said meanwhile.
+An unfinished turn goes on. Else waiting commands are carried out up to the first message; that
+message, and those that belong to its burst, become the question of the next turn.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -94,7 +94,7 @@ class TurnStarter:
 
 
 def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) -> None:
-    """Notify those who wait for a turn that it is a dead letter."""
+    """Report a turn that became a dead letter."""
     here = turn.lease.conversation
     wakeups.outbox(here)
     wakeups.mark(turn, "failed")
@@ -153,8 +153,8 @@ class NextTurn:
 
         Args:
             take: Gets hold of the conversation, or returns None, and nothing is done.
-            recalled: What is told with the question of a turn that begins (`memory_context`).
-            origins: What taints a turn that reads it.
+            recalled: Notes told with the question of a turn that begins (`memory_context`).
+            origins: Taints of a turn that reads them.
             counts: Whether it counts as an attempt to resume a turn.
         """
         conversations.hold(conn, conversation_id)
@@ -191,7 +191,6 @@ class NextTurn:
     def _begin(
         self, conn: Connection, held: Held, waiting: Sequence[InboxEntry], base: PromptBase
     ) -> Turn:
-        """Begin a turn of the messages that wait."""
         lease, entries = held.lease, burst(waiting, self.queue)
         if self._reset_if_due(conn, lease, entries[0].at, entries[0].text):
             held = replace(held, active=None)
@@ -222,7 +221,7 @@ class NextTurn:
     def _carry_out(
         self, conn: Connection, held: Held, entry: InboxEntry, base: PromptBase
     ) -> Turn | None:
-        """Do a queued command; returns the turn that it asks for, if any."""
+        """Carry out a queued command; return the turn that it asks for, if any."""
         command = registry.by_word().get(entry.command or "")
         if command is not None and command.route is TURN:
             return turns.begin(conn, held, [entry], AskedQuestion(None), base)
@@ -255,7 +254,7 @@ class NextTurn:
 
 
 def next_turn_of(parts: TurnParts) -> NextTurn:
-    """Return what decides what conversations do next."""
+    """Build it from the parts of a turn."""
     settings, mind = parts.settings, parts.mind
     return NextTurn(
         settings.queue,

@@ -28,7 +28,7 @@ NEVER_BEGAN = (
     "I had to give up on this message: I could not start on it. It is kept for the operator. You"
     " can send it again."
 )
-"""Of such a message there is no question that `/retry` could repeat."""
+"""For these `/retry` has nothing to repeat."""
 EXPIRED = (
     "I could not deliver anything here for a long time. I gave up on messages that are too old by"
     " now, so there is a gap above. The operator can still send them, and you can ask me again."
@@ -38,7 +38,7 @@ UNSHOWN = (
     " it; you can also ask me again."
 )
 REPLACES = "(this replaces the unfinished message above)"
-"""Before what is said where a preview of it may stand that nobody can find any more."""
+"""In front of a text whose preview may be in the chat and can no longer be found."""
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 SET_ASIDE = "I could not accept this: it, or this chat, is damaged. The owners can see the reason."
@@ -59,7 +59,7 @@ CONTEXT = {
         " cannot condense this any further, and the answer may fail; a shorter message helps."
     ),
 }
-"""What a compaction could not spare the user (`agent.ports.CompactionStore.tell`)."""
+"""Consequences of a compaction (`agent.ports.CompactionStore.tell`)."""
 ENDLESS = (
     "The model would not stop, so I stopped it: its answer was far longer than an answer may be."
     " Send /retry to ask again."
@@ -68,7 +68,7 @@ CUT = "\n\n*[the answer reached the output limit and ends here]*"
 
 
 def answer_text(result: TurnResult) -> str:
-    """Return what the person reads for the result of a turn; never empty."""
+    """Return the text of a turn's result; never empty."""
     if result.outcome == "refused":
         return f"{result.text}\n\n{REFUSED}".strip()
     if result.outcome == "endless":
@@ -79,23 +79,23 @@ def answer_text(result: TurnResult) -> str:
 
 
 def referring(text: str, turn: Turn, seed: bytes | None = None) -> str:
-    """Return what is said of a turn that failed, and by what its lines in the log are found."""
+    """Add the reference by which a failed turn is found in the log."""
     reference = spans.reference_of(turn.lease.conversation, turn.first_seq, seed)
     return f"{text}\n\nReference: `{reference}`"
 
 
 def after_part(part: str, text: str) -> str:
-    """Return the part of an answer that was written before it failed, and what is said about it."""
+    """Return the part of an answer that was written before it failed, and the notice."""
     return f"{part}\n\n*[{text}]*" if part.strip() else text
 
 
 def stopped_text(partial: str) -> str:
-    """Return the part of an answer that was written before it was stopped, marked as such."""
+    """Mark the part of an answer that was written before it was stopped."""
     return f"{partial}\n\n{STOPPED}"
 
 
 def failure_text(failure: ModelError | SpendLimitReached) -> str:
-    """Return what the person reads when no model answered. Holds nothing from the provider."""
+    """Return the notice that no model answered; it quotes nothing of the provider."""
     if isinstance(failure, SpendLimitReached):
         return _spend_limit_text(failure)
     if isinstance(failure, ModelRefused):
@@ -104,7 +104,7 @@ def failure_text(failure: ModelError | SpendLimitReached) -> str:
 
 
 def fallback_text(chosen: str, answered: str, failure: ModelError | None) -> str:
-    """Return what the person reads when another model answered than the one that they chose."""
+    """Return the notice that another model answered than the chosen one."""
     why, _, _ = _explained(failure).partition(". ")
     return (
         f"The model chosen here, {messages.quoted(chosen)}, did not answer: {why}."
@@ -113,7 +113,7 @@ def fallback_text(chosen: str, answered: str, failure: ModelError | None) -> str
 
 
 def _explained(failure: ModelError | None) -> str:
-    """Return why a model did not answer, and in a second sentence what the person can do."""
+    """Explain why a model did not answer, and in a second sentence what the user can do."""
     if isinstance(failure, ContextOverflow):
         why = (
             "this conversation has grown too long for the model. Send /compress to condense it,"
@@ -150,10 +150,7 @@ def _explained(failure: ModelError | None) -> str:
 
 
 def _spend_limit_text(limit: SpendLimitReached) -> str:
-    """Return what the person reads when a budget is used up.
-
-    What everybody together may spend is the operator's business: that amount is not shown.
-    """
+    """Return the notice that a budget is used up; the shared budget's amount is not shown."""
     if limit.limit_usd == 0:
         return "I have no budget for answers at the moment; the operator can change that."
     if limit.scope == "sender":

@@ -3,10 +3,10 @@
 It is one message, which the answer replaces; best effort, coalesced, ended before the answer is
 committed. An intent is stored before the message is posted, its id afterwards: if the process is
 killed in between, the next one asks the platform for the message and adopts it. If the platform
-cannot say, the answer names it, so that no half answer stays unexplained. While it is unknown what
-became of a turn's message, no other is begun.
+cannot tell, the answer mentions it, so that no half answer stays unexplained. Until then no other
+message is begun.
 
-`TurnChat` is where all of a turn is shown: that message, what is said meanwhile, its last word.
+`TurnChat` shows everything of a turn: that message, its notices and its last word.
 Names and arguments of tools are the model's words: shown as plain text, short, without secrets.
 """
 
@@ -72,9 +72,9 @@ _LINE_BREAK = "  \n"
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 TROUBLE_NOTICE_AFTER = 3
-"""Waits for the model in a turn before its user is told that it takes longer."""
+"""Waits for the model in a turn before the user is told that it takes longer."""
 LONG_WAIT_S = 15
-"""A wait that is told at once."""
+"""A wait of this length is reported at once."""
 
 CallState = ToolStatus | Literal["running", "waiting"]
 
@@ -88,7 +88,7 @@ class ToolLines:
         self._states: dict[tuple[str, str], CallState] = {}
 
     def set(self, call: ToolCall, state: CallState) -> None:
-        """Take note of a call, or of what became of it."""
+        """Note a call or its result."""
         self._states[call["id"], label(call, self._redact)] = state
 
     @property
@@ -111,7 +111,7 @@ def _line(text: str, state: CallState) -> str:
 
 
 def label(call: ToolCall, redact: Callable[[str], str]) -> str:
-    """Return what a call is and, shortly, what it is about; as markdown."""
+    """Return a call's tool and a short hint of its arguments, as markdown."""
     function = call["function"]
     name = _NOT_NAME.sub("", function["name"])[:_NAME_CHARS].replace("_", r"\_") or "?"
     hint = _hint(function["arguments"], redact)
@@ -194,7 +194,7 @@ class PreviewMessage(PreviewIntent):
 
     @property
     def stands(self) -> bool:
-        """Whether it is, or may be, in the chat."""
+        """Whether it is or may be in the chat."""
         return self.ref is not None or self.is_lost
 
     async def shown_as(self, ref: str | None) -> None:
@@ -210,7 +210,7 @@ class PreviewMessage(PreviewIntent):
         return self._doubted is None and not self.is_lost
 
     async def settle(self) -> None:
-        """Know, at the end of a turn, what became of it: its id, none, or `is_lost`."""
+        """Find out, at the end of a turn, its id, or that there is none, or that it `is_lost`."""
         if self._doubted is None:
             return
         with suppress(TimeoutError):
@@ -222,9 +222,9 @@ class PreviewMessage(PreviewIntent):
         self._lose("the platform takes too long")
 
     async def _look_up(self) -> SendDelayed | None:
-        """Ask the platform once; return why it cannot say it now."""
+        """Ask the platform once; return the delay if it cannot tell now."""
         others = await self.rows.others()
-        # A post that is on its way may be refused meanwhile.
+        # A post under way may have been refused meanwhile.
         if (nonce := self._doubted) is None:
             return None
         try:
@@ -234,7 +234,7 @@ class PreviewMessage(PreviewIntent):
         except AdapterError as exc:
             self._lose(str(exc))
         except Exception as exc:
-            # A bug of the adapter: a turn that failed by it would fail at every attempt.
+            # A bug of the adapter must not fail the turn: it would at every attempt.
             log.exception("preview_failed", platform=self._question.address.platform)
             self._lose(repr(exc))
         else:
@@ -291,7 +291,7 @@ class LiveAnswer:
         self.worked(call, "running")
 
     def worked(self, call: ToolCall, status: CallState) -> None:
-        """Show what became of a call."""
+        """Show the result of a call."""
         if self._lines is not None:
             self._lines.set(call, status)
             self._changed.set()
@@ -371,7 +371,7 @@ class LiveAnswer:
 
     @contextmanager
     def _best_effort(self) -> Iterator[None]:
-        """Keep an adapter's bug, or a full disk, from costing the answer."""
+        """Keep an adapter's bug, or a full disk, from ending the turn."""
         try:
             yield
         except Exception:
@@ -410,7 +410,7 @@ class TurnChat:
         return cls(turn, adapter, shared.database, shared.wakeups, live)
 
     async def parts(self, kind: str, text: str) -> list[OutboxPart]:
-        """Return what the turn says in place of its preview; it names one that is lost."""
+        """Return the rows that replace the preview; they mention one that is lost."""
         turn, preview, render = self.turn, self.live.message, self.adapter.render
         is_failure = kind in {"failed", "buried"}
         await preview.settle()
@@ -444,7 +444,7 @@ class TurnChat:
         )
 
     def ended(self, reaction: Reaction) -> None:
-        """Wake who waits for the committed end."""
+        """Hint that the end is committed."""
         conversation = self.turn.lease.conversation
         self.wakeups.outbox(conversation)
         self.wakeups.mark(self.turn, reaction)
@@ -454,7 +454,7 @@ class TurnChat:
         await self._say(f"turn:{self.turn.id}:hygiene", notices.HYGIENE)
 
     async def tell_of_context(self, what: str) -> None:
-        """Say what a compaction could not spare the user; a full floor once, until `/new`."""
+        """Report a consequence of a compaction; a full floor once, until `/new`."""
         turn = self.turn
         key = f"turn:{turn.id}:{what}"
         if what == "floor":
@@ -462,7 +462,7 @@ class TurnChat:
         await self._say(key, notices.CONTEXT[what])
 
     async def tell_of_trouble(self, failure: ModelError | None) -> None:
-        """Say, once it lasts, that the model is in trouble; None: its answer trickles."""
+        """Report a model's lasting trouble, once; None: its answer trickles."""
         self.waits += 1
         asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
         has_lasted = failure is None or self.waits == TROUBLE_NOTICE_AFTER
@@ -470,11 +470,11 @@ class TurnChat:
             await self._say(f"turn:{self.turn.id}:trouble", notices.TROUBLE)
 
     async def tell_of_fallback(self, text: str, since: int) -> None:
-        """Say that the chosen model failed; once after the turn `since`, in which it worked."""
+        """Report that the chosen model failed, once since it last answered, in turn `since`."""
         await self._say(f"conversation:{self.turn.lease.conversation}:fallback:{since}", text)
 
     async def _say(self, key: str, text: str) -> None:
-        """Say something while the turn goes on; once for each key."""
+        """Send a notice during the turn, once for each key."""
         parts = parts_of(self.adapter.render, key, text, reply_to=self.turn.reply_to)
         await self.database.write(turn_journal.notify, self.turn, parts)
         self.wakeups.outbox(self.turn.lease.conversation)

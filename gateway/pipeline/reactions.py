@@ -1,6 +1,6 @@
-"""Acknowledging reactions: received, answered, failed. Best effort, beside the path of a message.
+"""Acknowledging reactions: received, answered, failed. Best effort; no message waits for them.
 
-Nothing waits for them. What a platform shows too slowly is dropped, not queued without end.
+A platform that is too slow loses reactions: the queues are bounded.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ AT_ONCE = 4
 """Reactions that are on their way to one account at a time."""
 WAITING_IN_CHAT = 20
 WAITING = 1000
-"""Reactions that wait, of one chat and of an account; further ones are dropped."""
+"""Longest queues, of one chat and of an account; further reactions are dropped."""
 TIMEOUT_S = 15.0
 
 

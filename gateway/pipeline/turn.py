@@ -53,8 +53,8 @@ class TurnRunner:
     async def run(self, turn: Turn) -> bool:
         """Answer a turn, or end it as cancelled or dead. Exceptions mean: try again later.
 
-        A turn that waits for a person stays as it is. Returns whether the conversation was given
-        back with the answer, since nothing waits in it.
+        A turn that waits for a person is suspended. Returns whether the lease was released with the
+        answer, since nothing else waits.
         """
         started = time.monotonic()
         conversation, place = turn.lease.conversation, turn.lease.address
@@ -78,7 +78,7 @@ class TurnRunner:
             return False
 
     async def _bury(self, turn: Turn, chat: TurnChat, error: str) -> None:
-        """Make a dead letter of a turn and tell its chat."""
+        """Make a dead letter of a turn, with a notice in its chat."""
         parts = await chat.parts("buried", notices.GAVE_UP)
         parts += await chat.new_notes(turn.messages)
         end = TurnEnd("gave_up", error=error)
@@ -106,16 +106,16 @@ class TurnRunner:
         return totals.released
 
     async def _suspend(self, turn: Turn, chat: TurnChat) -> None:
-        """End an attempt that waits for a person; what people saw of it stays where it is.
+        """End an attempt that waits for a person; its preview stays.
 
-        The answer comes below the question, so it must not take the place of this preview.
+        The answer comes below the question, so it must not replace this preview.
         """
         database, conversation = self.parts.shared.database, turn.lease.conversation
         own = await database.read(transcript.of_turn, conversation, turn.id)
         said = [text_of(each) for each in own if each["role"] == "assistant"]
         text = next((text for text in reversed(said) if text.strip()), "")
         shown = "\n\n".join(part for part in (text, chat.live.status) if part)
-        # Nothing goes on before all of it is answered, so no two waits end in the same question.
+        # A turn continues once all questions are answered, so two waits never end in the same one.
         asked = await database.read(questions.newest, conversation)
         await chat.live.message.settle()
         stands = chat.live.message.ref is not None and shown
@@ -124,7 +124,6 @@ class TurnRunner:
         self.parts.shared.wakeups.outbox(conversation)
 
     async def _end(self, journal: Journal, chat: TurnChat) -> tuple[TurnToCommit, Totals]:
-        """Bring a turn to its end and commit it."""
         try:
             done = await self._think(journal, chat)
             parts = await chat.parts(done.kind, done.text)
@@ -137,14 +136,14 @@ class TurnRunner:
             done = TurnToCommit("", TurnEnd("interrupted", await self._cut_off(journal, chat)))
             return done, await self._cancel(journal.turn, chat, done.end)
         except (asyncio.CancelledError, LeaseLost):
-            # What was begun is billed, whoever goes on with the turn.
+            # The call under way is billed, even if another replica continues the turn.
             lost = await self._cut_off(journal, chat)
             await journal.book([lost] if lost else [])
             raise
         return done, totals
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
-        """Do what the turn asks for, stoppable and with its preview."""
+        """Answer, stoppable and with the preview."""
         turn = journal.turn
         if turn.stopped:
             raise TurnCancelled(f"turn {turn.id} was stopped before it began again")
@@ -155,12 +154,12 @@ class TurnRunner:
                 with self.parts.shared.stops.covering(turn, scope):
                     return await self._done(journal, chat)
         except TimeoutError as exc:
-            # One that came from below is a failure of the attempt and no stop.
+            # Any other timeout is a failure of the attempt, not a stop.
             if not scope.expired():
                 raise
             raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
         except (ModelError, SpendLimitReached) as exc:
-            # What people saw of a long answer stays.
+            # The visible part of a long answer stays.
             own = await self.parts.shared.database.read(
                 transcript.of_turn, turn.lease.conversation, turn.id
             )
@@ -168,7 +167,7 @@ class TurnRunner:
             return TurnToCommit(text, TurnEnd(outcome_of(exc), error=str(exc)), kind="failed")
 
     async def _done(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
-        """Answer, or carry out the command that takes a turn of its own."""
+        """Run the agent's loop, or a command that takes a turn."""
         entry = journal.turn.command
         if entry is None:
             return await self._run_loop(journal, chat)
@@ -176,7 +175,7 @@ class TurnRunner:
         return TurnToCommit(*await run(TurnContext(journal, entry.argument, self.parts)))
 
     async def _run_loop(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
-        """Answer: hygiene, then the agent's loop."""
+        """Compact the view if it is nearly full, then run the agent's loop."""
         turn, mine = journal.turn, self.parts.mind.agent
         agent = mine.preferring(turn.model)
         if turn.model is not None and turn.model not in choices(mine.models):
@@ -201,14 +200,14 @@ class TurnRunner:
         return TurnToCommit(notices.answer_text(result), TurnEnd(result.outcome, result.call), said)
 
     def _joined(self, own: list[ChatMessage], more: str = "") -> str:
-        """Return the parts of an answer as one text: two halves may be a secret together."""
+        """Join and mask the parts of an answer: two halves may be a secret together."""
         return self.parts.mind.agent.calls.redactor.configured(partial_text(own) + more)
 
     async def _cut_off(self, journal: Journal, chat: TurnChat) -> ModelCall | None:
         return await cut_off(journal.in_flight, chat.live.text, self.parts.mind.agent.models)
 
     async def _cancel(self, turn: Turn, chat: TurnChat, end: TurnEnd) -> Totals:
-        """End a stopped turn; a preview that people see becomes its last word."""
+        """End a stopped turn; a visible preview becomes its last word."""
         database = self.parts.shared.database
         own = await database.read(transcript.of_turn, turn.lease.conversation, turn.id)
         said = self._joined(own, chat.live.text)
@@ -227,7 +226,7 @@ class TurnRunner:
     async def _tell_of_fallback(
         self, chat: TurnChat, choice: str, answered: ChatModel | None
     ) -> None:
-        """Say that another model answered than the one that `/model` has chosen."""
+        """Report that another model answered than the one chosen with `/model`."""
         agent = self.parts.mind.agent
         known = choices(agent.models)
         others = [name for name, models in known.items() if name != choice and answered in models]
@@ -242,10 +241,9 @@ class TurnRunner:
 
 
 def _log_finished(turn: Turn, end: TurnEnd, totals: Totals, started: float) -> None:
-    """Write the one canonical line of a turn."""
     last = end.call.usage if end.call else None
     if end.outcome == "provider_failed":
-        # The operator's line: whoever watches for errors sees it.
+        # For operators who watch the log for errors.
         log.error("no_model_answered", reason=end.error)
     spans.note(outcome=end.outcome, model_calls=totals.iterations, tool_calls=totals.tool_calls)
     log.info(

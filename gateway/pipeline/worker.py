@@ -37,7 +37,7 @@ POLL_S = 1.0
 """How long a lost wake-up, or the end of a back-off or a quiet time, can go unnoticed."""
 SWEEP_S = 30.0
 DROPPED_WITHIN_S = 5.0
-"""How long it is waited for work that is dropped; what goes on for longer writes nothing either."""
+"""Longest wait for dropped work; what goes on for longer writes nothing either."""
 MOST_DEBOUNCES = 5
 """A burst that never pauses is answered after this many times `queue.debounce_ms`."""
 RETRY_AFTER_S = 2.0
@@ -48,15 +48,15 @@ Below `leases.LONGEST_BACKOFF_S`, as every back-off that is stored."""
 
 
 class BeganNothing(Exception):
-    """A claim found a conversation ready, and nothing in it to begin: a row of it is damaged."""
+    """A conversation is ready without anything to begin: one of its rows is damaged."""
 
 
 @dataclass(slots=True, eq=False)
 class TurnKit:
-    """What turns are begun and run with: all of it is made of one state of the settings.
+    """Starts and runs turns by one state of the settings.
 
     Attributes:
-        places: Turns that may run at once: fewer than set if descriptors are few.
+        places: Turns that may run at once: fewer than set if descriptors are scarce.
     """
 
     starter: TurnStarter
@@ -90,7 +90,7 @@ class Worker:
         self._arrived: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._false_starts: dict[int, int] = {}
-        # What the database failed at: no attempt is counted where they go on.
+        # Failed because of the database: the next attempt is not counted.
         self._uncounted: set[int] = set()
         self._wake = asyncio.Event()
         self._stopping = False
@@ -176,7 +176,7 @@ class Worker:
         self._hinted.clear()
 
     async def _serve_line(self, tasks: asyncio.TaskGroup) -> None:
-        """Claim what is ready, in order, and serve it."""
+        """Claim ready conversations, in order, and serve them."""
         self._looked = time.monotonic()
         room = self._room()
         self._full = room <= 0
@@ -247,7 +247,7 @@ class Worker:
             log.warning("release_failed", conversation=conversation_id, error=str(exc))
             await asyncio.sleep(delay_s)
         finally:
-            # Where this lease was lost the conversation may be served under a newer one by now.
+            # After a lost lease the conversation may be served under a newer one by now.
             if self._serving.get(conversation_id) is service:
                 del self._serving[conversation_id]
             if more or self._full or service.hinted:
@@ -272,7 +272,7 @@ class Worker:
     async def _next_turn(self, service: "Service", kit: TurnKit) -> Turn | None:
         """Return the next turn; what cannot begin at several attempts in a row is given up.
 
-        None if the lease was given back, or not had.
+        None without a lease.
         """
         here = service.conversation
         while True:
@@ -296,7 +296,7 @@ class Worker:
             else:
                 self._false_starts.pop(here, None)
                 return turn
-            # It was given up: what waits behind it is tried next.
+            # The message behind it is next.
             del self._false_starts[here]
 
     async def _begin(self, service: "Service", kit: TurnKit) -> Turn | None:
@@ -329,7 +329,7 @@ class Worker:
         return step.turn
 
     def _taking(self, service: "Service") -> Take:
-        """Return what gets hold of a conversation: its lease, or a claim."""
+        """Return the step that takes a conversation: by its lease, or by a claim."""
         if service.lease is not None:
             return partial(leases.look, lease=service.lease)
         claim = partial(leases.take, replica_id=self.replica.id, accounts=self._accounts)
@@ -344,20 +344,20 @@ class Worker:
 
     async def _run_one(self, turn: Turn, kit: TurnKit) -> bool:
         """Run a turn; return whether the lease was given back with its answer."""
-        # Until the next one begins: what fails behind it in this task is its as well.
+        # Until the next turn begins: later failures of this task belong to it as well.
         trace = trace_of(turn.lease.conversation, turn.first_seq)
         structlog.contextvars.bind_contextvars(trace=trace)
         try:
             return await as_turn(turn.id, kit.runner.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
-                # An attempt counts only where the turn itself failed (decision 065). A lease that
-                # does not hold any more was given back with the answer.
+                # Only failures of the turn itself count (decision 065). A lost lease was released
+                # with the answer.
                 with suppress(LeaseLost):
                     await self._database.write(turns.forgive_attempt, turn)
             raise
         except StorageUnavailable:
-            # The disk is to blame, not the turn; it may be still.
+            # The disk is to blame, not the turn, and may still fail.
             self._uncounted.add(turn.lease.conversation)
             await self._database.write(turns.forgive_attempt, turn)
             self._uncounted.discard(turn.lease.conversation)
@@ -379,7 +379,6 @@ class Worker:
             await asyncio.sleep(pause)
 
     async def _keep_sweeping(self) -> None:
-        """Look for stuck conversations, now and then."""
         while True:
             await asyncio.sleep(SWEEP_S)
             try:

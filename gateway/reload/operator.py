@@ -1,4 +1,4 @@
-"""What an operator wants of a running gateway: over its Unix socket, or in the console."""
+"""Actions of an operator on a running gateway, over its Unix socket or in the console."""
 
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,15 +25,15 @@ from gateway.supervision.credentials import Reloaded, SettingsReloaded
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Carries out what an operator wants of a running gateway, whichever way they say it."""
+    """Carries out an operator's actions."""
 
     reloading: Reloading
 
     async def act(self, name: str, target: str, by: str = COMMAND_LINE) -> Any:
-        """Carry out one of `ACTIONS`, and wake whoever has to go on with it.
+        """Carry out one of `ACTIONS`, and wake the parts that continue with it.
 
         Args:
-            by: Who wants it, "platform:sender id".
+            by: The operator, "platform:sender id".
 
         Raises:
             GatewayError: There is no such target, or it cannot be done; nothing was changed.
@@ -55,37 +55,36 @@ class Operator:
         return result
 
     async def answer(self, owner: InboundMessage, inquiry_id: int, said: str) -> ReplyOutcome:
-        """Answer a question as an owner; see `GatewayIntake.answer_as_owner`."""
+        """See `GatewayIntake.answer_as_owner`."""
         return await self.reloading.parts.intake.answer_as_owner(owner, inquiry_id, said)
 
     async def decide_tool(self, name: str, verdict: Verdict, by: str) -> Decided:
-        """Carry out what an owner says of a tool's text; no socket leads here.
+        """Record an owner's verdict on a tool's text; NotFound for an unknown one.
 
-        Raises:
-            NotFound: There is no such text.
+        The socket has no route to this.
         """
         decision = await self.reloading.parts.shared.database.write(mcp.decide, name, verdict, by)
         self.reloading.notify()
         return decision
 
     async def reload_secrets(self) -> Reloaded:
-        """Read the secrets again that the settings refer to, here and in all replicas."""
+        """Read all referenced secrets again, here and in all replicas."""
         done = await self.reloading.renew_secrets()
         await tell_replicas(self.reloading.parts.shared.database, "secrets")
         return done
 
     async def reload(self, by: str = COMMAND_LINE, subject: str = "") -> SettingsReloaded:
-        """Read settings and secrets again, and go by them, here and in all replicas.
+        """Read settings and secrets again, and apply them, here and in all replicas.
 
         Args:
-            by: Who wants it, "platform:sender id".
-            subject: The keys that they have just written.
+            by: The operator, "platform:sender id".
+            subject: The keys just written.
         """
-        done = await self.reloading.reload()
+        done, database = await self.reloading.reload(), self.reloading.parts.shared.database
         if not done.problems:
-            await tell_replicas(self.reloading.parts.shared.database, "secrets")
+            await tell_replicas(database, "secrets")
             entry = AuditEntry("settings_reloaded", by=by, subject=subject)
-            await self.reloading.parts.shared.database.write(audit_log.append, entry)
+            await database.write(audit_log.append, entry)
         return done
 
 
@@ -112,7 +111,7 @@ def routes(operator: Operator) -> list[web.RouteDef]:
 
 
 async def _of_settings(operator: Operator, request: web.Request) -> web.Response:
-    """Do what `control.ask_settings` asks for."""
+    """Serve `control.ask_settings`."""
     reloading, target = operator.reloading, _target_in(await request.read()) or ""
     result: Any
     try:

@@ -22,7 +22,7 @@ from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
 from agent.network import in_words
 from agent.plugins.registry import Plugins
-from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools, Tool
+from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools
 from agent.turn.request import Agent
 from gateway import wiring
 from gateway.agent_ports.budgets import refuse_unpriced
@@ -57,16 +57,14 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 2.0
 """How often the file is checked. It is read if two checks agree: an editor may be writing."""
 TOLD_WITHIN_S = 30.0
-"""How long the answer to a request includes what the last automatic reload did."""
+"""For this long the answer to a request includes the result of the last automatic reload."""
 AGAIN_AFTER_S = 5.0
 """Pause after a reload that failed because of the database."""
-
-
 Stamp = tuple[int, int, int]
 
 
 def stamp_of(file: Path) -> Stamp | None:
-    """Return what changes when the file does; None if it cannot be seen."""
+    """Return a file's identity and times; None if it cannot be read."""
     try:
         found = file.stat()
     except OSError:
@@ -110,10 +108,10 @@ class Source:
 
 @dataclass(slots=True)
 class AgentOrigin:
-    """What the agent is made of besides the settings, and where those are read again.
+    """The agent's parts that are not settings, and the source of those.
 
     Attributes:
-        writers: Models that only write summaries; None: they are built from the settings.
+        writers: Models that only write summaries; None to build them from the settings.
         source: None if the settings never change.
     """
 
@@ -158,7 +156,6 @@ class Reloading:
     def __init__(
         self, settings: Settings, mind: Mind, parts: LiveParts, origin: AgentOrigin
     ) -> None:
-        """Start with settings in use; without a source only secrets are read again."""
         self.settings = settings
         self.mind = mind
         self.refused: tuple[str, str] | None = None
@@ -222,8 +219,8 @@ class Reloading:
     async def reload(self) -> SettingsReloaded:
         """Apply settings and secrets as they are now; a mistake changes nothing.
 
-        Whatever fails, the gateway goes on, and the answer says why. If the file was seen before
-        its writer asked for a reload, the answer includes what that did.
+        Any failure is in the answer, and the gateway goes on. The answer includes an automatic
+        reload that saw the file before its writer asked for this one.
         """
         done = await self._reload_now()
         (at, before), self._untold = self._untold, (0.0, SettingsReloaded())
@@ -240,9 +237,9 @@ class Reloading:
             try:
                 done = await self._reload()
                 self.refused = None
+            except SettingsError as exc:
+                return await self._refused(exc)
             except Exception as exc:  # noqa: BLE001 - of the database, of plugins and engines: it is told
-                if isinstance(exc, SettingsError):
-                    return await self._refused(exc)
                 return self._failed(exc, before)
         log.info(
             "settings_reloaded",
@@ -262,7 +259,7 @@ class Reloading:
         return SettingsReloaded(problems=problems)
 
     def _failed(self, exc: Exception, before: Settings) -> SettingsReloaded:
-        """Report why a reload ended early; if because of the database, it is tried again."""
+        """Report why a reload failed; after trouble with the database it is tried again."""
         source, is_stored = self._origin.source, isinstance(exc, StorageError)
         if is_stored and source is not None:
             source.stamp, self._rests_until = None, time.monotonic() + AGAIN_AFTER_S
@@ -280,11 +277,12 @@ class Reloading:
         if source is None:
             return SettingsReloaded(secrets=(await self._renew_secrets())[0])
         before, foreign = source.loaded, await self._offered()
-        has_other_tools = _names(foreign) != _names(self._origin.foreign)
+        names = [[each.name for each in tools] for tools in (foreign, self._origin.foreign)]
+        has_other_tools = names[0] != names[1]
         try:
             found = await asyncio.to_thread(source.read_again)
         except SettingsError:
-            # What owners have said of tools counts, whatever is in the file.
+            # Verdicts of owners on tools count even if the file is wrong.
             if has_other_tools:
                 await self._make_agent(source, before.settings, foreign)
             raise
@@ -318,7 +316,7 @@ class Reloading:
     async def _make_agent(
         self, source: Source, new: Settings, foreign: ServedTools
     ) -> tuple[Checked, ...]:
-        """Build and use what answers; returns findings. Unchanged models stay the same objects."""
+        """Build and use another agent; returns findings. Unchanged models stay the same objects."""
         origin, plain, before = self._origin, source.loaded.settings, self.mind.agent
         line, writers, findings = origin.line, origin.writers, list[Checked]()
 
@@ -341,10 +339,7 @@ class Reloading:
         return tuple(findings)
 
     async def _offered(self) -> ServedTools:
-        """Return the approved tools of servers; show owners the texts not seen yet.
-
-        Without a held tool the database is not queried.
-        """
+        """Return the approved tools of servers; show owners the texts not seen yet."""
         origin = self._origin
         if not (held := origin.held):
             return origin.foreign
@@ -354,7 +349,7 @@ class Reloading:
     async def _go_by(
         self, new: Settings, agent: Agent, line: Sequence[Configured], writers: Sequence[Configured]
     ) -> None:
-        """Build what turns use, and hand it to all parts at once."""
+        """Build a new mind, and hand it to all parts at once."""
         shared = self.parts.shared
         try:
             mind = wiring.build_mind(
@@ -392,7 +387,7 @@ class Reloading:
             await _close(model)
 
     async def note(self, settings: Settings) -> None:
-        """Enter the settings in use in the audit log; if that fails, the next start does it."""
+        """Note the settings in the audit log; if that fails, the next start does it."""
         written = fingerprints_of(settings.home).of_settings(settings)
         keep_last_used(settings)
         await self.parts.shared.database.write(audit_log.note_settings, written)
@@ -404,7 +399,7 @@ class Reloading:
         return done
 
     async def _renew_secrets(self) -> tuple[Reloaded, list[Checked]]:
-        """Return what became of the secrets, and the state of accounts with new tokens."""
+        """Read the secrets again; restart accounts with new tokens, and return their state."""
         done, found = await self.parts.rotation.reload(), list[Checked]()
         of_accounts = [name.split(".") for name in done.renewed if name.startswith("platforms.")]
         for platform, number in dict.fromkeys((each[1], int(each[2])) for each in of_accounts):
@@ -450,12 +445,8 @@ class Reloading:
     async def _restart(self, platform: str, block: AccountSettings) -> list[Checked]:
         """Replace an account's adapter; work in progress ends with the old one."""
         here = (platform, block.name)
-        receivers = [
-            each
-            for each in self.parts.supervised
-            if (each.adapter.platform, each.adapter.account) == here
-        ]
-        adapter = receivers[0].adapter if receivers else None
+        adapter = self.parts.shared.adapters.get(here)
+        receivers = [each for each in self.parts.supervised if each.adapter is adapter]
         if self.parts.make is None or not isinstance(adapter, ReplaceableAdapter):
             return []
         try:
@@ -499,7 +490,7 @@ class Reloading:
 
 
 def turn_kit_of(parts: TurnParts) -> TurnKit:
-    """Return what starts and runs turns; it never changes."""
+    """Build the kit that starts and runs turns by these parts."""
     starter = TurnStarter(parts, next_turn_of(parts))
     return TurnKit(starter, TurnRunner(parts), parts.settings.queue)
 
@@ -512,12 +503,7 @@ async def _close(model: ChatModel) -> None:
         log.exception("model_not_closed", model=model.label, error=str(exc))
 
 
-def _names(tools: Sequence[Tool]) -> list[str]:
-    return [each.name for each in tools]
-
-
 def _joined(before: object, now: object, *names: str) -> dict[str, Any]:
-    """Join two results, field by field."""
     both = {each: (*getattr(before, each), *getattr(now, each)) for each in names}
     return {name: tuple(dict.fromkeys(found)) for name, found in both.items()}
 

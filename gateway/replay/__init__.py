@@ -1,1 +1,1 @@
-"""What `parley replay` plays with: recordings, a stage, and a report."""
+"""`parley replay`: recordings, a player, and a report."""

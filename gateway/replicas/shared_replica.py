@@ -126,7 +126,7 @@ class SharedReplica(Replica):
         while True:
             loss = await self._attend()
             if loss is not None:
-                await self._begin_anew(loss)
+                await self._start_over(loss)
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S if self._free else LOOK_S):
@@ -134,7 +134,7 @@ class SharedReplica(Replica):
             self._wake.clear()
 
     async def _attend(self) -> Loss | None:
-        """Look around and act; return why this replica must start over, or None."""
+        """Look around and act; return the reason to start over, or None."""
         began, renews = time.monotonic(), self._is_due()
         found: Surroundings | None = None
         try:
@@ -217,8 +217,8 @@ class SharedReplica(Replica):
             platform, account, shard = of
             log.info("account_given_back", platform=platform, account=account, shard=shard)
 
-    async def _begin_anew(self, loss: Loss) -> None:
-        """Drop all work, and continue under another id."""
+    async def _start_over(self, loss: Loss) -> None:
+        """Start over: drop all work, and continue under another id."""
         former, self.is_in = self.id, False
         log.warning("replica_lost", replica=former, reason=loss)
         self.accounts.lose_all()

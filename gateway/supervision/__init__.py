@@ -1,1 +1,1 @@
-"""What watches over the process: its home, its accounts, crashes, checks at the start."""
+"""Supervision of the process: its home, its accounts, crashes, checks at the start."""

@@ -126,7 +126,7 @@ class Supervised:
                 self._running = tasks.create_task(self._run_though_refused(), name=self.name)
 
     async def _run_though_refused(self) -> None:
-        """Run the adapter; after a refusal ask again, ever more slowly, for an hour."""
+        """Run the adapter; after a refusal ask again with growing pauses, for an hour."""
         while True:
             await self.run()
             if self._ask_in_s is None:

@@ -218,13 +218,12 @@ class CrashJournal:
         return life, owed, untold
 
     def _take_stacks(self) -> str:
-        """Return the stacks that a fatal signal left, and keep them under another name."""
+        """Return the stacks left by a fatal signal, and keep them under another name."""
         path = self.home / STACKS
         with suppress(OSError):
             if path.stat().st_size:
                 path.replace(self.home / EARLIER_STACKS)
-                # Moved before it is read: should this process die here, the next one must not
-                # take these for its stacks.
+                # Moved first: after a crash here the next process must not take them for its own.
                 kept = (self.home / EARLIER_STACKS).read_bytes()[:_MOST_STACKS_BYTES]
                 return kept.decode(errors="replace")
         return ""
@@ -257,7 +256,7 @@ class CrashJournal:
         boot_id, up_s = self.machine.boot_id(), self.machine.up_s()
         if boot_id and life.boot_id:
             return boot_id != life.boot_id
-        # Without a boot's id the time of the boot tells, if the clock was not set meanwhile.
+        # Else the time of the boot, if the clock was not set meanwhile.
         return up_s is not None and self.now() - up_s > life.alive_at + BEAT_S
 
     def _oom_kills_since(self, life: Life) -> int:
@@ -335,8 +334,7 @@ def keeping_journal(home: Path) -> Iterator[CrashJournal]:
 
 async def as_turn(turn_id: int, work: Awaitable[T]) -> T:
     """Await a turn's work in a frame that stacks show as `turn_<id>`."""
-    # A fatal signal leaves no time to ask who ran: `faulthandler` writes names of functions, and
-    # nothing else.
+    # At a fatal signal `faulthandler` writes names of functions, and nothing else.
     code = _frame.__code__.replace(co_name=f"turn_{turn_id}")
     named: Callable[[Awaitable[T]], Awaitable[T]] = FunctionType(code, globals())
     return await named(work)

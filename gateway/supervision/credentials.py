@@ -1,7 +1,7 @@
-"""Keys and tokens: whether they are accepted at the start, and what became of those replaced since.
+"""Keys and tokens: checked at the start, and again when they are replaced.
 
-A provider is asked for the window of a model with each of its keys. A platform shows it by the
-first steps of its adapter; one that accepted its token is asked what else its app lacks.
+A provider is asked for the window of a model with each of its keys. A platform accepts or refuses
+its token when the adapter connects; then it is asked what else its app lacks.
 
 Each reload reads the secrets again (gateway/reload/reloading.py). Models use new keys with the next
 call, accounts are restarted; MCP servers and plugins need a restart, as the log says.
@@ -58,13 +58,13 @@ class Configured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What became of one key or token.
+    """The state of one key or token.
 
     Attributes:
         subject: The model and which of its keys ("claude-sonnet-5 (key 2)"), or
             `platform:account`.
         text: For the operator; if something is wrong it names the setting.
-        lacks: What else has to be switched on at a platform; a sentence each, with the link.
+        lacks: What must be switched on at a platform; a sentence each, with the link.
         greeting: Of a platform: an address that sends the code behind it to the bot.
         bot: Of a platform: the bot's name, if it is known.
         cost_usd: The cost of asking a model; None if no price is known.
@@ -133,7 +133,7 @@ def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
 
 
 def _of_model(block: Configured, number: int, answer: Answer) -> Checked:
-    """Log and return what an answer says about one of a block's keys, by its number."""
+    """Log and return the state of a block's key, by its number."""
     model, setting = block.models[number], f"{block.place}.api_key{'s' if number else ''}"
     if not number and (variable := KEY_VARIABLES.get(model.provider)):
         setting += f" ({variable})"
@@ -269,7 +269,7 @@ _READ_EACH_TIME = frozenset({("web", "oidc", "client_secret")})
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What became of the secrets, by the settings that refer to them.
+    """Result of reading the secrets again, by the settings that refer to them.
 
     Attributes:
         renewed: With a new value, in use from now on.
@@ -288,7 +288,7 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class SettingsReloaded:
-    """What became of the settings when they were read again, by their keys.
+    """Result of reading the settings again, by their keys.
 
     Attributes:
         live: In effect from now on.
@@ -380,7 +380,7 @@ class Rotation:
         return Reloaded(tuple(renewed), tuple(restart), (), tuple(unreadable), len(found))
 
     async def _told_apart(self, done: Reloaded) -> Reloaded:
-        """Have models use their new keys; return the result with the refused ones apart."""
+        """Have models use their new keys; return refused ones apart."""
         names = {id(secret): dotted(path) for path, secret in references_in(self.settings)}
         taking = [each for each in self.models if isinstance(each, Renewable) and each.take_key()]
         for model in taking:

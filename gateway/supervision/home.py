@@ -125,7 +125,6 @@ def restore_modes(settings: Settings) -> None:
 
 
 def _own(settings: Settings) -> Iterator[Path]:
-    """Yield directories before their contents."""
     home, location = settings.home, location_of(settings)
     yield from (home, home / "logs", Workspaces(settings.tools.workspace, home).root)
     yield from (home / name for name in ("parley.yaml", *OWN_SECRETS))
@@ -134,7 +133,7 @@ def _own(settings: Settings) -> Iterator[Path]:
 
 
 def _wanted(mode: int) -> int:
-    """Return the mode that should be; others may read files, but not enter the directories."""
+    """Return the right mode: others may read files, but not enter directories."""
     if stat.S_ISDIR(mode):
         return stat.S_IMODE(mode) & ~0o777 | 0o700
     return stat.S_IMODE(mode) & ~0o022 | 0o600

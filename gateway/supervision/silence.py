@@ -184,7 +184,6 @@ class Watch:
     def _note(
         self, account: Account, before: float | None, since: float | None, waiting: int
     ) -> None:
-        """Remember a change, and log it."""
         platform, name = account
         if before is None and since is not None:
             self._silent[account] = since

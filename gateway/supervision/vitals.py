@@ -154,7 +154,7 @@ class Vitals:
         return "writable"
 
     def _lasts(self, name: str, *, is_so: bool) -> float:
-        """Return for how long something has been so, by the checks of this process."""
+        """Return how long a state has lasted, by the checks of this process."""
         if not is_so:
             self._since.pop(name, None)
             return 0.0
