@@ -23,6 +23,8 @@ _LONGEST_S = 0.5
 # A quarter of a second's messages may leave at once: enough for a few chats. All of them at the end
 # of one period and at the start of the next would be too many.
 _BURST_PART = 4
+# Previews leave a quarter of a group's minute to answers.
+_LEFT_PART = 4
 _NEVER = float("-inf")
 _MINUTE_S = 60.0
 # Processes that share a budget each keep so much more distance: requests may arrive in another
@@ -40,7 +42,6 @@ class PaceLimits:
         chat_burst: Most messages of a chat in any `chat_burst * chat_interval_s` seconds.
         group_per_min: Messages in one minute in one group; None for no limit.
         group_preview_interval_s: Least time from any message in a group to a preview there.
-        group_reserve: Messages per minute in a group that previews leave to answers.
         typing_interval_s: Least time between two typing signals in one chat.
         max_wait_s: Longest wait for a budget inside of one send.
         share: This process's part of the budgets of the account and of each group.
@@ -51,7 +52,6 @@ class PaceLimits:
     group_per_min: int | None = None
     chat_burst: int = 1
     group_preview_interval_s: float = 3.0
-    group_reserve: int = 5
     typing_interval_s: float = 4.0
     max_wait_s: float = 10.0
     share: Share = field(default_factory=Share)
@@ -211,7 +211,7 @@ class Pacer:
         if state.minute is None:
             return True
         early = now < state.recent.last_at(now) + self._limits.group_preview_interval_s
-        reserve = self._limits.group_reserve // self._share.of
+        reserve = (self._limits.group_per_min or 0) // _LEFT_PART // self._share.of
         return not early and state.minute.left(now) > reserve
 
     def _charge(self, state: "_ChatBudgets") -> Slot:

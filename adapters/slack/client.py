@@ -316,9 +316,8 @@ def _tier(per_min: int, share: Share) -> PaceLimits:
         chat_interval_s=0.0,
         chat_burst=per_min,
         group_per_min=per_min,
-        # What is best effort (`chance`) leaves a quarter to calls that must come (`turn`).
+        # Best-effort calls (`chance`) leave a quarter to those that must be made (`turn`).
         group_preview_interval_s=0.0,
-        group_reserve=per_min // 4,
         share=share,
     )
 

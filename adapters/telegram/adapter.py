@@ -76,8 +76,8 @@ class TelegramAdapter:
         self._client = client = Client(settings, limits, clock)
         drafts = settings.preview == "draft"
         self._previews = TelegramPreviews(client, drafts=drafts, clock=clock)
-        albums = Albums(clock)
-        self._files = FileFetcher(client, albums, local=settings.base_url is not None)
+        self._albums = albums = Albums(clock)
+        self._has_own_server = settings.base_url is not None
         self._buttons = buttons = Buttons(client)
         self._ingest = Ingest(settings.name, intake, settings.allow_bots, buttons, albums)
         self.receivers = (
@@ -88,7 +88,6 @@ class TelegramAdapter:
         self.preview = self._previews.show
         self.pool = client.outbound
         self.close = client.close
-        self.fetch = self._files.fetch
         self.withdraw = buttons.withdraw
         self.show_working = self._previews.show_working
         self.acknowledge = Reactions(client, reactions=settings.reactions).acknowledge
@@ -110,20 +109,8 @@ class TelegramAdapter:
             return ref
         raise SendRejected("Telegram does not let bots read a chat")
 
-
-class FileFetcher:
-    """Downloads the files sent to one bot, those of an album once it is complete.
-
-    A `local` server is the operator's own: its files may be on this machine's disk.
-    """
-
-    def __init__(self, client: Client, albums: Albums, *, local: bool) -> None:
-        self._client = client
-        self._albums = albums
-        self._local = local
-
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Download a file; see `Adapter.fetch`."""
+        """Download a file, one of an album once that is complete; see `Adapter.fetch`."""
         file_id, album = handle_of(attachment)
         if album:
             await self._albums.complete(address.chat, album)
@@ -141,7 +128,7 @@ class FileFetcher:
         path = file.file_path.removeprefix(self._client.files_root)
         # Only a server in local mode returns absolute paths. The public one must not make Parley
         # read a file of this machine.
-        if self._local and path.startswith("/"):
+        if self._has_own_server and path.startswith("/"):
             return await self._open(path, limit_bytes)
         return await self._download(path, limit_bytes)
 

@@ -38,8 +38,6 @@ STREAM_HEADERS = {
 }
 # A client that reads nothing for this long is disconnected; it returns with its position.
 WRITE_TIMEOUT_S = 60.0
-# An answer and its files arrive together.
-BATCH_BYTES = 32_768
 # Longest beginning of a growing answer that is shown: all of it is rendered again each time.
 PREVIEW_CHARS = 30_000
 # Renderings kept for the next reader.
@@ -284,17 +282,10 @@ class _Stream:
         items = await self._history.items(
             self.address, after_inbox=self._position.inbox, after_outbox=self._position.outbox
         )
-        batch = bytearray()
         for item, position in zip(items, positions(self._position, items), strict=True):
-            is_answer = item.outbox_seq > 0
-            shown = await self._shown(item.markdown, is_answer=is_answer)
-            batch += frame("item", item_data(item, shown), position)
+            shown = await self._shown(item.markdown, is_answer=item.outbox_seq > 0)
+            await self.write(frame("item", item_data(item, shown), position))
             self._position = position
-            if len(batch) >= BATCH_BYTES:
-                await self.write(bytes(batch))
-                batch.clear()
-        if batch:
-            await self.write(bytes(batch))
         return any(item.outbox_seq for item in items)
 
     async def _write_gauge(self) -> None:

@@ -137,7 +137,6 @@ FAST = PaceLimits(
     chat_interval_s=0,
     group_per_min=100_000,
     group_preview_interval_s=0.0,
-    group_reserve=0,
     typing_interval_s=0,
 )
 

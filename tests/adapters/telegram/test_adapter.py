@@ -169,7 +169,7 @@ async def test_telegrams_own_server_names_no_local_files(
 ) -> None:
     """Only a server that the operator has set may have files read from this disk."""
     adapter = make()
-    adapter._files._local = False
+    adapter._has_own_server = False
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     answer = {"ok": True, "result": IDS | {"file_path": str(secret)}}

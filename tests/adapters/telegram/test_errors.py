@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 import httpx
@@ -27,7 +26,7 @@ from adapters.errors import (
     SendUnknown,
 )
 from adapters.messages import Address, Attachment
-from adapters.telegram.adapter import FileFetcher
+from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.client import Client
 from adapters.telegram.errors import (
     Flooded,
@@ -42,9 +41,9 @@ from adapters.telegram.errors import (
     mapped_send,
 )
 from adapters.telegram.platform import TelegramSettings
-from adapters.telegram.receive import Albums
 from tests.support.bot_api import TOKEN
 from tests.support.exceptions import below, missing_in
+from tests.support.recording_intake import RecordingIntake
 
 Answer = Callable[[httpx.Request], httpx.Response]
 Outcome = type[AdapterError] | None
@@ -322,6 +321,9 @@ async def fetched(file_server: Answer) -> bytes:
         return file_server(request) if is_file else httpx.Response(200, json=found)
 
     attachment = Attachment(name="a.txt", kind="file", ref='{"file_id": "f"}')
-    async with talking(answer) as client:
-        files = FileFetcher(client, Albums(monotonic), local=False)
-        return await files.fetch(Address("telegram", "default", "7"), attachment, 1_000)
+    async with talking(answer):
+        adapter = TelegramAdapter(TelegramSettings(token=SecretStr(TOKEN)), RecordingIntake())
+        try:
+            return await adapter.fetch(Address("telegram", "default", "7"), attachment, 1_000)
+        finally:
+            await adapter.close()
