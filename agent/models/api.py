@@ -85,13 +85,7 @@ class StreamedAnswer(ABC):
     counts_whole: ClassVar[bool]
 
     def __init__(self, draft: AnswerDraft, clock: "StreamClock", origin: str = "") -> None:
-        """Begin an answer.
-
-        Args:
-            draft: Collects the answer.
-            clock: Is notified of events with content.
-            origin: The sender, for the fields that only it understands.
-        """
+        """Begin an answer; `origin` is the sender, for the fields that only it understands."""
         self._draft = draft
         self._clock = clock
         self._origin = origin
@@ -267,8 +261,8 @@ class ApiModel(ABC):
     async def look_up(self) -> int | None:
         """Ask the provider for the size of the window."""
         try:
-            with self._errors():
-                async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+            async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+                with self._errors():
                     found = await self._asked()
         except CreditUsedUp:
             raise
@@ -350,7 +344,7 @@ def extra_fields(settings: ModelSettings) -> dict[str, Any]:
         # YAML has numbers as keys, JSON does not.
         written = orjson.dumps(settings.extra_body, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:
-        raise BadRequest(f"model.extra_body is no JSON: {exc}") from exc
+        raise BadRequest(f"model.extra_body is not JSON: {exc}") from exc
     fields: dict[str, Any] = orjson.loads(written)
     return fields
 

@@ -78,10 +78,7 @@ class PrefixWatch:
     ) -> Prefix:
         """Return the fingerprint of a request before it is sent; report a moved prefix.
 
-        Args:
-            messages: The view as it will be sent, not yet marked for the cache.
-            tools: In the order of the request.
-            model: The receiver.
+        `messages` are those to be sent, not yet marked for the cache; `tools` are in their order.
         """
         schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
         self._taken = sent = _Sent(schemas, [[*map(each.get, _FIELDS)] for each in messages])
@@ -144,7 +141,6 @@ class PrefixWatch:
         return len(sent.messages) < end or sent.digest_at(end) != last.digest
 
     def _report(self, last: Prefix, sent: "_Sent", messages: Sequence[ChatMessage]) -> None:
-        """Report a moved prefix."""
         # Of the requests of an earlier turn only a digest is known.
         stayed = self._answered.common_with(sent) if self._answered else None
         if self.moving is None:
@@ -180,9 +176,7 @@ class _Sent(NamedTuple):
 def report_unexpected_move(messages: int | None, tokens: int) -> None:
     """Report a prefix that moved unannounced; in tests this fails (conftest.py).
 
-    Args:
-        messages: The number of first messages that stayed; None if unknown.
-        tokens: How many the provider had cached.
+    `messages` is the number of first messages that stayed, None if unknown.
     """
     log.warning("cache_prefix_moved", reason=UNEXPECTED, messages=messages, tokens=tokens)
 

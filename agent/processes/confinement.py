@@ -90,10 +90,10 @@ _OF_OTHERS = 0o077
 _CHANGING = {"chmod": 1, "fchmod": 1, "fchmodat": 2}
 _MAKING = {"creat": 1, "mknod": 1, "mknodat": 2}
 _OPENING = {"open": 1, "openat": 2}
-"""Which argument holds the flags; the mode stands behind it, and means something with these:"""
+"""Which argument holds the flags; the mode is the next one, and is read only with these:"""
 _CREATES = 0o100 | 0o20000000
 """O_CREAT and O_TMPFILE."""
-# Each call with its numbers, of x86-64 and of ARM64; None where it is none of that processor's.
+# Each call with its numbers on x86-64 and on ARM64, None if that processor lacks it.
 # Sources as above; tests/agent/processes/test_confinement.py compares them.
 _Calls = Mapping[str, tuple[int | None, int | None]]
 _FORBIDDEN: _Calls = (
@@ -124,8 +124,8 @@ _UNSUPPORTED: _Calls = (
     | {"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16)}
     | {"setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469)}
 )
-# Succeed, since they are in many scripts and archives: `nice`, and what gives a file to another
-# group, whom its mode may let read it.
+# Succeed, since they are in many scripts and archives: `nice`, and giving a file to another group,
+# which its mode may allow to read it.
 _WITHOUT_EFFECT: _Calls = {
     "setpriority": (141, 140),
     "chown": (92, None),

@@ -147,13 +147,8 @@ def _parsed(pid: int, line: bytes) -> Process:
     )
 
 
-def kill_group(group: int) -> None:
-    """Kill a process group in one step, so that none of it can fork meanwhile."""
-    signal_group(group, signal.SIGKILL)
-
-
-def signal_group(group: int, number: signal.Signals) -> None:
-    """Send a signal to a process group."""
+def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal a process group in one step, so that none of it can fork meanwhile."""
     with suppress(ProcessLookupError, PermissionError):
         # It may have ended, or its rest may run as another user.
         os.killpg(group, number)

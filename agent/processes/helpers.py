@@ -36,7 +36,7 @@ def program(module: str) -> tuple[str, ...]:
 
 
 class HelperFailed(Exception):
-    """A helper ended without an answer, or its answer was too large."""
+    """The answer of a helper is too large."""
 
 
 async def ask_json(
@@ -48,32 +48,14 @@ async def ask_json(
     slow: str,
     failed: str,
 ) -> str:
-    """Return the answer of a helper that serves one request by `descent.serve`.
+    """Return a helper's answer to one request (`descent.serve`); it has ended then in any case.
+
+    Its stdin ends if Parley is killed.
 
     Raises:
         ToolError: With the text `slow`, `failed`, or the helper's own error.
     """
     order = json.dumps({**request, "time_limit_s": timeout_s}).encode()
-    try:
-        found = json.loads(await ask(module, order, timeout_s=timeout_s, max_bytes=max_bytes))
-    except TimeoutError as exc:
-        raise ToolError(slow) from exc
-    except HelperFailed as exc:
-        raise ToolError(f"{failed}: {exc}") from exc
-    if "error" in found:
-        raise ToolError(found["error"])
-    return str(found["text"])
-
-
-async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) -> bytes:
-    """Return a helper's answer to one request; it has ended then in any case.
-
-    Its stdin ends if Parley is killed.
-
-    Raises:
-        HelperFailed: It failed, or its answer is larger than `max_bytes`.
-        TimeoutError: It did not answer in time; it was killed.
-    """
     try:
         process = await asyncio.create_subprocess_exec(
             *program(module),
@@ -86,26 +68,33 @@ async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) 
             start_new_session=True,
         )
     except OSError as exc:
-        raise HelperFailed(f"no process can be started: {exc.strerror}") from exc
+        raise ToolError(f"{failed}: no process can be started: {exc.strerror}") from exc
     stdin = cast("asyncio.StreamWriter", process.stdin)
     stdout = cast("asyncio.StreamReader", process.stdout)
     try:
         async with asyncio.timeout(timeout_s):
             # A helper that is gone already has no answer.
             with suppress(ConnectionError):
-                stdin.write(request)
+                stdin.write(order)
                 await stdin.drain()
             stdin.write_eof()
             answer = await read_all(stdout, max_bytes)
             code = await process.wait()
+    except TimeoutError as exc:
+        raise ToolError(slow) from exc
+    except HelperFailed as exc:
+        raise ToolError(f"{failed}: {exc}") from exc
     finally:
         # It may be in an endless step.
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
     if code != 0:
-        raise HelperFailed(f"{module} ended with code {code}")
-    return answer
+        raise ToolError(f"{failed}: {module} ended with code {code}")
+    found = json.loads(answer)
+    if "error" in found:
+        raise ToolError(found["error"])
+    return str(found["text"])
 
 
 async def read_all(stream: asyncio.StreamReader, max_bytes: int) -> bytes:

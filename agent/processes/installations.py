@@ -58,9 +58,9 @@ def of_program(
             continue
         found += [step, *files, *(part for each in files for part in _around(each))]
         waiting += _next(files[-1], path)
-    return _distinct(
-        each for each in found if not leads_through(each, closed) and not _holds(each, home)
-    )
+    kept = [each for each in found if not leads_through(each, closed)]
+    real_home = Path(os.path.realpath(home))
+    return _distinct(each for each in kept if not real_home.is_relative_to(os.path.realpath(each)))
 
 
 def leads_through(path: Path, folders: Sequence[Path]) -> bool:
@@ -92,10 +92,6 @@ def _visited(path: Path) -> Iterator[Path]:
             left = [*target.parts[target.is_absolute() :], *left]
         else:
             at = place
-
-
-def _holds(path: Path, home: Path) -> bool:
-    return Path(os.path.realpath(home)).is_relative_to(os.path.realpath(path))
 
 
 def _next(file: Path, path: str | None) -> Iterator[Path]:

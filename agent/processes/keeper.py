@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
+from agent.processes.confinement import ConfinementError
 from agent.processes.walls import SPARE_PROCESSES, STARTED, Walls, launch, raise_walls
 from agent.processes.workspace import Workspace
 
@@ -139,10 +140,6 @@ class BoundedOutput:
         return bytes(self.head), bytes(self.tail[-self.tail_room :] if self.tail_room else b"")
 
 
-class NotConfinedError(Exception):
-    """The walls could not be built; the text says why."""
-
-
 def main() -> None:
     """Keep one program; the lifeline is the file whose number is the last argument."""
     lifeline = int(sys.argv[-1])
@@ -170,7 +167,7 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
         _say(lifeline, StartAnswer(error=exc.errno or 0, file=exc.filename))
         return
     # A character that no command can have is a ValueError.
-    except (NotConfinedError, ValueError) as exc:
+    except (ConfinementError, ValueError) as exc:
         _say(lifeline, StartAnswer(problem=str(exc)))
         return
     try:
@@ -200,7 +197,7 @@ def _started(
 ) -> subprocess.Popen[bytes]:
     """Start the program in a session of its own, behind its walls.
 
-    Raises an OSError if it cannot be started, a NotConfinedError if it cannot be confined.
+    Raises an OSError if it cannot be started, a ConfinementError if it cannot be confined.
     """
     told, telling = pipe
     words, handles = launch(order.walls, order.command, order.environment, telling)
@@ -222,14 +219,14 @@ def _started(
         )
     except subprocess.SubprocessError as exc:
         os.close(telling)
-        raise NotConfinedError(os.read(told, CHUNK_BYTES).decode()) from exc
+        raise ConfinementError(os.read(told, CHUNK_BYTES).decode()) from exc
     for handle in {telling, *handles, *([command.writing] if command else [])}:
         os.close(handle)
     # The builder of its walls reports that they are built, or why not.
     if handles and (answer := _first_words(told, lifeline)) != STARTED:
         process.kill()
         said = command.drained() if command is not None else ""
-        raise NotConfinedError(_problem_in(answer) or said or "its sandbox could not be built")
+        raise ConfinementError(_problem_in(answer) or said or "its sandbox could not be built")
     return process
 
 
@@ -264,7 +261,7 @@ def _prepare(order: ProgramOrder, telling: int) -> None:
             _limit(order.limits)
             confinement.hold_in_group()
         raise_walls(order.walls)
-    except (confinement.ConfinementError, OSError, ValueError) as exc:
+    except (ConfinementError, OSError, ValueError) as exc:
         os.write(telling, str(exc).encode())
         raise
 
@@ -358,7 +355,7 @@ def _end(process: subprocess.Popen[bytes], order: ProgramOrder) -> None:
     """Let the program end, and kill its group and all descendants until there is none."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if order.ends_within_s and not _ends(process, order.ends_within_s):
-        descent.signal_group(process.pid, signal.SIGTERM)
+        descent.kill_group(process.pid, signal.SIGTERM)
         _ends(process, order.ends_within_s)
     deadline = time.monotonic() + GONE_WITHIN_S
     descent.kill_group(process.pid)

@@ -16,10 +16,10 @@ from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES, PROVIDERS
 from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai.mode import OFFICIAL_URL, Negotiation, Quirks, is_official
-from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
+from agent.models.openai.transport import JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
 from agent.models.wire import arguments_in, field_in, parse_object, text_in, tokens_in, usd_in
-from agent.network import in_words
+from agent.network import UnusableEnvironment, in_words
 from agent.settings import ModelSettings
 
 _STOP_REASONS: dict[str, StopReason] = {
@@ -307,7 +307,7 @@ def openai_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
         yield
     except ServerError as exc:
         raise exc.refusal.error(key, window, asked) from exc
-    except (Disconnected, Unreadable) as exc:
+    except (UnusableEnvironment, Unreadable) as exc:
         raise ModelUnreachable(f"OpenAI API: {exc}") from exc
-    except UNREADABLE as exc:
+    except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
         raise ModelUnreachable(f"OpenAI API: {in_words(exc)}") from exc

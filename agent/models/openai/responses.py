@@ -184,8 +184,7 @@ def responses_body(
 ) -> dict[str, Any]:
     """Build the arguments of `responses.create` for one call, without `stream`.
 
-    Args:
-        origin: The receiving server, see `agent.models.openai.wire.origin_of`.
+    `origin` is the receiver, see `agent.models.openai.wire.origin_of`.
     """
     system, others = "", request.messages
     if others and others[0]["role"] == "system":

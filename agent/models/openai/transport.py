@@ -6,8 +6,8 @@ cost more than the request itself and are not used (decision 290).
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -16,7 +16,7 @@ import orjson
 from agent.models import refusals
 from agent.models.api import CONNECT_TIMEOUT_S, DONE, HEADERS
 from agent.models.refusals import Refusal
-from agent.network import MAX_BYTES, UnusableEnvironment, in_words, proxy_for, tls_for
+from agent.network import MAX_BYTES, proxy_for, tls_for
 
 _DRAIN_S = 1.0
 """How long the end of a body may take after the last event; then the connection is closed."""
@@ -36,10 +36,6 @@ class ServerError(Exception):
         super().__init__(f"HTTP {refusal.status}")
         self.refusal = refusal
         self.status_code = refusal.status
-
-
-class Disconnected(Exception):
-    """No answer, or only a part of one, comes: no connection, silence, or broken HTTP."""
 
 
 class Unreadable(Exception):
@@ -65,7 +61,8 @@ class JsonServer:
 
         Raises:
             ServerError: The server answers with an error.
-            Disconnected: The connection is lost.
+            ClientError, OSError: The connection is lost.
+            UnusableEnvironment: The proxy or the certificates of the environment are wrong.
             Unreadable: The answer is too large.
             JSONDecodeError: The answer claims to be JSON and is not.
         """
@@ -95,17 +92,16 @@ class JsonServer:
         headers = {"Authorization": f"Bearer {self._key() or 'none'}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        with _transport_errors():
-            async with self._opened().request(
-                "POST" if body else "GET", f"{self.base_url}{path}", data=body, headers=headers
-            ) as answer:
-                # A few compressed bytes can expand to gigabytes.
-                if answer.headers.get("Content-Encoding", "identity") != "identity":
-                    raise Unreadable("the answer is compressed, which was not asked for")
-                if answer.status >= _FIRST_ERROR:
-                    body = await _whole(answer.content.iter_any())
-                    raise ServerError(refusals.read(answer.status, answer.headers, body))
-                yield answer
+        async with self._opened().request(
+            "POST" if body else "GET", f"{self.base_url}{path}", data=body, headers=headers
+        ) as answer:
+            # A few compressed bytes can expand to gigabytes.
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise Unreadable("the answer is compressed, which was not asked for")
+            if answer.status >= _FIRST_ERROR:
+                body = await _whole(answer.content.iter_any())
+                raise ServerError(refusals.read(answer.status, answer.headers, body))
+            yield answer
 
     def _opened(self) -> aiohttp.ClientSession:
         if self.session is None:
@@ -122,16 +118,6 @@ class JsonServer:
                 proxy=proxy_for(self.base_url),
             )
         return self.session
-
-
-@contextmanager
-def _transport_errors() -> Iterator[None]:
-    try:
-        yield
-    except UnusableEnvironment as exc:
-        raise Disconnected(str(exc)) from exc
-    except (aiohttp.ClientError, OSError) as exc:
-        raise Disconnected(in_words(exc)) from exc
 
 
 async def _whole(pieces: AsyncIterable[bytes]) -> bytes:

@@ -83,7 +83,6 @@ def request_body(
     """Build the arguments of `chat.completions.create` for one call, without `stream`.
 
     Args:
-        model: The provider's name of it.
         layout: "envelope" if the model takes breakpoints; without it markers are left out.
         origin: The receiving server, see `origin_of`; "" for no opaque fields.
         quirks: What the server does not take.

@@ -70,7 +70,7 @@ async def test_numbers_as_keys_are_sent_as_texts() -> None:
 async def test_fields_that_are_no_json_are_refused(double: Double) -> None:
     """The error comes at start-up and not with the first answer."""
     async with double() as server:
-        with pytest.raises(BadRequest, match=r"^model\.extra_body is no JSON: "):
+        with pytest.raises(BadRequest, match=r"^model\.extra_body is not JSON: "):
             await ask(server, extra_body={"metadata": {"tags": {"a", "b"}}})
     assert server.requests == []
 

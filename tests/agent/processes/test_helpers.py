@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agent.processes import helpers
-from agent.processes.helpers import ask
+from agent.processes.helpers import ask_json
 
 
 async def test_a_helper_that_has_ended_takes_no_cancellation_away(
@@ -21,9 +21,11 @@ async def test_a_helper_that_has_ended_takes_no_cancellation_away(
 
     monkeypatch.setattr(helpers, "read_all", cancelled)
     with pytest.raises(asyncio.CancelledError):
-        await ask(
+        await ask_json(
             "agent.tools.sandbox.pages",
-            b'{"html": "", "time_limit_s": 9}',
+            {"html": ""},
             timeout_s=10,
             max_bytes=100,
+            slow="slow",
+            failed="failed",
         )

@@ -56,7 +56,7 @@ async def test_its_tools_run(program: Program, journal: Journal, tmp_path: Path)
         assert await run(tools, "echo", text="hello ✓") == "hello ✓"
         with pytest.raises(ToolError, match=r"^it did not work$"):
             await run(tools, "fail")
-        with pytest.raises(ToolError, match="answered with what is no result"):
+        with pytest.raises(ToolError, match="answered with an unusable result"):
             await run(tools, "odd")
     assert {tool.name: tool.effect for tool in tools if tool.effect == "read"} == {
         "mcp_s_echo": "read"
@@ -123,7 +123,7 @@ async def test_a_call_that_was_answered_is_not_blamed(
 ) -> None:
     """Not even where its answer was none: the program was lost later."""
     async with mcp_tools({"s": program()}, tmp_path) as tools:
-        with pytest.raises(ToolError, match="answered with what is no result"):
+        with pytest.raises(ToolError, match="answered with an unusable result"):
             await run(tools, "odd")
         os.kill(pid_of(journal), signal.SIGKILL)
         assert (await journal.logged("mcp_lost"))["tool"] == ""
