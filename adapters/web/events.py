@@ -312,14 +312,11 @@ class _Stream:
 
 def requested_position(request: web.Request) -> Position:
     """Return the client's position: `Last-Event-ID` (a reconnect) before the query's numbers."""
-    known = _EVENT_ID.fullmatch(request.headers.get("Last-Event-ID", ""))
-    if known:
-        return Position(int(known[1]), int(known[2]))
     query = f"{request.query.get('inbox', '0')}-{request.query.get('outbox', '0')}"
-    asked = _EVENT_ID.fullmatch(query)
-    if not asked:
+    known = _EVENT_ID.fullmatch(request.headers.get("Last-Event-ID", ""))
+    if not (found := known or _EVENT_ID.fullmatch(query)):
         raise Refusal(400, "bad_position", "inbox and outbox are whole numbers from 0.")
-    return Position(int(asked[1]), int(asked[2]))
+    return Position(int(found[1]), int(found[2]))
 
 
 def positions(start: Position, items: Sequence[ChatItem]) -> list[Position]:

@@ -45,10 +45,9 @@ from adapters.web.requests import (
     CROWDED,
     PAGE_HEADERS,
     Refusal,
-    chat_of,
+    checked_id,
     json_response,
     read_json,
-    refusal_response,
 )
 
 log = structlog.get_logger()
@@ -282,7 +281,8 @@ def place_of(request: web.Request) -> Address:
     Chats of others cannot be named: those of an invited user begin with the user's name and a
     slash, and the name in a path has no slash.
     """
-    chat, sender = chat_of(request), visitor_of(request).sender
+    chat = checked_id(request.match_info["chat"], "chat")
+    sender = visitor_of(request).sender
     own = chat if sender == FIRST_OWNER else f"{sender}/{chat}"
     return Address(BUILT_IN, DEFAULT_ACCOUNT, own)
 
@@ -305,7 +305,10 @@ def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = Fals
     """
     by_person = request.method == "GET" or leads_back
     if not by_person or "text/html" not in request.headers.get("Accept", ""):
-        return refusal_response(refusal)
+        body = {"error": refusal.code, "message": str(refusal)}
+        response = json_response(body, refusal.status)
+        response.headers.update(refusal.headers)
+        return response
     if leads_back and refusal.status == HTTPStatus.UNAUTHORIZED and request.method == "GET":
         there = f"/?next={quote(request.path_qs, safe='')}"
         return web.Response(status=303, headers=API_HEADERS | {"Location": there})

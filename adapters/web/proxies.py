@@ -73,7 +73,8 @@ def caller_of(request: web.Request, trusted: Networks) -> Requester:
     peer = _parsed(request.remote or "")
     if peer is None or not is_within(peer, trusted):
         if header is not None:
-            raise Refusal(403, "proxy_not_trusted", untrusted_text(header, peer))
+            text = UNTRUSTED.format(header=header, address=peer or "an unknown address")
+            raise Refusal(403, "proxy_not_trusted", text)
         return Requester(str(peer or ""), host=host, browser=browser)
     if header is None:
         # Another program on the proxy's machine, such as a browser.
@@ -86,11 +87,6 @@ def caller_of(request: web.Request, trusted: Networks) -> Requester:
         proxied=True,
         browser=browser,
     )
-
-
-def untrusted_text(header: str, peer: IpAddress | None) -> str:
-    """Return the text of a refusal."""
-    return UNTRUSTED.format(header=header, address=peer or "an unknown address")
 
 
 def forwarding_header(request: web.Request) -> str | None:

@@ -81,14 +81,6 @@ def json_response(data: object, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type=kind, headers=API_HEADERS)
 
 
-def refusal_response(refusal: Refusal) -> web.Response:
-    """Return the JSON form of a refusal."""
-    body = {"error": refusal.code, "message": str(refusal)}
-    response = json_response(body, refusal.status)
-    response.headers.update(refusal.headers)
-    return response
-
-
 def give_up(request: web.Request) -> None:
     """End the connection of a client that does not read its answer."""
     if request.transport is not None:
@@ -109,11 +101,6 @@ class PostedMessage:
     raw: str
     files: tuple[Attachment, ...] = ()
     edits: str | None = None
-
-
-def chat_of(request: web.Request) -> str:
-    """Return the chat id in the path, or raise a Refusal."""
-    return checked_id(request.match_info["chat"], "chat")
 
 
 async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
