@@ -12,9 +12,15 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from agent.errors import ToolError
 from agent.messages import ChatMessage, ToolSchema, Usage
-from agent.view.view import NOTE, Entry, Summary, ViewPlan, rewrite, summary_messages
-
-NodeSource = Literal["model", "extract", "pointer"]
+from agent.view.view import (
+    NOTE,
+    Entry,
+    Summary,
+    SummarySource,
+    ViewPlan,
+    rewrite,
+    summary_messages,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +31,9 @@ class Node:
     made it and never changes; the plan names the nodes in view.
 
     Attributes:
-        number: In its conversation, from 1 on.
+        number: Counts the nodes of its conversation from 1.
         level: 0 for a leaf, else one more than the highest of its children.
         first_seq: Begins its range, which has no gap and includes `last_seq`.
-        source: See `agent.view.view.Summary`.
         tokens: Estimate of its text.
         source_tokens: Estimate of the messages, or of the children, that it was written from.
         children: Numbers of the nodes that it condenses, in order; their ranges lie in its own.
@@ -39,7 +44,7 @@ class Node:
     first_seq: int
     last_seq: int
     text: str
-    source: NodeSource
+    source: SummarySource
     tokens: int
     source_tokens: int
     children: tuple[int, ...] = ()
@@ -74,8 +79,6 @@ LEAST_GAIN = 0.05
 cached prefix for next to nothing. A view that must shrink takes any plan."""
 LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight"})
 """The loop's own, which may wait until there is more to gain."""
-EstimateMessage = Callable[[ChatMessage], int]
-"""Estimates the tokens of a message on the wire."""
 Days = Sequence[tuple[int, str]]
 """(seq of the first message of a day, the day as ISO 8601), in order."""
 
@@ -162,7 +165,7 @@ class CompressionRequest:
         entries: The originals that the plan shows, in order of seq.
         tokens: Measured size of the view, tool schemas and system prompt included.
         fixed_tokens: The part of it that no plan can change: system prompt and tool schemas.
-        estimate: In the same scale as `tokens`.
+        estimate: Estimates the tokens of a message on the wire, in the same scale as `tokens`.
         focus: Topic that gets most of the summary; None for everything alike.
         summarise: The summary model; None if there is none or it must not be asked now.
         summary_window: Known window of the summary model, in tokens.
@@ -177,7 +180,7 @@ class CompressionRequest:
     tokens: int
     fixed_tokens: int
     limits: Limits
-    estimate: EstimateMessage
+    estimate: Callable[[ChatMessage], int]
     trigger: Trigger
     focus: str | None = None
     summarise: Summarise | None = None
@@ -209,7 +212,7 @@ class Compressed:
         retained_share: Share of the extractor's key facts that the summary contains, 0 to 1; None
             if nothing was summarised, or the summary was written ahead.
         failure: Why the summary model's text was not used; None if it was, or was not asked.
-        engine: That made the plan, if it was not the requested one.
+        engine: The one that made the plan, if not the requested one.
         nodes: New nodes, to be stored with the plan; the engine `lcm` alone makes any.
     """
 

@@ -31,7 +31,7 @@ class ToolCall(TypedDict):
 
 
 Content = str | list[dict[str, Any]]
-"""Of a message: text, or content parts."""
+"""The content of a message: text, or content parts."""
 
 
 class ChatMessage(TypedDict, total=False):

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 MAX_BYTES = 8_000_000
-"""Of one event, or of a body that is not a stream of events: eight times the longest known list of
+"""Largest event, or body that is not a stream of events: eight times the longest known list of
 models (OpenRouter's)."""
 _PORTS = {"http": 80, "https": 443}
 _SCHEMES = {"ws": "http", "wss": "https"}
@@ -170,7 +170,7 @@ _WORDS = (
     (r"Redirect", "it refers to other addresses without end"),
     (r"Decode|Protocol|ContentType|JSON|Payload", "its answer cannot be read"),
 )
-"""By names of classes: libraries derive theirs from few of Python's, and name them alike."""
+"""Matched against the names of classes, which are alike in all libraries."""
 _CLASS = re.compile(r"<class '[\w.]+'>|\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Timeout)\b:?")
 
 

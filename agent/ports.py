@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
 
 StepMark = Literal["linked", "recalled"]
-"""Of a tool's call: it followed a link of a page; by its end the turn had recalled a memory."""
+"""Of a tool call: it followed a link of a page; by its end the turn had recalled a memory."""
 DecidedVerdict = Literal["allow", "ask", "ask_owner", "deny", "veto"]
 
 
@@ -55,10 +55,10 @@ class Decision(NamedTuple):
     """The decision about a call before it ran, and its grounds; it goes on record.
 
     Attributes:
-        verdict: Of the policy (agent/tools/policy.py), or a plugin's veto.
+        verdict: The policy's (agent/tools/policy.py), or a plugin's veto.
         rule: The row of the policy; empty for a plugin.
         arguments_sha256: Of the arguments as the model wrote them.
-        roles: Of all people whose words the turn reads.
+        roles: Those of all people whose words the turn reads.
         tainted: Whether the turn has read words of people who may not act.
     """
 
@@ -87,7 +87,7 @@ class ModelCall:
         estimated: Whether `usage` is Parley's estimate.
         reported_name: The provider's name of the model that answered.
         ratio: The meter's newest correction of its estimates; None if it did not change.
-        prefix: Of the request; None if it is of no use to the next call.
+        prefix: The request's; None if it is of no use to the next call.
         id: A call that is booked as lost may have been booked before.
     """
 
@@ -331,9 +331,9 @@ class Inquiry:
     Attributes:
         kind: approval: may this call run; clarify: a question of the agent.
         call_id: The call that waits; one inquiry for each call of a turn.
-        question: In Markdown.
+        question: Markdown.
         choices: Labels of the buttons of a question; an approval has its own.
-        definition: Of an approval, a digest of the tool as the model is offered it, and of the
+        definition: For an approval, a digest of the tool as the model is offered it, and of the
             approved calls: another tool of this name is not approved.
         askable: Whether the question can be shown; else only a standing approval counts.
         for_owners: Whether owners alone may say yes.
@@ -388,7 +388,7 @@ class People(Protocol):
 
 
 MAX_ITEM_CHARS = 300
-"""Of one item of the list: a line, not a note."""
+"""Longest item of the list: a line, not a note."""
 _LINE = StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_ITEM_CHARS)
 
 
@@ -447,7 +447,7 @@ class Hit:
 
     Attributes:
         here: Whether the conversation is the turn's own.
-        seq: Of the one among `messages` that was found.
+        seq: Position of the found one among `messages`.
         holds: Whether it contains a word of the search; else only messages next to it do.
     """
 

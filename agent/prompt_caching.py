@@ -103,7 +103,10 @@ def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()
     # The end comes first: without it the next request would find nothing new.
     places = {end} if messages else set()
     wanted = _lasting(messages, [place for place in settled if place < end])
-    if (before := _end_before(messages)) is not None:
+    newest = reversed(range(1, len(messages)))
+    # The end of the request that led to the newest answer, if there is one.
+    before = next((n - 1 for n in newest if messages[n]["role"] == "assistant"), None)
+    if before is not None:
         near = _within_reach(messages, before, end)
         wanted = [*wanted, before] if near else [before, *wanted]
     for place in wanted:
@@ -166,12 +169,6 @@ def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[in
 def _is_summary(message: ChatMessage) -> bool:
     content = message.get("content")
     return isinstance(content, str) and content.startswith(MARKER)
-
-
-def _end_before(messages: Sequence[ChatMessage]) -> int | None:
-    """Return the end of the request that led to the newest answer, or None without an answer."""
-    newest = reversed(range(1, len(messages)))
-    return next((n - 1 for n in newest if messages[n]["role"] == "assistant"), None)
 
 
 def _within_reach(messages: Sequence[ChatMessage], low: int, high: int) -> bool:

@@ -17,10 +17,10 @@ from random import getrandbits
 from typing import Protocol
 
 Value = str | int | float | bool | tuple[str, ...]
-"""Of an attribute: an identifier or a number."""
+"""The value of an attribute: an identifier or a number."""
 Told = Mapping[str, Value | None]
 SHOWN_DIGITS = 8
-"""Of a trace, for people to read and type."""
+"""Digits of a trace that people read and type."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ def span(
 
     Args:
         told: Attributes whose names are not Python identifiers.
-        trace: Of the message, for its first span here, which goes below the root.
+        trace: The message's, for its first span here, which goes below the root.
     """
     around = _CURRENT.get()
     parent = None if around is None else around.id

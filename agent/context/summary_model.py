@@ -47,9 +47,9 @@ LEAST_WINDOW_TOKENS = 3_500
 MOST_OVERFLOWS = 6
 """A model that refuses so many prompts of one compaction as too large is not asked again."""
 OVERFLOW_SHARE = 0.6
-"""Of the refused size, if the refusal does not name the window."""
+"""Share of the refused size that is tried next if the refusal does not name the window."""
 SCALE_SHARE = 0.7
-"""Of the window, if less than it was refused: the model counts more tokens than Parley."""
+"""Share of the window that is tried next if less was refused: the model counts more tokens."""
 NO_WINDOW = "no summary model is left whose window will do"
 _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
 
@@ -64,7 +64,7 @@ class Summariser:
 
     Attributes:
         models: One for each key.
-        timeout_s: For all calls of one compaction together, and for each one ahead of need.
+        timeout_s: Limit for all calls of one compaction together, and for each one ahead of need.
         redact: Masks configured secrets in prompts and answers.
         now: The clock of the limit, in seconds.
         wait: Has a thread wait so many seconds for a call; raises TimeoutError after them.
@@ -116,7 +116,7 @@ class Summariser:
         """Return the calls of one compaction; must be called in the event loop.
 
         Args:
-            timeout_s: For all calls together; None for the configured limit.
+            timeout_s: Limit for all calls together; None for the configured one.
             parts: Keeps the summaries of parts until the whole is written.
         """
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
@@ -139,7 +139,7 @@ class SummaryCalls:
 
     Attributes:
         model: Name of the model that answered last.
-        failure: Of the last call that failed.
+        failure: The last call's that failed.
         spent: The billed calls in the order of their ends; complete once `close` has returned.
     """
 

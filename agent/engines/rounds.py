@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from agent.context.extract import key_sentences, retained_share
 from agent.context.phases.boundaries import Boundaries, assemble, first_said, is_ask, leaving
-from agent.context.phases.summary import FENCE, in_parts_that_fit, unused_mark
-from agent.context.phases.summary_parts import Piece, new_piece, split
+from agent.context.phases.summary import FENCE, fenced, in_parts_that_fit
+from agent.context.phases.summary_parts import new_piece, split
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
     Compressed,
@@ -46,7 +46,7 @@ PART_LINES = 3
 MAX_ANSWER_TOKENS = 2_000
 """Most tokens that the model may answer with."""
 QUOTED_CHARS = 200
-"""Of a request that is quoted where rounds are only counted."""
+"""Longest quotation of a request if rounds are only counted."""
 _CUT = "\n[… shortened …]\n"
 _LEAST_TOKENS = 50
 _TASK = f"""\
@@ -178,7 +178,8 @@ def _updated(
     orders = estimate_tokens(_TASK + FENCE + _CLOSING)
     overhead = orders + max(most_tokens, estimate_tokens(text)) + most_tokens
     for part in split(entries, max(request.summary_window - overhead, 0)):
-        answer = summarise(_prompt(text, part.pieces), most_tokens)
+        before = [new_piece("earlier summary", text)] if text else []
+        answer = summarise(fenced((_TASK,), [*before, *part], _CLOSING), most_tokens)
         text = _five_parts(Redactor().text(answer))
     return text
 
@@ -216,15 +217,6 @@ def _quoted(text: str) -> str:
     # Cut before it is split: a request may be a file of megabytes.
     words = " ".join(text[: 4 * QUOTED_CHARS].split())
     return f'"{words}"' if len(words) <= QUOTED_CHARS else f'"{words[:QUOTED_CHARS]}…"'
-
-
-def _prompt(earlier: str, pieces: Sequence[Piece]) -> str:
-    before = [new_piece("earlier summary", earlier)] if earlier else []
-    material = [*before, *pieces]
-    mark = unused_mark(material)
-    fenced = [f"<<{mark} {piece.label}>>\n{piece.body}" for piece in material]
-    shown = "\n".join([f"<<{mark} BEGIN>>", *fenced, f"<<{mark} END>>"])
-    return "\n\n".join((_TASK, FENCE.format(mark=mark), shown, _CLOSING))
 
 
 def _five_parts(answer: str) -> str:

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -54,7 +54,7 @@ from agent.tokens import CALL_TOKENS, IMAGE_TOKENS, Count
 BREAKPOINTS = 4
 LOOKBACK = 20
 RELATIVE = Prices(1, WRITE_5M_RATIO, WRITE_1H_RATIO, READ_RATIO, 0)
-"""Prices in units of the input's, for where only the share matters."""
+"""Prices relative to the input's, if only the share matters."""
 
 _RUNS = frozenset({"tool_use", "tool_result"})
 MARKER = "cache_control"
@@ -73,8 +73,8 @@ class Block(NamedTuple):
 
     Attributes:
         key: Hash of role and bytes, markers left out.
-        kind: "tool", "text", "tool_use", "tool_result", "thinking", … as the wire calls it.
-        ttl: "5m" or "1h" where a breakpoint stands behind it, else None.
+        kind: "tool", "text", "tool_use", "tool_result", "thinking", … as on the wire.
+        ttl: "5m" or "1h" if a breakpoint follows it, else None.
     """
 
     key: bytes
@@ -95,7 +95,7 @@ class CacheRules:
         marked: Whether breakpoints say what is written; False: everything is.
         bills_writes: Whether writing costs more than the base price.
         step_tokens: A read is a multiple of this.
-        lifetime_s: From the last use, if no breakpoint says how long.
+        lifetime_s: Counted from the last use, if no breakpoint says how long.
     """
 
     min_tokens: int = 1024
@@ -115,20 +115,6 @@ class CacheRules:
         if bills_writes(facts.name):
             return cls(facts.min_cache_tokens, marked=False, lifetime_s=1800.0)
         return cls(facts.min_cache_tokens, marked=False, bills_writes=False, step_tokens=128)
-
-
-class Cache(Protocol):
-    """A provider's cache of one account."""
-
-    def bill(self, blocks: Sequence[Block], at_s: float) -> Usage:
-        """Return the bill of a request that starts at `at_s`, without the answer."""
-        ...
-
-
-def cache_for(facts: ModelFacts) -> Cache:
-    """Return an empty cache with the rules of a model."""
-    rules = CacheRules.of(facts)
-    return PromptCache(rules) if rules.marked else ImplicitCache(rules)
 
 
 @dataclass(slots=True)
@@ -225,6 +211,15 @@ class ImplicitCache:
         if self._rules.bills_writes and total >= self._rules.min_tokens:
             return Usage(cache_read_tokens=read, cache_write_5m_tokens=total - read)
         return Usage(input_tokens=total - read, cache_read_tokens=read)
+
+
+Cache = PromptCache | ImplicitCache
+
+
+def cache_for(facts: ModelFacts) -> Cache:
+    """Return an empty cache with the rules of a model."""
+    rules = CacheRules.of(facts)
+    return PromptCache(rules) if rules.marked else ImplicitCache(rules)
 
 
 class Minimum:

@@ -37,7 +37,7 @@ def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -
 
     Args:
         warm_tokens: Tokens from the beginning of the prompt that the provider's cache still has.
-        ttl: Of its breakpoints, "5m" or "1h".
+        ttl: "5m" or "1h", of its breakpoints.
     """
     if prompt_tokens < model.facts.min_cache_tokens:
         return Usage(input_tokens=prompt_tokens)

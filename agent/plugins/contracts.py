@@ -1,4 +1,4 @@
-"""What a plugin may offer and what it is told (docs/plugins.md), and the checks of what it returns.
+"""What a plugin may offer and gets (docs/plugins.md), and the checks of what it returns.
 
 Plugins get copies of plain data. What concerns people goes by a scope: "platform:sender id" for all
 direct chats of a person, "conversation:id" for any other conversation. The checks are pure, and

@@ -39,7 +39,7 @@ Options = Mapping[str, Any]
 TIME_LIMIT_S = 90.0
 """Longest `compress` of a plugin, its summary model included."""
 TOOL_TIME_LIMIT_S = 60.0
-"""Of one call of an engine's tool."""
+"""Longest call of an engine's tool."""
 
 
 class EngineFactory:
@@ -185,7 +185,7 @@ def engine_tools(
 
     Args:
         offered: `ContextEngine.get_tool_schemas()`.
-        limit_s: For one call of the engine.
+        limit_s: Longest call of the engine.
     """
     caller, tools = Caller("context engine", limit_s), dict[str, Tool]()
     for schema in offered:

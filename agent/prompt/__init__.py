@@ -1,1 +1,1 @@
-"""What the model is told before a conversation: the system prompt and skills."""
+"""What the model reads before a conversation: the system prompt and skills."""

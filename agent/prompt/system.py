@@ -44,7 +44,7 @@ FORMER_NOTES = frozenset({"memory", "standing", "user_profile"})
 """Layers of versions before 0.6 with notes, including those made by rules."""
 INDEX_SKILLS = 60
 INDEX_CHARS = 160
-"""Of the description of one skill in the index; skill_view shows it whole."""
+"""Characters of a skill's description in the index; skill_view shows it whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PromptFacts:
         profile: USER.md; None if it is not for this conversation.
         external: Texts of memory providers.
         context_file: The first of AGENTS.md, … that the workspace has.
-        notes: Of the conversation's scope, in order.
+        notes: The notes of the conversation's scope, in order.
         session: Id of the root segment, which began on the date `started`, ISO 8601.
         platform_hint: The chat and its way of showing answers, behind "You are in".
         shared: Whether several people write in the chat.

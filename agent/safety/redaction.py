@@ -18,7 +18,7 @@ MASK = "********"
 LEAST_CHARS = 8
 LEAST_KINDS = 4
 LONG_CHARS = 16
-"""Of secrets that are masked in results and answers; see `is_telling`."""
+"""Bounds of the secrets that are masked in results and answers; see `is_telling`."""
 
 
 class _Shape(NamedTuple):
@@ -160,7 +160,7 @@ class Redactor:
         For texts that people and models work with.
 
         Args:
-            is_piece: Of a longer text: the lengths of its lines are not known.
+            is_piece: Whether it is part of a longer text: the lengths of its lines are not known.
         """
         for secret in self._configured:
             text = text.replace(secret, MASK)
@@ -225,7 +225,7 @@ class _Beginnings(NamedTuple):
     """Finds beginnings of secrets at the end of a text, both without blanks.
 
     Attributes:
-        pattern: Of the first two characters of any, or the first one at the very end.
+        pattern: Matches the first two characters of any, or the first one at the very end.
         forms: The secrets by their first character.
     """
 

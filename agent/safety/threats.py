@@ -31,7 +31,7 @@ Kind = Literal[
 LONG_BLOB_CHARS = 400
 """Longer encoded data is of no use to a model; keys and digests are shorter."""
 MAX_BLOB_CHARS = 20_000
-"""Of one blob that is decoded."""
+"""Characters of one blob that are decoded."""
 
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/]{24,}={0,2}(?![A-Za-z0-9+/])")
 _HEX = re.compile(r"[0-9a-fA-F]+")
@@ -295,7 +295,7 @@ def _line_around(text: str, place: int) -> str:
 
 _GAP = r"[^\w.!?]{1,8}"
 _REST_OF_SENTENCE = r"[^\n.!?<>\u3002\uff01\uff1f]{0,200}"
-"""Behind its opening words an injection says what it wants."""
+"""After its opening words an injection says what it wants."""
 
 
 def _words(pattern: str) -> str:

@@ -42,7 +42,7 @@ Outcome = (
 the output limit up, a refusal of the model, an endless answer, or a summary at a limit."""
 
 MAX_CONTINUATIONS = 3
-"""Of an answer that hit the output limit."""
+"""Most requests for the rest of an answer that hit the output limit."""
 MAX_EMPTY_RETRIES = 1
 """Further calls of a turn whose model answers without a text."""
 
@@ -64,9 +64,9 @@ class TurnState:
     Attributes:
         own: This turn's messages, its user message first, whether they are in view or not.
         unknown_calls: Side-effect calls that an earlier attempt started and never finished.
-        model: That answered last; asked first, since it has the prompt in its cache.
+        model: The one that answered last; asked first, since its cache has the prompt.
         used_tokens: Input and output of the turn's calls, of earlier attempts too.
-        started: Of this attempt, on the monotonic clock.
+        started: The begin of this attempt, on the monotonic clock.
     """
 
     view: View
@@ -96,7 +96,7 @@ class TurnResult:
 
     Attributes:
         message: The last assistant message, not yet recorded; None without a text.
-        text: For the person, earlier parts of a continued answer included.
+        text: What the user reads, earlier parts of a continued answer included.
         call: The last one; booked with the answer.
     """
 
@@ -182,8 +182,8 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
 
 async def run_tools(calls: Sequence[ToolCall], agent: Agent, ports: TurnPorts) -> list[Entry]:
     """Run calls of the newest message; returns their results in order."""
-    rules, context = agent.calls, await ports.tools()
-    return await run_calls(calls, agent.tools, context, ports.journal, rules.output, rules.approval)
+    context = await ports.tools()
+    return await run_calls(calls, agent.tools, context, ports.journal, agent.output, agent.approval)
 
 
 async def call_model(
@@ -234,7 +234,7 @@ def finish(
     completion = answer.completion
     # Once more: parts of a continued answer may form a secret together.
     said = text_of(completion.message)
-    text = agent.calls.redactor.configured(partial_text(state.own) + said)
+    text = agent.approval.redactor.configured(partial_text(state.own) + said)
     # A call in a turn's last message would never get a result.
     has_calls = "tool_calls" in completion.message
     message = assistant_message(said) if has_calls else completion.message

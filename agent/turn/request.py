@@ -46,7 +46,7 @@ COUNT_MARGIN = 1.15
 """A provider may count so many times the tokens that Parley counts."""
 LEAST_OUTPUT_TOKENS = 256
 SHOWN_CHARS = 4
-"""Shown of a possible beginning of a secret if nothing follows it."""
+"""Longest possible beginning of a secret that is shown if nothing follows it."""
 CONTINUE = "Continue exactly where you stopped; do not repeat anything."
 ImageLoader = Callable[[str, int], Awaitable[str | None]]
 """Returns the data URL of a picture of this conversation, or None if it has no such picture."""
@@ -56,7 +56,7 @@ MAX_IMAGES = 20
 LEAP = 10
 """So many leave at a time, since each time the prefix moves and its cache is lost."""
 MAX_REQUEST_CHARS = 20_000_000
-"""Of all pictures of a request. Source: Anthropic's API takes 32 MB altogether."""
+"""Most characters of all pictures of a request. Source: Anthropic's API takes 32 MB altogether."""
 REMEMBERED = 4096
 """Most pictures that are known to be taken by a model."""
 REFUSED_FOR_S = 600.0
@@ -157,28 +157,20 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class CallRules:
-    """Rules of tool calls: the length of their results, and the approvals that they need."""
-
-    output: OutputSettings
-    approval: ApprovalRules = field(default_factory=ApprovalRules)
-
-    @property
-    def redactor(self) -> Redactor:
-        """Keeps the secrets of the settings out of results and answers."""
-        return self.approval.redactor
-
-
-@dataclass(frozen=True, slots=True)
 class Agent:
-    """Models in order of preference (one for each key), tools, limits. Shared by all turns."""
+    """Models in order of preference (one for each key), tools, limits. Shared by all turns.
+
+    Attributes:
+        output: Limits of tools' results.
+    """
 
     models: Sequence[ChatModel]
     tools: ToolRegistry
     settings: AgentSettings
-    calls: CallRules
+    output: OutputSettings
     recovery: Recovery
     max_output_tokens: int
+    approval: ApprovalRules = field(default_factory=ApprovalRules)
     caching: CachingSettings = field(default_factory=CachingSettings)
     images: Images = field(default_factory=Images)
 
@@ -304,7 +296,7 @@ class LoopRequest:
             return True
         room = model.context_length - (await planner.measured(self.view)).tokens
         is_less = LEAST_OUTPUT_TOKENS < room < self.agent.max_output_tokens
-        return is_less and not suspected and planner.turn.overflows == 1
+        return is_less and not suspected and planner.overflows == 1
 
     async def repair(self) -> bool:
         """Leave out the model's thoughts."""
@@ -317,7 +309,7 @@ class LoopRequest:
     async def _is_large(self) -> bool:
         """Whether the view is or was large, and a request of the conversation was answered."""
         planner, view = self.ports.planner, self.view
-        if planner.turn.overflows:
+        if planner.overflows:
             return True
         own = (await planner.measured(view)).tokens - planner.meter.fixed_tokens(view.messages[0])
         return own >= LARGE_TOKENS and any(each["role"] == "assistant" for each in view.messages)
@@ -333,7 +325,7 @@ class LoopRequest:
         output = self.agent.max_output_tokens
         if (room := model.context_length - int(tokens * COUNT_MARGIN)) < output:
             # A server that refused the request may count more tokens than Parley.
-            room //= 4 if self.ports.planner.turn.overflows else 1
+            room //= 4 if self.ports.planner.overflows else 1
             output = max(room, LEAST_OUTPUT_TOKENS)
         return ModelRequest(
             messages=marked(
@@ -356,7 +348,7 @@ class LoopRequest:
         journal = self.ports.journal
         # Stays if the turn is cancelled meanwhile: the provider bills the input.
         journal.begin_call(expected)
-        redactor = self.agent.calls.redactor
+        redactor = self.agent.approval.redactor
         sink = MaskedSink(self.ports.sink, redactor, partial_text(self.view.messages[-2:]))
         try:
             completion = await traced_call(model, request, sink)

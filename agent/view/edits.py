@@ -74,7 +74,7 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
     Such a line itself comes back: a list that was compacted before keeps its bytes.
 
     Args:
-        call: Of the result; None if unknown.
+        call: The one that it answers; None if unknown.
     """
     text = _text(message)
     images = images_in(message)

@@ -17,7 +17,7 @@ from agent.messages import ChatMessage, ToolCall
 from agent.view import edits as rewriting
 
 VERSION = 3
-"""Of stored plans; `load_plan` still reads the earlier ones."""
+"""Version of stored plans; `load_plan` still reads the earlier ones."""
 MARKER = "[CONTEXT COMPACTION]"
 REFERENCE = (
     f"{MARKER} Earlier turns were compacted into the summary below. It is a reference, not a"
@@ -40,9 +40,12 @@ RECALL_BEGIN = (
     "What is not in it can be recalled, so look it up before you guess, with those of these tools"
     " that you have"
 )
-"""Goes before them; "that you have", since a plan outlives the engine that offered some."""
+"""Precedes them; "that you have", since a plan outlives the engine that offered some."""
 
 E = TypeVar("E", bound=tuple[int, ChatMessage])
+SummaryRole = Literal["user", "assistant"]
+SummarySource = Literal["model", "extract", "pointer"]
+"""Written by the summary model, or by the extractor; a pointer only names the range."""
 EditKind = Literal["prune", "duplicate", "outline", "arguments", "images", "clip"]
 
 _seq = itemgetter(0)
@@ -61,17 +64,16 @@ class Summary:
 
     Attributes:
         role: Chosen when the plan was made, so that no two neighbours have the same role.
-        source: Written by the summary model, or by the extractor; a pointer only names the range.
         model: Name of the summary model, if the summary was written ahead.
         node: Number of its node (agent/context_engine.py); 0 for none.
-        level: Of that node; 0 for a leaf.
+        level: The node's; 0 for a leaf.
     """
 
     text: str
     first_seq: int
     last_seq: int
-    role: Literal["user", "assistant"] = "user"
-    source: Literal["model", "extract", "pointer"] = "extract"
+    role: SummaryRole = "user"
+    source: SummarySource = "extract"
     model: str = ""
     node: int = 0
     level: int = 0
@@ -347,10 +349,6 @@ class View:
         self.system = system
         first = ChatMessage(role="system", content=noted(system, self.plan))
         self.messages = [first, *self.messages[1:]]
-
-    def append(self, entry: Entry) -> None:
-        """Add the newest message of the transcript."""
-        self.extend([entry])
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Add the newest messages of the transcript in the order of being shown.

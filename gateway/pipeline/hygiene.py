@@ -37,7 +37,7 @@ async def clean(planner: Planner, view: View, tell: Callable[[], Awaitable[None]
     """Compact the view if that is due; `tell` is called if it takes longer than `TELL_AFTER_S`."""
     window_tokens = planner.engine.limits.context_length
     tokens = (await planner.measured(view)).tokens
-    if not planner.rules.enabled or not is_due(tokens, window_tokens, len(view.entries)):
+    if not planner.enabled or not is_due(tokens, window_tokens, len(view.entries)):
         return
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -405,7 +405,7 @@ class TurnChat:
             ref=turn.preview_ref,
             nonce=turn.preview_nonce,
         )
-        lines = ToolLines(parts.mind.agent.calls.redactor.text)
+        lines = ToolLines(parts.mind.agent.approval.redactor.text)
         live = LiveAnswer(adapter, turn.question, message, lines=lines)
         return cls(turn, adapter, shared.database, shared.wakeups, live)
 

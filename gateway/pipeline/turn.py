@@ -201,7 +201,7 @@ class TurnRunner:
 
     def _joined(self, own: list[ChatMessage], more: str = "") -> str:
         """Join and mask the parts of an answer: two halves may be a secret together."""
-        return self.parts.mind.agent.calls.redactor.configured(partial_text(own) + more)
+        return self.parts.mind.agent.approval.redactor.configured(partial_text(own) + more)
 
     async def _cut_off(self, journal: Journal, chat: TurnChat) -> ModelCall | None:
         return await cut_off(journal.in_flight, chat.live.text, self.parts.mind.agent.models)

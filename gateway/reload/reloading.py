@@ -332,7 +332,7 @@ class Reloading:
             findings += await learn_windows(writers)
         agent = wiring.build_agent(new, line, origin.plugins, foreign)
         # Old secrets stay masked: they may be in an old message.
-        agent.calls.redactor.learn(secret_values(self.settings))
+        agent.approval.redactor.learn(secret_values(self.settings))
         recovery = replace(agent.recovery, rests=before.recovery.rests)
         await self._go_by(new, replace(agent, recovery=recovery), line, writers)
         origin.foreign, origin.line, origin.writers = foreign, line, writers

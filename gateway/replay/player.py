@@ -24,7 +24,7 @@ from agent.messages import storable, text_of
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices
 from gateway.replay.recordings import Bill, RecordedModel, RecordedTools, Recording
@@ -85,7 +85,7 @@ def _agent(settings: Settings, model: RecordedModel, recordings: Sequence[Record
         tools=RecordedTools(model, recordings),
         # A recorded turn may have more steps than the settings allow.
         settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
-        calls=CallRules(settings.tools.output),
+        output=settings.tools.output,
         recovery=Recovery(RetryPolicy()),
         max_output_tokens=settings.model.max_output_tokens,
         caching=settings.prompt_caching,

@@ -459,7 +459,7 @@ def test_the_model_decides_the_tokenizer() -> None:
 def test_the_library_is_imported_when_it_is_asked_for() -> None:
     """What only needs a word of the agent does not load the compressor."""
     code = (
-        "import sys, agent.usage\n"
+        "import sys, agent.messages\n"
         "assert 'agent.library' not in sys.modules\n"
         "from agent import compact_messages\n"
         "assert compact_messages.__module__ == 'agent.library'"

@@ -77,7 +77,7 @@ def follow(path: Path) -> Followed:
             elif step.usage is not None and meter is not None:
                 _check(meter, view, step.usage, followed)
                 meter.note(step.usage, view, seq)
-            view.append(Entry(seq, step.message))
+            view.extend([Entry(seq, step.message)])
         ratio = meter.ratio if meter else ratio
     return followed
 

@@ -19,7 +19,7 @@ from agent.models.base import ChatModel
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.safety.redaction import Redactor
 from agent.tools.catalog import builtin_tools
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from gateway.app import Gateway, assembled, parts_of
 from gateway.logging.setup import configure_logging
 from gateway.replay.player import NullAdapter
@@ -45,7 +45,7 @@ def agent_of(settings: Settings, model: ChatModel) -> Agent:
         models=[model],
         tools=builtin_tools(settings.tools),
         settings=settings.agent,
-        calls=CallRules(settings.tools.output),
+        output=settings.tools.output,
         recovery=Recovery(RetryPolicy()),
         max_output_tokens=settings.model.max_output_tokens,
     )

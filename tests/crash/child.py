@@ -80,7 +80,7 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from gateway import app
 from gateway.access.policy import Access
 from gateway.errors import GatewayError, StorageUnavailable
@@ -382,7 +382,8 @@ class Life:
             models=[ChainModel(self)],
             tools=ToolRegistry([*map(self._tool, TOOLS), delegate_task, *foreign]),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(max_bytes=256), self.rules),
+            output=OutputSettings(max_bytes=256),
+            approval=self.rules,
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
         )

@@ -14,7 +14,7 @@ from agent.models.recovery import Recovery, RetryPolicy
 from agent.network import certificates
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
 from agent.tools.registry import ToolRegistry
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from tests.crash import child, nursery
 from tests.crash.mutants import replace_in
 from tests.support.crash import Spec
@@ -39,7 +39,8 @@ class ModelLife(child.Life):
             models=[model for block in blocks for model in build_models(block)],
             tools=ToolRegistry(self._tool(name) for name in TOOLS),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(max_bytes=256), self.rules),
+            output=OutputSettings(max_bytes=256),
+            approval=self.rules,
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
         )

@@ -27,7 +27,7 @@ from agent.tools import policy
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Tool, ToolRegistry
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from gateway import app
 from gateway.app import Gateway, assembled, parts_of
 from gateway.errors import StorageUnavailable
@@ -136,7 +136,8 @@ def agent_of(
         models=models_,
         tools=ToolRegistry(tools),
         settings=AgentSettings(),
-        calls=CallRules(OutputSettings(), ApprovalRules(policy.table(approval))),
+        output=OutputSettings(),
+        approval=ApprovalRules(policy.table(approval)),
         recovery=Recovery(retry),
         max_output_tokens=1024,
     )

@@ -7,12 +7,11 @@ the same role.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
-from typing import Literal
+from itertools import islice, pairwise, product
 
 from agent.context_engine import CompressionRequest, Sizes
 from agent.messages import is_ephemeral, text_of
-from agent.view.view import Entry, Summary, ViewPlan
+from agent.view.view import Entry, Summary, SummaryRole, SummarySource, ViewPlan
 
 PROTECT_FIRST_N = 3
 """System prompt and first exchange. Source: Hermes, where it is a constant, too."""
@@ -21,10 +20,8 @@ SOFT_CEILING = 1.5
 TAIL_CHOICES = 12
 """Starts of the tail that are tried before the head gives way."""
 
-SummaryRole = Literal["user", "assistant"]
 Choice = tuple[int, int, tuple[int, ...]]
 """A way to cut: end of the head, start of the tail, what is pinned between them."""
-SummarySource = Literal["model", "extract", "pointer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class Boundaries:
         head_end: First position behind the head.
         tail_start: First position of the tail; the middle is between.
         pinned: Positions in the middle that stay in the view.
-        role: Of the summary message.
+        role: The summary message's.
     """
 
     head_end: int
@@ -107,14 +104,8 @@ def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:
 
 def starts_before(entries: Sequence[Entry], start: int) -> Iterator[int]:
     """Yield `start`, then the starts of the groups before it, nearest first."""
-    yield start
-    found = 1
-    for n in range(start - 1, -1, -1):
-        if found == TAIL_CHOICES:
-            return
-        if entries[n].message["role"] != "tool":
-            found += 1
-            yield n
+    before = (n for n in range(start - 1, -1, -1) if entries[n].message["role"] != "tool")
+    yield from (start, *islice(before, TAIL_CHOICES - 1))
 
 
 def group_start(entries: Sequence[Entry], position: int) -> int:
@@ -134,8 +125,9 @@ class Newest:
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> "Newest":
         """Find both."""
-        users = (n for n in _backwards(entries) if is_ask(entries[n]))
-        answers = (n for n in _backwards(entries) if _is_answer(entries[n]))
+        backwards = range(len(entries) - 1, -1, -1)
+        users = (n for n in backwards if is_ask(entries[n]))
+        answers = (n for n in backwards if _is_answer(entries[n]))
         return cls(next(users, -1), next(answers, -1))
 
     def pins(self, head_end: int, tail_start: int) -> Iterator[tuple[int, ...]]:
@@ -145,10 +137,6 @@ class Newest:
         if self.answer in middle:
             yield tuple(sorted((self.answer, *user)))
         yield user
-
-
-def _backwards(entries: Sequence[Entry]) -> range:
-    return range(len(entries) - 1, -1, -1)
 
 
 def is_ask(entry: Entry) -> bool:
@@ -176,7 +164,7 @@ def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
     second = first_said(entries, end)
     # In a compacted view the summary is there: a head is one range of the transcript.
     if end and newest.user == second and not request.plan.compacted:
-        # The newest message is the second one: it stays in its place, with the first step after it.
+        # The newest message is the second one: it keeps its place, with the first step after it.
         yield _after_group(entries, second + 1)
     yield end
     first = first_said(entries, 0) + 1

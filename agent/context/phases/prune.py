@@ -133,7 +133,7 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     is too large.
 
     Args:
-        level: Of the plan so far; stays if nothing has to be clipped.
+        level: The plan's so far; stays if nothing has to be clipped.
     """
     target = target_tokens(request)
     # What was clipped for want of room is whole again where there is room now.
@@ -153,24 +153,23 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     most = max(target, int(request.limits.threshold_tokens * NEWEST_SHARE))
     spared = {newest} if alone <= most else set()
     last: Level = "clip_tail" if spared else "clip_newest"
-    found = _clipped(request, sizes, plan, results, "clip_tail")
-    for seqs in (earlier - spared, everything - spared):
+    found = start
+    rungs: tuple[tuple[ViewPlan, set[int], Level], ...] = (
+        (plan, results, "clip_tail"),
+        (bare, earlier - spared, last),
+        (bare, everything - spared, last),
+    )
+    for shown, seqs, rung in rungs:
         if found.tokens > target:
-            found = _clipped(request, sizes, bare, seqs, last)
+            clipped = clip(request, sizes, shown, seqs)
+            found = Compressed(clipped, rung, sizes.view(clipped))
     # A clip holds a pointer, which may be longer than what it replaces.
     return found if found.tokens < start.tokens else start
 
 
 def is_tool_work(message: ChatMessage) -> bool:
-    """Whether a message is a tool's result or calls tools."""
+    """Whether a message calls tools or is a result of one."""
     return message["role"] == "tool" or bool(message.get("tool_calls"))
-
-
-def _clipped(
-    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int], level: Level
-) -> Compressed:
-    clipped = clip(request, sizes, plan, seqs)
-    return Compressed(clipped, level, sizes.view(clipped))
 
 
 def clip(

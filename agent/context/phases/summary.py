@@ -17,7 +17,6 @@ from typing import Literal
 
 from agent.context.extract import shortened
 from agent.context.phases.summary_parts import (
-    Part,
     Piece,
     new_piece,
     pack,
@@ -52,6 +51,7 @@ MOST_PARTS = 400
 """Most calls of the summary model for one compaction."""
 MOST_WINDOWS = 20
 """Most restarts of a summary for another window: some for each of several models."""
+NOT_SHORTER = "the summary has {} tokens, its source no more"
 LEAST_DECREASE = 0.9
 """The summaries of a round must be shorter than its material by this factor."""
 
@@ -125,6 +125,10 @@ heading must be there.{focus}
 - Answer with the summary alone, beginning with "## Active Task". No greeting, no remark, no code \
 fence around it."""
 
+FOCUS = """
+- Give 60 to 70 % of the length to this topic, in full detail: "{topic}". Keep everything else \
+short, but keep it."""
+
 BRIEF = "\n- Below each heading only bullets, each of one line: exact names and values, no prose."
 
 FENCE = """\
@@ -197,9 +201,15 @@ def write_summary(
         request,
         lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).write(entries, previous),
     )
-    text = _dated(text, request)
-    if not _is_source_longer(entries, previous, tokens := estimate_tokens(text)):
-        raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
+    text, tokens = _dated(text, request)
+    source = estimate_tokens(previous)
+    for entry in entries:
+        # Counted no further than needed.
+        if source > tokens:
+            return text
+        source += estimate_message(entry.message)
+    if source <= tokens:
+        raise SummaryTooLong(NOT_SHORTER.format(tokens))
     return text
 
 
@@ -213,9 +223,9 @@ def merge_summaries(
     text = in_parts_that_fit(
         request, lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).merge(texts)
     )
-    text = _dated(text, request)
-    if (tokens := estimate_tokens(text)) >= sum(map(estimate_tokens, texts)):
-        raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
+    text, tokens = _dated(text, request)
+    if tokens >= sum(map(estimate_tokens, texts)):
+        raise SummaryTooLong(NOT_SHORTER.format(tokens))
     return text
 
 
@@ -231,18 +241,10 @@ def in_parts_that_fit(
     raise SummaryFailed("the window of the summary model gets ever smaller")
 
 
-def _dated(text: str, request: CompressionRequest) -> str:
-    return f"As of {request.today}:\n\n{text}" if request.today else text
-
-
-def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:
-    """Whether the source has more than so many tokens, counted no further than needed."""
-    source = estimate_tokens(previous)
-    for entry in entries:
-        if source > tokens:
-            break
-        source += estimate_message(entry.message)
-    return source > tokens
+def _dated(text: str, request: CompressionRequest) -> tuple[str, int]:
+    """Return the summary with its date, and its tokens."""
+    text = f"As of {request.today}:\n\n{text}" if request.today else text
+    return text, estimate_tokens(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +273,9 @@ class _Writer:
         fits = tokens_of(before) <= room // 2
         parts = split(entries, room - tokens_of(before) if fits else room)
         # A single part needs no merging.
-        first, second = next(parts, Part()), next(parts, None)
+        first, second = next(parts, []), next(parts, None)
         if second is None and fits:
-            return self.ask("update" if before else "first", [*before, *first.pieces])
+            return self.ask("update" if before else "first", [*before, *first])
         ahead = [first] if second is None else [first, second]
         order = self.partial_order(self.expected_parts(room), room)
         units = [[piece] for each in before for piece in slices(each, room)]
@@ -282,7 +284,6 @@ class _Writer:
         return self.merged(units, room)
 
     def merge(self, texts: Sequence[str]) -> str:
-        """Return the one summary of these."""
         room = self.room()
         whole = [new_piece(f"summary {number}", text) for number, text in enumerate(texts, start=1)]
         return self.merged([[piece] for each in whole for piece in slices(each, room)], room)
@@ -305,7 +306,7 @@ class _Writer:
         return expected
 
     def merged(self, units: list[list[Piece]], room_tokens: int) -> str:
-        """Merge summaries, in as many rounds as the window demands."""
+        # In as many rounds as the window demands.
         while len(batches := list(pack(units, room_tokens))) > 1:
             order = self.partial_order(len(batches), room_tokens)
             merged = [
@@ -316,14 +317,16 @@ class _Writer:
             if sum(map(tokens_of, merged)) > LEAST_DECREASE * sum(map(tokens_of, units)):
                 raise SummaryFailed("the summaries of the parts do not get shorter")
             units = merged
-        return self.ask("merge", batches[0].pieces)
+        return self.ask("merge", batches[0])
 
-    def shorter(self, label: str, kind: Kind, part: Part, order: SummaryOrder) -> list[Piece]:
+    def shorter(
+        self, label: str, kind: Kind, part: list[Piece], order: SummaryOrder
+    ) -> list[Piece]:
         """Summarise a part that is longer than a summary may be."""
-        if part.tokens <= order.budget_tokens:
-            return part.pieces
-        summary = new_piece(label, replace(self, order=order).once(kind, part.pieces))
-        return [summary] if summary.tokens < part.tokens else part.pieces
+        if tokens_of(part) <= order.budget_tokens:
+            return part
+        summary = new_piece(label, replace(self, order=order).once(kind, part))
+        return [summary] if summary.tokens < tokens_of(part) else part
 
     def partial_order(self, parts: int, room_tokens: int) -> SummaryOrder:
         """Return the order of each of several summaries, together twice as long as the last one."""
@@ -344,7 +347,6 @@ class _Writer:
         return text
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the model's checked summary of the material, cut to its length."""
         # No secret extends over the lines between pieces.
         prompt = _redactor.text(build_prompt(kind, self.order, material))
         text = _tidy(self.summarise(prompt, int(self.order.budget_tokens * ANSWER_ROOM)))
@@ -359,7 +361,7 @@ class _Writer:
             return text
         # A copy, not a summary: the extractor chooses better than a cut.
         if tokens >= source_tokens:
-            raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
+            raise SummaryTooLong(NOT_SHORTER.format(tokens))
         text = shortened(text, most)
         kept = estimate_tokens(text)
         if isinstance(self.summarise, Parts):
@@ -405,13 +407,17 @@ def _check(text: str) -> None:
 
 def build_prompt(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
     """Return the whole prompt, the same for the same arguments."""
+    return fenced((TASKS[kind], SECTIONS, _rules(order)), material, CLOSING)
+
+
+def fenced(orders: Sequence[str], material: Sequence[Piece], closing: str) -> str:
+    """Return a prompt with the material between marks that do not occur in it."""
     mark = unused_mark(material)
-    told = (TASKS[kind], SECTIONS, _rules(order), FENCE.format(mark=mark))
     # One join of everything, which may be megabytes.
-    lines = ["\n\n".join((*told, f"<<{mark} BEGIN>>"))]
+    lines = ["\n\n".join((*orders, FENCE.format(mark=mark), f"<<{mark} BEGIN>>"))]
     for piece in material:
         lines += (f"<<{mark} {piece.label}>>", piece.body)
-    lines.append(f"<<{mark} END>>\n\n{CLOSING}")
+    lines.append(f"<<{mark} END>>\n\n{closing}")
     return "\n".join(lines)
 
 
@@ -428,19 +434,10 @@ def unused_mark(material: Sequence[Piece]) -> str:
 
 def _rules(order: SummaryOrder) -> str:
     tokens = int(order.budget_tokens * STATED_SHARE)
+    topic = " ".join((order.focus or "").split())[:MAX_FOCUS_CHARS]
     return RULES.format(
         today=f" Today is {order.today}." if order.today else "",
         tokens=tokens,
         words=int(tokens * WORDS_PER_TOKEN),
-        focus=_focus(order.focus) + (BRIEF if order.brief else ""),
-    )
-
-
-def _focus(focus: str | None) -> str:
-    topic = " ".join((focus or "").split())[:MAX_FOCUS_CHARS]
-    if not topic:
-        return ""
-    return (
-        f'\n- Give 60 to 70 % of the length to this topic, in full detail: "{topic}". Keep'
-        " everything else short, but keep it."
+        focus=(FOCUS.format(topic=topic) if topic else "") + (BRIEF if order.brief else ""),
     )

@@ -6,7 +6,6 @@ messages, a larger message into slices.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.safety.redaction import Redactor
@@ -14,13 +13,13 @@ from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 MARK_TOKENS = 16
-"""Of the line above each piece, without its label."""
+"""Tokens of the line above each piece, without its label."""
 MAX_MESSAGE_CHARS = 2_000_000
 """Half a million tokens; a longer message is shown by its head and tail."""
 LEAST_BASE64_CHARS = 64
 """Shorter data URIs may be text that matters."""
 MAX_NAME_CHARS = 40
-"""Of the name of a tool in a label."""
+"""Longest name of a tool in a label."""
 
 _redactor = Redactor()
 _BASE64 = re.compile(rf";base64,[A-Za-z0-9+/=_-]{{{LEAST_BASE64_CHARS},}}")
@@ -40,15 +39,7 @@ class Piece(NamedTuple):
     tokens: int
 
 
-@dataclass(slots=True)
-class Part:
-    """Pieces that go into one prompt."""
-
-    pieces: list[Piece] = field(default_factory=list)
-    tokens: int = 0
-
-
-def split(entries: Iterable[Entry], room_tokens: int) -> Iterator[Part]:
+def split(entries: Iterable[Entry], room_tokens: int) -> Iterator[list[Piece]]:
     """Yield the messages in parts of at most `room_tokens` (at least 256), in order.
 
     Only groups of calls and results that are larger than a part are cut.
@@ -56,17 +47,18 @@ def split(entries: Iterable[Entry], room_tokens: int) -> Iterator[Part]:
     return pack(_units(entries, room_tokens), room_tokens)
 
 
-def pack(units: Iterable[Sequence[Piece]], room_tokens: int) -> Iterator[Part]:
+def pack(units: Iterable[Sequence[Piece]], room_tokens: int) -> Iterator[list[Piece]]:
     """Yield units in order, as many in each part as fit; a larger unit gets a part of its own."""
-    part = Part()
+    part: list[Piece] = []
+    taken = 0
     for unit in units:
         tokens = tokens_of(unit)
-        if part.pieces and part.tokens + tokens > room_tokens:
+        if part and taken + tokens > room_tokens:
             yield part
-            part = Part()
-        part.pieces += unit
-        part.tokens += tokens
-    if part.pieces:
+            part, taken = [], 0
+        part += unit
+        taken += tokens
+    if part:
         yield part
 
 

@@ -78,7 +78,6 @@ class LcmEngine(ContextEngine):
     prepares_parts: ClassVar[bool] = True
 
     def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-        """Take the limits; it has no options."""
         super().__init__(limits, options)
         self._archive: Archive | None = None
 
@@ -101,7 +100,7 @@ class LcmEngine(ContextEngine):
         if pruned := prune_old_results(request, sizes, protected_tail(request, sizes)):
             return pruned
         known = self._archive.nodes() if self._archive else ()
-        work = LcmCompaction(request, sizes, opened(request, known))
+        work = _Compaction(request, sizes, opened(request, known))
         work.run()
         return work.result()
 
@@ -109,7 +108,7 @@ class LcmEngine(ContextEngine):
     def prepare(self, request: CompressionRequest) -> Summary | None:
         """Write ahead for the next compaction: condense a full level, or write leaves."""
         request = replace(request, prepared=None)
-        work = LcmCompaction(request, Sizes(request), opened(request, ()))
+        work = _Compaction(request, Sizes(request), opened(request, ()))
         written = work.written_ahead()
         if not written and work.scribe.told:
             raise SummaryFailed(work.scribe.failure or "there is nothing to summarise")
@@ -140,7 +139,7 @@ def with_outlines(request: CompressionRequest, sizes: Sizes) -> CompressionReque
 
 
 @dataclass(slots=True)
-class LcmCompaction:
+class _Compaction:
     """One compaction under way."""
 
     request: CompressionRequest
@@ -189,7 +188,6 @@ class LcmCompaction:
         return [each for each in written if each.source == "model"]
 
     def tighter(self) -> Iterator[CompressionRequest]:
-        """Yield the request with ever fewer protected newest messages."""
         request = self.request
         yield request
         while (count := request.limits.protect_last_n) > 1:
@@ -214,7 +212,7 @@ class LcmCompaction:
         return self.tokens <= int(self.request.limits.threshold_tokens * READY_SHARE)
 
     def next_run(self, request: CompressionRequest) -> Run | None:
-        """Return the run of the next leaf: that of the text written ahead, if it still fits."""
+        """Return the run of the next leaf, of the text written ahead if that still fits."""
         limit = protected_tail(request, self.sizes)
         most = min(LEAF_TOKENS, int(request.limits.threshold_tokens * LEAF_SHARE))
         if self.ahead:
@@ -228,7 +226,7 @@ class LcmCompaction:
         return next_run(request, self.sizes, self.frontier, limit, most)
 
     def cut(self, run: Run) -> None:
-        """Make a leaf of a run, and condense a crowded frontier."""
+        """Make a leaf of a run, then condense a crowded frontier."""
         if run.before is not None:
             self.add(run.before, in_front=True)
         is_ahead = bool(self.ahead)
@@ -239,12 +237,14 @@ class LcmCompaction:
         self.tokens = self.sizes.view(self.plan())
 
     def add(self, run: Run, *, in_front: bool) -> None:
-        """Put a leaf to one end of the frontier."""
+        source = sum(self.sizes.message(entry.message) for entry in run.entries)
         if self.ahead and not in_front:
             told = self.taken()
         else:
-            told = self.scribe.leaf(self.material(run.entries), self.leaf_budget(run.entries))
-        text, node = self.made(told, run.first_seq, run.last_seq, self.size(run.entries), ())
+            share = min(int(source * TEXT_SHARE), self.most_frontier_tokens() // FAN_OUT)
+            budget = max(LEAST_TEXT_TOKENS, share)
+            told = self.scribe.leaf(self.material(run.entries), budget)
+        text, node = self.made(told, run.first_seq, run.last_seq, source, ())
         self.frontier = self.frontier.add(text, node, run.cut, in_front=in_front)
 
     def squeeze(self) -> None:
@@ -259,12 +259,11 @@ class LcmCompaction:
                 return
 
     def taken(self) -> NodeText:
-        """Take the next text that was written ahead."""
         self.has_used_ahead, ahead = True, self.ahead.pop(0)
         return NodeText(ahead.text, "model", "summary", model=ahead.model)
 
     def condense_all(self) -> None:
-        """Condense until the frontier is no longer crowded."""
+        """Condense while the frontier is crowded."""
         while place := self.crowded():
             before = len(self.frontier.shown), self.frontier_tokens()
             self.condense(place)
@@ -272,7 +271,7 @@ class LcmCompaction:
                 return
 
     def crowded(self) -> slice | None:
-        """Return the nodes to condense: those of a full level, or some if room is short."""
+        """Return the nodes to condense: those of a full level, or some for lack of room."""
         shown = self.frontier.shown
         if place := due(shown):
             return place
@@ -299,7 +298,6 @@ class LcmCompaction:
         source_tokens: int,
         below: Sequence[Summary],
     ) -> tuple[Summary, Node]:
-        """Return a new node with its summary in the view."""
         node = Node(
             number=self.frontier.last_number + 1,
             level=max((each.level + 1 for each in below), default=0),
@@ -323,34 +321,22 @@ class LcmCompaction:
                 found.append(Entry(seq, outlined(message, seq) if is_large else message))
         return found
 
-    def size(self, entries: Sequence[Entry]) -> int:
-        """Return the tokens of messages."""
-        return sum(self.sizes.message(entry.message) for entry in entries)
-
-    def leaf_budget(self, entries: Sequence[Entry]) -> int:
-        """Return the most tokens of a leaf's text."""
-        most = self.most_frontier_tokens() // FAN_OUT
-        return max(LEAST_TEXT_TOKENS, min(int(self.size(entries) * TEXT_SHARE), most))
-
     def most_frontier_tokens(self) -> int:
-        """Return the most tokens of the frontier."""
         limits = self.request.limits
         share = int(limits.threshold_tokens * FRONTIER_SHARE)
         most = FRONTIER_SUMMARIES * limits.max_summary_tokens
         return min(share, most) if self.scribe.asks else share
 
     def frontier_tokens(self) -> int:
-        """Return the tokens of the frontier."""
         return sum(self.scribe.tokens(each.text) for each in self.frontier.shown)
 
     def plan(self) -> ViewPlan:
-        """Return the plan that shows the frontier."""
         if self.frontier.cut is None:
             return self.request.plan
         return around(self.request, self.frontier.cut, self.frontier.shown)
 
     def result(self) -> Compressed | None:
-        """Return the result, clipped if needed; None if nothing gets smaller."""
+        """Return the result, clipped if needed, or None if nothing gets smaller."""
         if self.frontier.cut is None:
             return clip_only(self.request, self.sizes)
         told = self.scribe.told

@@ -25,21 +25,18 @@ from agent.context.phases.boundaries import (
     starts_before,
 )
 from agent.context.phases.summary import merge_summaries, write_summary
-from agent.context_engine import CompressionRequest, Level, Node, NodeSource, Sizes
+from agent.context_engine import CompressionRequest, Level, Node, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
-from agent.view.view import Entry, Summary
+from agent.view.view import Entry, Summary, SummarySource
 
 FAN_OUT = 8
 HIGHER_FAN_OUT = 4
 """So many leaves, or so many nodes of a higher level, are condensed into one node."""
 MOST_ENDS = 24
 """Ends of a run that are tried before the head gives way."""
-ByModel = Callable[[int, bool], str]
-"""Returns a model's text of at most so many tokens, on request in bullets alone."""
-
 POINTER = "(not summarised)"
-"""Goes behind a node's number and range, by which it can be opened."""
+"""Follows a node's number and range, by which it can be opened."""
 _HEADING = "[messages {} to {}]"
 _HEADED = re.compile(r"^\[messages (\d+) to (\d+)\]\n", re.MULTILINE)
 
@@ -166,7 +163,8 @@ def next_run(
         limit: Position where the protected tail begins.
         leaf_tokens: Most tokens of the run, if one group of calls and results is not larger.
     """
-    start = raw_start(request, frontier)
+    covered = sum(entry.seq <= frontier.last_seq for entry in request.entries)
+    start = max(covered, head_end_of(request))
     last_resort: Run | None = None
     ends = _ends(request.entries, sizes, start, limit, leaf_tokens)
     for end in islice(ends, MOST_ENDS):
@@ -178,12 +176,6 @@ def next_run(
                 return run
             last_resort = last_resort or run
     return last_resort
-
-
-def raw_start(request: CompressionRequest, frontier: Frontier) -> int:
-    """Return the position of the first message behind the frontier and the head."""
-    covered = sum(entry.seq <= frontier.last_seq for entry in request.entries)
-    return max(covered, head_end_of(request))
 
 
 def _ends(
@@ -268,7 +260,7 @@ class NodeText:
     """The text of a node; `model` if it was written ahead."""
 
     text: str
-    source: NodeSource
+    source: SummarySource
     level: Level
     share: float = 1.0
     model: str = ""
@@ -294,18 +286,13 @@ class Scribe:
 
     def leaf(self, entries: Sequence[Entry], budget_tokens: int) -> NodeText:
         """Return a shorter text for messages, or a pointer."""
-        source_tokens = sum(self.request.estimate(entry.message) for entry in entries)
-
-        def by_model(tokens: int, brief: bool) -> str:  # noqa: FBT001 - of `ByModel`
-            return write_summary(entries, "", tokens, self.request, brief=brief)
-
-        def by_rule() -> NodeText:
-            about = self.request
-            found = extract(entries, "", budget_tokens, focus=about.focus, days=about.days)
-            return NodeText(found.text, "extract", "extract", found.retained_share)
-
-        facts = partial(key_sentences, entries, focus=self.request.focus)
-        return self._kept(self._escalated(by_model, by_rule, facts, budget_tokens), source_tokens)
+        request = self.request
+        write = partial(write_summary, entries, "", request=request)
+        told = self._by_model(write, budget_tokens, entries, "")
+        if told is None:
+            found = extract(entries, "", budget_tokens, focus=request.focus, days=request.days)
+            told = NodeText(found.text, "extract", "extract", found.retained_share)
+        return self._kept(told, sum(request.estimate(entry.message) for entry in entries))
 
     def condensed(
         self, nodes: Sequence[Summary], budget_tokens: int, extract_tokens: int
@@ -318,31 +305,26 @@ class Scribe:
             extract_tokens: Most tokens of the extractor's, if more.
         """
         texts = [node.text for node in nodes]
-        source_tokens = sum(map(self.tokens, texts))
-        joined_texts = "\n\n".join(texts)
-
-        def by_model(tokens: int, brief: bool) -> str:  # noqa: FBT001 - of `ByModel`
-            return merge_summaries(texts, tokens, self.request, brief=brief)
-
-        def by_rule() -> NodeText:
-            most_tokens = max(budget_tokens, extract_tokens)
-            found = extract((), joined_texts, most_tokens, focus=self.request.focus)
-            return NodeText(found.text, "extract", "extract", found.retained_share)
-
-        facts = partial(key_sentences, (), joined_texts, self.request.focus)
-        return self._kept(self._escalated(by_model, by_rule, facts, budget_tokens), source_tokens)
+        earlier, focus = "\n\n".join(texts), self.request.focus
+        write = partial(merge_summaries, texts, request=self.request)
+        told = self._by_model(write, budget_tokens, (), earlier)
+        if told is None:
+            found = extract((), earlier, max(budget_tokens, extract_tokens), focus=focus)
+            told = NodeText(found.text, "extract", "extract", found.retained_share)
+        return self._kept(told, sum(map(self.tokens, texts)))
 
     def tokens(self, text: str) -> int:
         """Return the tokens of a text, in the scale of the request."""
         return self.request.estimate(user_message(text))
 
-    def _escalated(
+    def _by_model(
         self,
-        by_model: ByModel,
-        by_rule: Callable[[], NodeText],
-        facts: Callable[[], Sequence[str]],
+        write: Callable[..., str],
         budget_tokens: int,
-    ) -> NodeText:
+        entries: Sequence[Entry],
+        earlier: str,
+    ) -> NodeText | None:
+        """Return a model's text for these messages and this earlier text, or None."""
         failure = None
         most = min(budget_tokens, self.request.limits.max_summary_tokens)
         steps: tuple[tuple[Level, int, bool], ...] = (
@@ -353,15 +335,16 @@ class Scribe:
             if not self.asks:
                 break
             try:
-                text = by_model(tokens, brief)
+                text = write(budget_tokens=tokens, brief=brief)
             except SummaryTooLong as exc:
                 failure = str(exc)
             except SummaryFailed as exc:
                 failure, self.asks = str(exc), False
             else:
-                return NodeText(text, "model", level, retained_share(facts(), text))
+                facts = key_sentences(entries, earlier, self.request.focus)
+                return NodeText(text, "model", level, retained_share(facts, text))
         self.failure = failure or self.failure
-        return by_rule()
+        return None
 
     def _kept(self, told: NodeText, source_tokens: int) -> NodeText:
         """Note the text, or a pointer if it is not shorter than its source, and return it."""

@@ -23,11 +23,11 @@ from agent.tools.truncate import excerpt
 
 MOST_PATTERN_CHARS = 200
 PATTERN_TIMEOUT_S = 1.0
-"""Of a pattern's search in all texts of one call together."""
+"""Time for a pattern's search in all texts of one call."""
 MOST_REPEATED = 10_000
 """Largest product of a pattern's counted repetitions: they are unrolled, and so take memory."""
 MATCHED_CHARS = 200_000
-"""Of one message that a pattern is matched against."""
+"""Characters of one message that a pattern is matched against."""
 MOST_FOUND = 200
 """Most messages that one call of `lcm_grep` finds, over all its pages."""
 SCANNED_ROWS = 2_000
@@ -38,15 +38,15 @@ PAGE_TOKENS = 8_000
 CHARS_PER_TOKEN = 4
 """A page has at most 8,000 tokens of 4 characters: the loop cuts no result of 32,000 characters."""
 LAST_SEQ = 2**31 - 1
-"""Behind every message."""
+"""Beyond every message."""
 ROWS_AT_ONCE = 100
 """Messages that are read from the archive in one call."""
 TITLE_CHARS = 120
-"""Of a node's text in its line."""
+"""Characters of a node's text in its line."""
 
 
 class GrepArguments(Arguments):
-    """Of `lcm_grep`."""
+    """Arguments of `lcm_grep`."""
 
     query: str | None = Field(None, max_length=1000, description="Words; most of them first")
     pattern: str | None = Field(
@@ -67,13 +67,13 @@ class GrepArguments(Arguments):
 
 
 class DescribeArguments(Arguments):
-    """Of `lcm_describe`."""
+    """Arguments of `lcm_describe`."""
 
     node: int | None = Field(default=None, ge=1, description="Left out: all, without their texts")
 
 
 class ExpandArguments(Arguments):
-    """Of `lcm_expand`."""
+    """Arguments of `lcm_expand`."""
 
     node: int | None = Field(default=None, ge=1)
     from_seq: int | None = Field(default=None, ge=1)
@@ -225,7 +225,12 @@ def _span(node: Node) -> str:
 
 def expand(arguments: ExpandArguments, archive: Archive) -> str:
     """Return a page of originals, byte for byte, behind a line that says where to go on."""
-    first, last = _range(arguments, archive)
+    first = arguments.from_seq or 1
+    if arguments.node is None:
+        last = max(first, arguments.to_seq or first)
+    else:
+        node = _node(arguments.node, archive.nodes())
+        first, last = max(node.first_seq, first), node.last_seq
     found = page_of(archive, first, last, arguments.from_char, arguments.max_tokens)
     if found is None:
         return f"There are no messages from {first} to {last}."
@@ -235,14 +240,6 @@ def expand(arguments: ExpandArguments, archive: Archive) -> str:
         seq, char = behind
         more = f"go on with from_seq={seq}, from_char={char}, to_seq={last}"
     return f"[messages {first} to {last} as they are stored; {more}]\n{page}"
-
-
-def _range(arguments: ExpandArguments, archive: Archive) -> tuple[int, int]:
-    if arguments.node is None:
-        first = arguments.from_seq or 1
-        return first, max(first, arguments.to_seq or first)
-    node = _node(arguments.node, archive.nodes())
-    return max(node.first_seq, arguments.from_seq or 1), node.last_seq
 
 
 def page_of(

@@ -160,10 +160,10 @@ def test_k_converges() -> None:
     """After a few reports the measure is what will be reported."""
     meter, view, tokens = meter_of(ReportedUsage(1000, 0, 1)), view_of(LONG), 1000
     for seq in range(2, 9):
-        view.append(Entry(seq, LONG))
+        view.extend([Entry(seq, LONG)])
         tokens += int(1.3 * estimated(LONG))
         meter.note(Usage(input_tokens=tokens), view, seq)
-    view.append(Entry(9, LONG))
+    view.extend([Entry(9, LONG)])
     expected = tokens + 1.3 * estimated(LONG)
     assert meter.measure(view).tokens == pytest.approx(expected, rel=0.01)
 
@@ -217,7 +217,7 @@ def test_k_stays_within_its_bounds(reported: list[int], ratio: float) -> None:
     meter, view = meter_of(ratio=ratio), view_of(LONG)
     for seq, tokens in enumerate(reported, 2):
         meter.note(Usage(input_tokens=tokens), view, seq)
-        view.append(Entry(seq, LONG))
+        view.extend([Entry(seq, LONG)])
         assert 0.5 <= meter.ratio <= 2.0
         assert meter.measure(view).tokens >= 0
 
@@ -244,7 +244,7 @@ def test_a_message_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter_module, "estimate_message", counting)
     meter, view = meter_of(), view_of(LONG)
     assert meter.measure(view) == meter.measure(view)
-    view.append(Entry(2, LONG.copy()))
+    view.extend([Entry(2, LONG.copy())])
     meter.measure(view)
     assert len(seen) == 3
 

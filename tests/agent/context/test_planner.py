@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import pytest
@@ -17,7 +17,6 @@ from agent.context.planner import (
     MAX_OVERFLOWS,
     MAX_PREFLIGHT_PASSES,
     PAUSED,
-    CompactionRules,
     Planner,
     write_ahead,
 )
@@ -117,11 +116,8 @@ def planner_of(
     asked = Summariser(summary_models, 10.0, **(timing or RetryClock().timing))
     summariser = asked if summary_models else None
     planner = Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1")
-    rules = {field.name for field in fields(CompactionRules)}
-    given = {name: value for name, value in more.items() if name in rules}
-    planner.rules = CompactionRules(**({"summariser": summariser} | given))  # type: ignore[arg-type]
-    for name in more.keys() - rules:
-        setattr(planner, name, more[name])
+    for name, value in ({"summariser": summariser} | more).items():
+        setattr(planner, name, value)
     return planner
 
 
@@ -729,7 +725,7 @@ async def test_a_message_of_a_megabyte_is_measured_in_a_thread(
     planner, view = planner_of(Engine(nothing)), view_of()
     if source == "reported":
         reported(planner, view, 5_000)
-    view.append(Entry(5, said(5, words)))
+    view.extend([Entry(5, said(5, words))])
     assert (await planner.measured(view)).source == source
     assert (threads == [threading.main_thread()]) is in_loop
 

@@ -44,7 +44,7 @@ from agent.turn.loop import (
     TurnState,
     run_turn,
 )
-from agent.turn.request import CONTINUE, Agent, CallRules, Images, TurnPorts, partial_text
+from agent.turn.request import CONTINUE, Agent, Images, TurnPorts, partial_text
 from agent.view.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
 from tests.agent.tools.doubles import MemoryCompactions, MemoryReader, NoLimits
@@ -161,9 +161,10 @@ class Bench:
             self.models,
             self.toolbox,
             self.settings,
-            CallRules(OutputSettings(), self.approval),
+            OutputSettings(),
             Recovery(RetryPolicy(retry_for_s=5, backoff_s=(0,)), self.rests),
             max_output_tokens=77,
+            approval=self.approval,
             caching=self.caching,
             images=self.images,
         )

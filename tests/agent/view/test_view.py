@@ -389,7 +389,7 @@ def group_wise(stored: Stored) -> list[list[Entry]]:
 def test_one_message_is_added_at_the_end() -> None:
     """To the messages and to the originals."""
     view = View("Be kind.", ViewPlan(), [])
-    view.append(Entry(4, user_message("hi")))
+    view.extend([Entry(4, user_message("hi"))])
     assert view.messages[1:] == [user_message("hi")]
     assert view.entries == [Entry(4, user_message("hi"))]
 
@@ -403,7 +403,7 @@ def test_a_view_knows_up_to_where_messages_were_rewritten() -> None:
     more = (*pruned.edits[:2], Edit(5, "images"))
     view.take(View("You help.", replace(pruned, edits=more), list(view.entries)))
     assert view.settled == [3, 5]
-    view.append(Entry(9, user_message("next")))
+    view.extend([Entry(9, user_message("next"))])
     assert view.settled == [5]
 
 
@@ -414,7 +414,7 @@ def test_a_view_has_moved_until_it_grows() -> None:
     assert not view.moved
     view.adopt(ViewPlan(thinking_from=5))
     assert view.moved
-    view.append(Entry(5, user_message("next")))
+    view.extend([Entry(5, user_message("next"))])
     assert not view.moved
 
 

@@ -13,7 +13,7 @@ from agent.settings import AgentSettings, OutputSettings
 from agent.tools.builtin.people import clarify, send_file
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from gateway.app import Gateway, assembled
 from gateway.storage import schema
 from gateway.storage.database import location_of
@@ -114,7 +114,7 @@ def _agent(model: HeldModel, errand: asyncio.Event) -> Agent:
         models=[model],
         tools=ToolRegistry([send_file, clarify, _held(errand)]),
         settings=AgentSettings(),
-        calls=CallRules(OutputSettings()),
+        output=OutputSettings(),
         recovery=Recovery(RetryPolicy(retry_for_s=0, backoff_s=(0,))),
         max_output_tokens=1024,
     )

@@ -41,7 +41,7 @@ from agent.tools.policy import MOST_LINKS, Rule
 from agent.tools.registry import Arguments, ServedTool, Tool, ToolRegistry
 from agent.tools.sandbox.fetch import make_fetch_url
 from agent.tools.sandbox.files import read_file
-from agent.turn.request import Agent, CallRules
+from agent.turn.request import Agent
 from gateway.storage import schema
 from tests.security.corpus.cases import (
     END,
@@ -258,7 +258,8 @@ async def attacked(
             models=(RecordingModel(world.script),),
             tools=world.tools(),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(), ApprovalRules(rules, own_records=own_records)),
+            output=OutputSettings(),
+            approval=ApprovalRules(rules, own_records=own_records),
             recovery=Recovery(NO_WAIT),
             max_output_tokens=1024,
         )

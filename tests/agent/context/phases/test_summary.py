@@ -23,7 +23,7 @@ from agent.context.phases.summary import (
     unused_mark,
     write_summary,
 )
-from agent.context.phases.summary_parts import Piece, new_piece, pack, slices, split
+from agent.context.phases.summary_parts import Piece, new_piece, pack, slices, split, tokens_of
 from agent.context_engine import CompressionRequest, Limits
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -164,7 +164,7 @@ class TestMaterial:
         """A mark tells how much is left out."""
         text = f"first{'x ' * 1_500_000}last"
         parts = list(split(entries_of(text), 10_000))
-        bodies = "".join(piece.body for part in parts for piece in part.pieces)
+        bodies = "".join(piece.body for part in parts for piece in part)
         assert bodies.startswith("first")
         assert bodies.endswith("last")
         assert "[... 1,000,009 characters left out ...]" in bodies
@@ -305,9 +305,9 @@ class TestParts:
     ) -> None:
         """In order, and each part within its room."""
         parts = list(split(entries, room))
-        assert all(part.tokens <= room for part in parts)
+        assert all(tokens_of(part) <= room for part in parts)
         bodies: dict[int, str] = {}
-        for piece in (piece for part in parts for piece in part.pieces):
+        for piece in (piece for part in parts for piece in part):
             seq = int(piece.label.split()[0])
             bodies[seq] = bodies.get(seq, "") + piece.body
         assert list(bodies) == [entry.seq for entry in entries]
@@ -328,7 +328,7 @@ class TestParts:
         tokens: Counter[int] = Counter()
         parts: dict[int, set[int]] = defaultdict(set)
         for number, part in enumerate(split(entries, room)):
-            for piece in part.pieces:
+            for piece in part:
                 group = group_of[int(piece.label.split()[0])]
                 tokens[group] += piece.tokens
                 parts[group].add(number)
@@ -355,7 +355,7 @@ class TestParts:
         pieces = [new_piece(str(n), "word " * 50) for n in range(4)]
         units = [pieces[:1], pieces[1:3], pieces[3:]]
         room = pieces[0].tokens * 2
-        assert [part.pieces for part in pack(units, room)] == [pieces[:1], pieces[1:3], pieces[3:]]
+        assert [*pack(units, room)] == [pieces[:1], pieces[1:3], pieces[3:]]
 
 
 @dataclass
