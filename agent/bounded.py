@@ -1,4 +1,4 @@
-"""Answers over HTTP that may not fill the memory, for clients of httpx2."""
+"""Limits the answers that clients of httpx2 read into memory."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,9 +10,9 @@ from agent.network import MAX_BYTES
 
 
 async def bound(response: httpx2.Response) -> None:
-    """Bound a response whose body was not read yet; a hook of httpx2's client.
+    """Bound a response before its body is read; a hook of httpx2's client.
 
-    Streams of events are bounded event by event where they are read.
+    Streams of events are bounded event by event by their readers.
 
     Raises:
         RemoteProtocolError: The body is compressed.

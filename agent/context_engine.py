@@ -277,7 +277,7 @@ class ContextEngine(ABC):
     prepares: ClassVar[bool] = False
     """Whether it uses summaries that were written ahead (`CompressionRequest.prepared`)."""
     prepares_parts: ClassVar[bool] = False
-    """Whether such a summary stands for the oldest messages not in the plan's summaries only."""
+    """Whether such a summary only covers the oldest messages that the plan's summaries do not."""
 
     def __init__(self, limits: Limits | None = None, options: Mapping[str, Any] = {}) -> None:
         """Take the limits of the model, and the engine's options.

@@ -16,9 +16,9 @@ AgentError
 │   └── SummaryTooLong     ask once more for a shorter one
 ├── PluginRefused          a plugin is left out; a context engine is replaced by the built-in
 ├── ToolError              its text goes to the model as the tool's result
-├── AttemptEnds            no tool's failure, even if raised within one: leave the turn as it is
+├── AttemptEnds            not a tool's failure, even if raised within one: keep the turn as it is
 │   └── TurnSuspended          a person must answer first: give the lease back
-├── SecretUnreadable       a secret is not where the settings say: the one before goes on
+├── SecretUnreadable       the settings name a place without the secret: keep the former one
 └── RecordingMismatch      a recorded conversation does not fit what was asked
 """
 

@@ -43,7 +43,7 @@ class ChatMessage(TypedDict, total=False):
         synthetic: Written by Parley and not by a person (a request to continue); never shown.
         ephemeral: Synthetic, and of use only while it is in view (recalled notes, few-shot
             examples): left out of summaries and of the search.
-        cache_control: A breakpoint of the prompt cache behind this message; only in requests.
+        cache_control: A breakpoint of the prompt cache after this message; only in requests.
     """
 
     role: Required[Role]
@@ -339,7 +339,7 @@ def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
             if waiting.pop(message.get("tool_call_id", ""), None):
                 grouped.append(message)
         elif message["role"] == "assistant":
-            # Providers want results directly behind their calls: what came between goes after.
+            # Providers want results directly after their calls: what came between goes after.
             grouped += [*_stubs(waiting), *behind]
             behind = []
             asking, waiting = _with_own_ids(message)

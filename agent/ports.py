@@ -212,7 +212,7 @@ class Compaction:
 
     Attributes:
         tokens_before: As measured; `tokens_after` is estimated in the same scale.
-        cache_tokens_lost: Tokens behind the first changed byte, which a prompt cache may have had.
+        cache_tokens_lost: Tokens after the first changed byte, which a prompt cache may have had.
         summary_model: None for the extractor or no new summary.
         nodes: New nodes, stored in the same transaction.
     """

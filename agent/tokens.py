@@ -163,7 +163,7 @@ def _hundredths(text: str, weights: _Weights) -> int:
 
 
 def _indenting_tabs(data: bytes) -> int:
-    """Count the tabs behind a newline or another tab.
+    """Count the tabs after a newline or another tab.
 
     Tokenizers merge them, as they do with spaces: for the tab-indented code of billed sessions the
     weight of a lone tab is 35 % too high.

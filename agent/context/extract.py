@@ -55,7 +55,7 @@ _LINE = re.compile(r"#(\d+) ([^:\n]{1,80}): (.*)")
 _DAY = re.compile(r"\[(\d{4}-\d{2}-\d{2})\]")
 _SPEAKER = re.compile(r"([^\s:][^:\n]{0,40}): (?=\S)")
 _MARKS = re.compile(r"(?:[-*+•>|]\s+|#{1,6}\s+)*")
-# Ends of sentences and what closes behind them, the second ones in scripts without spaces.
+# Ends of sentences and what closes after them, the second ones in scripts without spaces.
 _ENDS, _WIDE_ENDS = ".!?\u2026\u061f\u06d4\u0964\u0965", "\u3002\uff01\uff1f\uff61"
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]*_`\u300d\u300f\uff09\u3011"
 _END = re.compile(rf"[{_ENDS}]+[{_CLOSERS}]*(?:\s+|$)|[{_WIDE_ENDS}]+[{_CLOSERS}]*\s*")

@@ -468,7 +468,7 @@ def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
 def _behind_first_change(
     request: CompressionRequest, before: list[ChatMessage], after: list[ChatMessage]
 ) -> int:
-    """Count the tokens behind the first changed message."""
+    """Count the tokens after the first changed message."""
     kept = 0
     for one, two in zip(before, after, strict=False):
         if one is not two and one != two:

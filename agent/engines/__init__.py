@@ -1,1 +1,1 @@
-"""Context engines beside the default one, agent/context_compressor.py."""
+"""Context engines besides the default one, agent/context_compressor.py."""

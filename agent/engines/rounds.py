@@ -130,7 +130,7 @@ class RoundsEngine(ContextEngine):
 
 
 def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
-    """Return the cut before the newest rounds; None if there are no more than these.
+    """Return the cut before the newest rounds; None if there are no older ones.
 
     The first message of the conversation stays as the head and the summary answers it, so that
     roles alternate: a round, and so the tail, begins with a user message.

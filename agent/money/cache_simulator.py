@@ -322,7 +322,7 @@ def _breakpoints(blocks: Sequence[Block]) -> list[int]:
         if ttl not in LIFETIMES_S:
             raise BillingError(f"unknown ttl {ttl!r}")
         lives.append(LIFETIMES_S[ttl])
-    # Rule 2: the API refuses a longer life behind a shorter one.
+    # Rule 2: the API refuses a longer life after a shorter one.
     if lives != sorted(lives, reverse=True):
         raise BillingError("a breakpoint for an hour stands behind one for 5 minutes")
     return marks

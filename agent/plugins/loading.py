@@ -136,7 +136,7 @@ def _problems(home: Path, kind: Kind, folder: Path, about: Mapping[str, Any]) ->
     for path in inside:
         if not path.resolve().is_relative_to(folder.resolve()):
             yield f"{path} is a link that leads out of {folder}"
-    # Whoever may write to a folder above could put another folder in the place of this one.
+    # A user who may write to a folder above could replace this one.
     for path in (home / PLUGINS, root, *inside):
         if path.stat().st_mode & _OTHERS_MAY_WRITE:
             yield f"others may write to {path}, and so run code in Parley: chmod go-w {path}"
@@ -352,7 +352,7 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
         hooks={name: tuple(found) for name, found in registry.hooks.items()},
         prompt="\n\n".join(filter(None, prompts)),
     )
-    # Last, and only where all of them can be: a plugin that is refused leaves no engine behind.
+    # Last, and only if all of them can be: a plugin that is refused leaves no engine behind.
     for engine in [usable_engine(each) for each in registry.engines]:
         register_context_engine(engine)
     return plugin

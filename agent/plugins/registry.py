@@ -263,7 +263,7 @@ def _compressed(
     tail = _agreeing(given[cut + earlier if earlier else 0 :][::-1], returned[::-1])
     head = _agreeing(given[: cut if earlier else len(given) - tail], returned[: -tail or None])
     between = returned[head : len(returned) - tail]
-    # More is kept where no role of a summary fits.
+    # More is kept if no role of a summary fits.
     starts = starts_before(entries, len(entries) - tail)
     found = next(fitting(entries, ((head, start, ()) for start in starts)), None)
     if found is None:

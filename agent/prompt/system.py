@@ -75,7 +75,7 @@ class PromptFacts:
         context_file: The first of AGENTS.md, … that the workspace has.
         notes: The notes of the conversation's scope, in order.
         session: Id of the root segment, which began on the date `started`, ISO 8601.
-        platform_hint: The chat and its way of showing answers, behind "You are in".
+        platform_hint: The chat and its way of showing answers, after "You are in".
         shared: Whether several people write in the chat.
         environment: Where tools run, in a sentence; empty if none touches the machine.
     """
@@ -137,7 +137,7 @@ class SystemPrompt:
         return _of_parts(parts)
 
     def split(self) -> tuple["SystemPrompt", str]:
-        """Return the part that other roots can share, and this root's own text behind it."""
+        """Return the part that other roots can share, and this root's own text after it."""
         if not self.layers or self.layers[-1][0] != OWN_LAYER:
             return self, ""
         shared = len(self.text) - self.layers[-1][1]
@@ -306,7 +306,7 @@ def notes_text(notes: Sequence[PinnedNote]) -> str:
     return f"{NOTES}\n<parley-notes>\n{lines}\n</parley-notes>"
 
 
-# The steadiest come first: a layer that changes loses the cache of all behind it.
+# The steadiest come first: a layer that changes loses the cache of all after it.
 LAYERS: tuple[Layer, ...] = (
     Layer("identity", "files", lambda facts: facts.identity or IDENTITY),
     Layer("data", "version", _data),
@@ -347,5 +347,5 @@ _TAGS = re.compile(r"<(/?)\s*(parley-data|memory-context|parley-notes)", re.IGNO
 
 
 def _open(text: str) -> str:
-    """Strip the tags of fences: behind a closing tag a text could continue as the operator's."""
+    """Strip the tags of fences: after a closing tag a text could continue as the operator's."""
     return _TAGS.sub(r"(\1\2", text.strip())

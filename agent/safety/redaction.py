@@ -38,7 +38,7 @@ def _shape(secret: str, clue: str | None = None, masked: str = MASK) -> _Shape:
     return _Shape(re.compile(clue or secret), re.compile(secret), masked)
 
 
-# Every pattern is linear: the rest behind a beginning is bounded or cannot contain another one.
+# Every pattern is linear: the rest after a beginning is bounded or cannot contain another one.
 _SHAPES = (
     # Telegram bot token, in URLs after "bot" too; user and password of a URL.
     _shape(
@@ -272,7 +272,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _place(text: str, count: int) -> int:
-    """Find the character behind so many others, blanks not counted."""
+    """Find the character after so many others, blanks not counted."""
     at = 0
     for blank in _BLANK.finditer(text):
         if at + count < blank.start():

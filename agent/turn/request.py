@@ -267,7 +267,7 @@ class LoopRequest:
         shown = await self._shown(inside, model, left_out)
         images = self.agent.images
         if images.have_changed(shown, model, ports.conversation, inside):
-            # Signed thinking behind them would be refused, and new pictures blamed for it.
+            # Signed thinking after them would be refused, and new pictures blamed for it.
             await self.repair()
         messages = sanitise(self.view.messages)
         # A list that had to be fixed has other places than the view.

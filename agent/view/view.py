@@ -104,7 +104,7 @@ class ViewPlan:
     (`tail_from` on). A plan without a tail start shows all messages from `first_seq` on.
 
     Attributes:
-        first_seq: Earlier messages are out of view (`/new` starts behind the newest message).
+        first_seq: Earlier messages are out of view (`/new` starts after the newest message).
         hidden: Ranges of seqs, both ends included, that are left out (the question of `/retry`).
         head_upto: Newest message of the head; 0 for no head.
         summaries: Shown after the head, in order.
@@ -113,7 +113,7 @@ class ViewPlan:
         edits: In order of seq; at most one of each kind for a message.
         thinking_from: Messages before it are shown without thoughts: signed thinking is bound to
             the exact conversation before it.
-        recall: `recall_text` behind the reference in the summaries' message; empty before version
+        recall: `recall_text` after the reference in the summaries' message; empty before version
             3.
     """
 

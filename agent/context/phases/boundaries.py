@@ -29,7 +29,7 @@ class Boundaries:
     """Head, middle and tail of a view.
 
     Attributes:
-        head_end: First position behind the head.
+        head_end: First position after the head.
         tail_start: First position of the tail; the middle is between.
         pinned: Positions in the middle that stay in the view.
         role: The summary message's.
@@ -57,7 +57,7 @@ def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> 
 
 def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
     """Yield every cut in which all roles fit, best first."""
-    # Head and tail meet: there is no middle.
+    # Head and tail meet: nothing is between them.
     if tail_starts[0] <= head_end_of(request):
         return
     newest = Newest.of(request.entries)
@@ -158,7 +158,7 @@ def _is_answer(entry: Entry) -> bool:
 
 
 def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
-    """Yield possible ends of the head, best first; the last one is no head."""
+    """Yield possible ends of the head, best first; the last one is an empty head."""
     entries = request.entries
     end = head_end_of(request)
     second = first_said(entries, end)
@@ -198,14 +198,14 @@ def first_said(entries: Sequence[Entry], start: int) -> int:
 
 
 def _after_group(entries: Sequence[Entry], position: int) -> int:
-    """Return the position behind the assistant message at `position` and its results."""
+    """Return the position after the assistant message at `position` and its results."""
     if position >= len(entries) or entries[position].message["role"] != "assistant":
         return position
     return behind_results(entries, position)
 
 
 def behind_results(entries: Sequence[Entry], position: int) -> int:
-    """Return the position behind a message and the tool results that follow it."""
+    """Return the position after a message and the tool results that follow it."""
     position += 1
     while position < len(entries) and entries[position].message["role"] == "tool":
         position += 1

@@ -49,7 +49,7 @@ def prune_old_results(
 
 def with_edits(request: CompressionRequest, edits: Sequence[Edit]) -> ViewPlan | None:
     """Return the current plan with these edits, or None if it has them all."""
-    # What was clipped for want of room is whole again where others make room.
+    # Earlier clips go: other edits may make the room.
     known = {edit for edit in request.plan.edits if edit.kind != "clip"}
     if known.issuperset(edits):
         return None
@@ -136,7 +136,7 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
         level: The plan's so far; stays if nothing has to be clipped.
     """
     target = target_tokens(request)
-    # What was clipped for want of room is whole again where there is room now.
+    # Earlier clips are made again only if there is still no room.
     plan = replace(plan, edits=tuple(edit for edit in plan.edits if edit.kind != "clip"))
     start = Compressed(plan, level, sizes.view(plan))
     if start.tokens <= target:

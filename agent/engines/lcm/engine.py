@@ -221,7 +221,7 @@ class _Compaction:
             run = next_run(request, self.sizes, self.frontier, min(limit, upto), 10**9)
             if run and not run.before and (run.first_seq, run.last_seq) == span_of(self.ahead[:1]):
                 return run
-            # Each text begins behind the one before it: if one does not fit, nor do the next.
+            # Each text begins after the one before it: if one does not fit, nor do the next.
             self.ahead = []
         return next_run(request, self.sizes, self.frontier, limit, most)
 

@@ -157,7 +157,7 @@ class Run:
 def next_run(
     request: CompressionRequest, sizes: Sizes, frontier: Frontier, limit: int, leaf_tokens: int
 ) -> Run | None:
-    """Return the oldest run of messages behind the frontier; None if nothing can be cut.
+    """Return the oldest run of messages after the frontier; None if nothing can be cut.
 
     Args:
         limit: Position where the protected tail begins.
@@ -209,7 +209,7 @@ def _run(
     if not frontier.shown:
         run = tuple(entries[cut.head_end : cut.tail_start])
         return Run(run, first, last, cut) if run else None
-    # The head may shrink but not grow: a node covers the messages behind it.
+    # The head may shrink but not grow: a node covers the messages after it.
     if cut.head_end > head:
         return None
     covered, before = frontier.shown[0].first_seq, None

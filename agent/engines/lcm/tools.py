@@ -224,7 +224,7 @@ def _span(node: Node) -> str:
 
 
 def expand(arguments: ExpandArguments, archive: Archive) -> str:
-    """Return a page of originals, byte for byte, behind a line that says where to go on."""
+    """Return a page of originals, byte for byte, after a line that says where to go on."""
     first = arguments.from_seq or 1
     if arguments.node is None:
         last = max(first, arguments.to_seq or first)
