@@ -15,7 +15,7 @@ from pydantic import ConfigDict, StringConstraints
 
 from agent.context_engine import Archive, Days, Level, Node, Trigger
 from agent.messages import ChatMessage, ToolCall, Usage
-from agent.models.prefix import Prefix
+from agent.models.base import Prefix
 from agent.view.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]

@@ -210,8 +210,8 @@ def _logging_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _prefixes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request of every test begins with the bytes of the one before it."""
-    monkeypatch.setattr("agent.models.prefix.report_unexpected_move", _fail_for_a_move)
-    monkeypatch.setattr("agent.models.prefix.report_stale_thinking", _fail_for_thinking)
+    monkeypatch.setattr("agent.models.base.report_unexpected_move", _fail_for_a_move)
+    monkeypatch.setattr("agent.models.base.report_stale_thinking", _fail_for_thinking)
 
 
 @pytest.fixture(autouse=True)

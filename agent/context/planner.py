@@ -31,8 +31,7 @@ from agent.context_engine import (
 )
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, Usage, chars_of
-from agent.models.base import ChatModel
-from agent.models.prefix import PrefixWatch
+from agent.models.base import ChatModel, PrefixWatch
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.processes.threads import in_daemon
 from agent.view.view import Summary, View

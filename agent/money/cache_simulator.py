@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agent.messages import IMAGE_PARTS, Summed, Usage, is_image
+from agent.models.base import LIFETIMES_S
 from agent.models.catalog import (
     READ_RATIO,
     WRITE_1H_RATIO,
@@ -46,7 +47,6 @@ from agent.models.catalog import (
     Prices,
     bills_writes,
 )
-from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import cost_usd
 from agent.prompt_caching import is_claude
 from agent.tokens import CALL_TOKENS, IMAGE_TOKENS, Count

@@ -41,6 +41,9 @@ class Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
+Run = Callable[[ToolContext, Any], Awaitable[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One tool.
@@ -59,13 +62,10 @@ class Tool:
     description: str
     effect: Effect
     arguments: type[BaseModel] | dict[str, Any]
-    run: Callable[[ToolContext, Any], Awaitable[str]]
+    run: Run
     exclusive: bool = False
     timeout_s: float = 60
     restricted: bool = False
-
-
-Run = Callable[[ToolContext, Any], Awaitable[str]]
 
 
 def tool(

@@ -23,9 +23,8 @@ import structlog
 from agent.context.planner import Planner
 from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage, Usage, handle_in, pictures_in, sanitise, text_of
-from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, traced_call
+from agent.models.base import ChatModel, Completion, ModelRequest, Prefix, TextSink, traced_call
 from agent.models.factory import choices
-from agent.models.prefix import Prefix
 from agent.models.recovery import Recovery, complete_with_recovery
 from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall, Spending, TurnJournal

@@ -17,9 +17,8 @@ from agent.context.planner import Planner
 from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.errors import ModelError
-from agent.models.base import ChatModel, TextSink
+from agent.models.base import ChatModel, PrefixWatch, TextSink
 from agent.models.catalog import context_length, find_facts
-from agent.models.prefix import PrefixWatch
 from agent.plugins.engines import engine_tools
 from agent.ports import CompactionStore, Spending
 from agent.tools.context import ToolContext

@@ -21,9 +21,8 @@ from typing import Any
 
 from agent.messages import ChatMessage, decode, encode, sanitise
 from agent.models.anthropic import wire as anthropic_wire
-from agent.models.base import ModelRequest
+from agent.models.base import ModelRequest, PrefixWatch
 from agent.models.openai import wire as openai_wire
-from agent.models.prefix import PrefixWatch
 from agent.prompt_caching import STRATEGIES, CacheLayout, apply_cache_control
 from tests.bench.compaction import SYSTEM, said
 from tests.bench.echo import EchoModel

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from agent.messages import ChatMessage, Usage
-from agent.models.base import Completion
+from agent.models.base import Completion, report_stale_thinking
 from agent.models.catalog import ModelFacts, Prices
-from agent.models.prefix import report_stale_thinking
 from agent.tools.registry import Tool
 from agent.turn.request import Agent
 from gateway.agent_ports.budgets import Budgets
@@ -95,7 +94,7 @@ async def test_a_miss_after_a_last_call_is_still_seen(tmp_path: Path) -> None:
 @pytest.fixture
 def _production(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stale thinking is logged here, as in production, and the turn goes on."""
-    monkeypatch.setattr("agent.models.prefix.report_stale_thinking", report_stale_thinking)
+    monkeypatch.setattr("agent.models.base.report_stale_thinking", report_stale_thinking)
 
 
 @pytest.mark.usefixtures("_production")

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from agent.messages import ChatMessage
-from agent.models.prefix import Prefix
+from agent.models.base import Prefix
 from agent.ports import Origin, PlannerState
 from agent.prompt.system import FORMER_NOTES, NOTES_LAYER, PinnedNote, SystemPrompt
 from agent.view.view import ViewPlan, dump_plan, load_plan

@@ -24,8 +24,7 @@ from agent.context_engine import Limits
 from agent.engines.rounds import RoundsEngine
 from agent.errors import ContextOverflow, ModelError
 from agent.messages import ChatMessage, assistant_message, encode, tool_message, user_message
-from agent.models.base import Completion, ModelRequest
-from agent.models.prefix import Prefix
+from agent.models.base import Completion, ModelRequest, Prefix
 from agent.ports import PlannerState
 from agent.settings import CachingSettings
 from agent.tools.builtin.history import read_conversation

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agent.messages import Usage, assistant_message, user_message
-from agent.models.prefix import Prefix
+from agent.models.base import Prefix
 from agent.ports import ModelCall, PlannerState
 from agent.prompt.system import LAYERS, OWN_LAYER, SEPARATOR, SystemPrompt
 from agent.view.view import Summary, ViewPlan

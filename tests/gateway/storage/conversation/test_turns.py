@@ -12,7 +12,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
 from agent.messages import assistant_message, tool_message, user_message
-from agent.models.prefix import Prefix
+from agent.models.base import Prefix
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import sessions, turn_journal, turns
