@@ -47,7 +47,6 @@ NOTICES_PER_HOUR = 10
 ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 """Capital letters and digits without look-alikes (0 and O, 1, I and L)."""
 CODE_CHARS = 8
-NAME_CHARS = 60
 COMMAND_LINE = "command line"
 _BEHIND = re.compile(r"/(?:pair|start)(?:@\w+)?\s+(.+)", re.DOTALL | re.IGNORECASE)
 _LONGEST = 64
@@ -102,14 +101,9 @@ class Pairing:
     def code_of(
         self, conn: Connection, message: InboundMessage
     ) -> Literal["right", "wrong"] | None:
-        """Compare a direct message with the first owner's code.
-
-        Returns:
-            None if the message is not a code, or no first owner is wanted.
-        """
-        settings = self.owners.access.settings
+        """Compare a direct message with the first owner's code; None if it is not a code."""
         code = code_in(message.text) if message.chat_kind == "dm" else None
-        if code is None or settings.mode != "pairing" or settings.owners:
+        if code is None:
             return None
         wanted = members.owner_code(conn)
         if wanted is None:
@@ -121,8 +115,7 @@ class Pairing:
         if not members.take_owner_code(conn, code_in(message.text) or ""):
             return False
         whom = (message.address.platform, message.sender)
-        name = shown_name(message.sender_name)
-        members.let_in(conn, whom, name, "owner", granted_by="code")
+        members.let_in(conn, whom, message.sender_name, "owner", granted_by="code")
         members.drop_requests(conn, *whom)
         who_is = ":".join(whom)
         audit_log.append(conn, AuditEntry("owner_bound", by=who_is, subject=who_is))
@@ -140,8 +133,8 @@ class Pairing:
 
     def ask(self, conn: Connection, message: InboundMessage, place: Conversation) -> set[int]:
         """Give a stranger a code and inform owners; returns the conversations that get a text."""
-        name, code = shown_name(message.sender_name), new_code()
-        request_id = members.enter_request(conn, message, name, code, place.id)
+        code = new_code()
+        request_id = members.enter_request(conn, message, message.sender_name, code, place.id)
         address = message.address
         members.expire_all_but_newest(
             conn, address.platform, address.account, kept=PENDING_PER_ACCOUNT
@@ -180,7 +173,7 @@ class Pairing:
             return told
         for chat in self.owners.chats(conn, self.owners.everybody(conn)):
             for request in pending[-NOTICES_PER_HOUR:]:
-                text, choices = request_notice(request), request_choices(request)
+                text, choices = request_notice(request)
                 # The key of an outbox row is unique: a chat gets the text once.
                 key = f"pairing:{request.id}:owner:{chat.id}"
                 if self.owners.say(conn, chat, key, text, choices):
@@ -231,7 +224,7 @@ class Pairing:
         choices: tuple[Choice, ...] = ()
         if is_one_by_one:
             [request] = [each for each in members.pending(conn) if each.id == request_id]
-            text, choices = request_notice(request), request_choices(request)
+            text, choices = request_notice(request)
         chats = self.owners.chats(conn, owners)
         if owners and not chats:
             log.warning("owners_not_reached", platform=message.address.platform)
@@ -384,7 +377,7 @@ _A: Mapping[members.Role, str] = {"owner": "an owner", "member": "a member"}
 
 
 def _unknown(target: str) -> NotFound:
-    shown = messages.quoted(shown_name(target))
+    shown = messages.quoted(" ".join(target.split()))
     return NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
 
 
@@ -397,14 +390,6 @@ def _decided(
     return Decided(text, happened)
 
 
-def shown_name(name: str) -> str:
-    """Return a stranger's name on one line, without characters that are not seen."""
-    # Marks that turn the direction of writing would show an owner another name.
-    seen = "".join(char for char in name if char.isprintable() or char.isspace())
-    plain = " ".join(seen.split())
-    return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"
-
-
 def who(asker: PairingRequest | Member) -> str:
     """Return a person's name, platform and id; the name is not markup."""
     return f"{messages.quoted(asker.sender_name or '?')} ({asker.platform} {asker.sender})"
@@ -414,7 +399,7 @@ def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> st
     """Return the text for a stranger with a code, who may be the owner of a bot without one."""
     texts = [
         "This bot is private, so I did not read your message.",
-        f"An owner of it can let you in: tell them the code `{code}`, which holds for an hour.",
+        f"An owner of it can let you in: tell them the code `{code}`, which is valid for one hour.",
         f"Your id here is `{message.sender}`.",
     ]
     if not is_owned:
@@ -426,17 +411,11 @@ def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> st
     return "\n\n".join(texts)
 
 
-def request_notice(request: PairingRequest) -> str:
-    """Return the text for owners about a request."""
-    return f"{who(request)} asks to be let in, code `{request.code}`."
-
-
-def request_choices(request: PairingRequest) -> tuple[Choice, ...]:
-    """Return the buttons below it."""
-    return (
-        Choice("Approve", f"/pair approve {request.code}"),
-        Choice("Deny", f"/pair deny {request.code}"),
-    )
+def request_notice(request: PairingRequest) -> tuple[str, tuple[Choice, ...]]:
+    """Return the text for owners about a request, and the buttons below it."""
+    code = request.code
+    buttons = (Choice("Approve", f"/pair approve {code}"), Choice("Deny", f"/pair deny {code}"))
+    return f"{who(request)} asks to be let in, code `{code}`.", buttons
 
 
 MORE_REQUESTS = (

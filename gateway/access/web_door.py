@@ -38,7 +38,7 @@ from adapters.door import (
 )
 from adapters.registry import BUILT_IN, account_types, by_name
 from agent.messages import storable
-from gateway.access.oidc import Identity, Provider, WrongAnswer, entry_for
+from gateway.access.oidc import SECRET_BYTES, Identity, Provider, WrongAnswer, entry_for
 from gateway.access.pairing import COMMAND_LINE
 from gateway.access.policy import Access
 from gateway.access.rate_limits import MINUTE_S, SlidingWindow, VisitorLimits
@@ -55,9 +55,7 @@ LINK_S = 600.0
 """How long a sign-in link is valid."""
 INVITATION_S = 86_400.0
 """How long the link of an invitation is valid."""
-SECRET_BYTES = 32
-REMEMBERED = 1000
-"""Addresses."""
+REMEMBERED_ADDRESSES = 1000
 
 TRIES_PER_MIN = 10
 """Wrong tries from all addresses together: even the weakest accepted token lasts for ages. Also the
@@ -96,7 +94,7 @@ class Tries:
         self._all = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
         self._strangers = SlidingWindow(STRANGERS_TRIES_PER_MIN, MINUTE_S, clock)
         self._of_address = SlidingWindow(ADDRESS_TRIES_PER_MIN, MINUTE_S, clock)
-        self._known: Recent[str, bool] = Recent(REMEMBERED)
+        self._known: Recent[str, bool] = Recent(REMEMBERED_ADDRESSES)
 
     def begin(self, address: str) -> Hashable:
         """Count a try as a wrong one before it is checked: others may come meanwhile.
@@ -159,11 +157,7 @@ class WebDoor:
     """Signs users in to the web chat.
 
     Args:
-        token: Signs in as the first owner; None if tokens are off. Tries at a token that a person
-            chose are limited.
-
-    Attributes:
-        limits: Limits per user and in all. Half of the connections may be event streams.
+        token: Signs in as the first owner; None if tokens are off.
     """
 
     def __init__(
@@ -175,6 +169,7 @@ class WebDoor:
         provider: Provider | None = None,
     ) -> None:
         web = access.web
+        # Half of the connections may be event streams.
         most = web.max_connections // 2, web.connections_per_address // 2
         self.limits = VisitorLimits(*most, clock)
         self._provider = provider
@@ -293,8 +288,7 @@ class WebDoor:
         there = await self.session(caller.session) if sender and caller.session else None
         if sender and there and sender != there.sender and instead_of != there.name:
             raise SignedInAlready(there.name, name_of(sender))
-        write = self._database.write
-        visitor = await write(self._take_link, hash_, new) if sender else None
+        visitor = await self._database.write(self._take_link, hash_, new) if sender else None
         if visitor is None:
             await self._refused(caller, "wrong_link")
             raise SignInRefused(WRONG_LINK)
@@ -335,9 +329,8 @@ class WebDoor:
 
     def _begin(self, conn: Connection, sender: str, new: NewSession) -> Visitor:
         web_users.begin(conn, sender, new)
-        by, how = f"{BUILT_IN}:{sender}", new.signed_in_by
-        entry = AuditEntry("web_signed_in", by=by, address=new.address, subject=how)
-        audit_log.append(conn, entry)
+        by = f"{BUILT_IN}:{sender}"
+        audit_log.append(conn, AuditEntry("web_signed_in", by, new.address, new.signed_in_by))
         return self._named(conn, sender)
 
     def _visitor(self, conn: Connection, hash_: str) -> tuple[Visitor, web_users.WebSession] | None:
@@ -497,11 +490,10 @@ def _put_on_record(
 
 def report(happened: NewLink | SignedOut, *, invited: bool = False) -> None:
     """Log what was done about users; never a secret."""
-    if isinstance(happened, NewLink):
-        if invited:
-            log.info("web_user_invited", user=happened.name)
-        else:
-            log.info("web_link_made", user=happened.name)
+    if isinstance(happened, NewLink) and invited:
+        log.info("web_user_invited", user=happened.name)
+    elif isinstance(happened, NewLink):
+        log.info("web_link_made", user=happened.name)
     elif happened.removed:
         log.info("web_user_removed", user=happened.name, sessions=happened.sessions)
     else:

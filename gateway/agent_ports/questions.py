@@ -15,7 +15,6 @@ from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
 from agent.ports import Decision, Inquiry, InquiryKind, InquiryReply
-from gateway.access.pairing import shown_name
 from gateway.access.policy import Answerer, Owners, answer_refusal
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, questions, turn_journal, turns
@@ -158,7 +157,7 @@ def _asked(
 def _who_asks(conn: Connection, found: Question, turn: Turn) -> str:
     """Return the text before an owner's question: the sender and the chat that it comes from."""
     place = conversations.get(conn, found.conversation)
-    name = shown_name(inbox.name_of(conn, found.conversation, turn.sender.partition(":")[2]))
+    name = inbox.name_of(conn, found.conversation, turn.sender.partition(":")[2])
     who = f"{quoted(name)} ({quoted(turn.sender)})" if name else quoted(turn.sender)
     is_shared = notebook.is_shared(notebook.scope_of(conn, found.conversation))
     where = f"the chat {quoted(place.chat)}" if is_shared else "a direct chat"

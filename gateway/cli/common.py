@@ -222,7 +222,12 @@ def page_of(
 def show_lines(rows: Iterable[Any]) -> None:
     """Print rows as JSON lines: one object a line, each written as it comes."""
     # Not by the console, which would wrap and colour lines that programs read.
-    out.file.writelines(orjson.dumps(row).decode().translate(JSON_ESCAPES) + "\n" for row in rows)
+    out.file.writelines(map(json_line, rows))
+
+
+def json_line(row: Any) -> str:
+    """Return a row as a line of JSON."""
+    return orjson.dumps(row).decode().translate(JSON_ESCAPES) + "\n"
 
 
 def show_next(after: str | None) -> None:

@@ -27,6 +27,7 @@ from gateway.cli.common import (
     Limit,
     act,
     err,
+    json_line,
     loaded,
     opened,
     page_of,
@@ -178,7 +179,7 @@ def audit_export(
         if file is None:
             show_lines(rows)
             return
-        size = write_whole(file, (f"{orjson.dumps(row).decode()}\n" for row in rows), force=force)
+        size = write_whole(file, map(json_line, rows), force=force)
     say(f"{file}: {size:,} bytes")
 
 

@@ -23,13 +23,13 @@ from agent.safety.redaction import printable
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
-    JSON_ESCAPES,
     LISTED,
     NO_MORE,
     AsLines,
     ConversationArgument,
     Limit,
     conversation_id,
+    json_line,
     opened,
     out,
     page_of,
@@ -239,30 +239,31 @@ class JsonLines:
 
     def conversation(self) -> str:
         """Return the first line."""
-        return self._line("conversation", _facts(self._here))
+        return json_line({"type": "conversation"} | _facts(self._here))
 
     def segment(self, segment: Segment) -> str:
         """Return the line of a segment, with its summaries and its compaction."""
         made = segment.compaction
         changes = {
+            "type": "segment",
             "title": _title(segment.title, segment.number),
             "started_at": iso_time(segment.started_at),
             "ended_at": None if segment.ended_at is None else iso_time(segment.ended_at),
             "plan": orjson.Fragment(dump_plan(segment.plan)),
             "compaction": None if made is None else asdict(made) | {"at": iso_time(made.at)},
         }
-        return self._line("segment", asdict(segment) | changes)
+        return json_line(asdict(segment) | changes)
 
     def message(self, row: Recorded, plan: ViewPlan) -> str:
         """Return the line of a message."""
-        fields = {"seq": row.seq, "session_id": row.session_id, "at": iso_time(row.at)}
-        seen = {"standing": standing(plan, row.seq), "message": orjson.Fragment(row.body)}
-        return self._line("message", fields | seen)
-
-    @staticmethod
-    def _line(kind: str, fields: dict[str, Any]) -> str:
-        text = orjson.dumps({"type": kind} | fields).decode()
-        return text.translate(JSON_ESCAPES) + "\n"
+        return json_line({
+            "type": "message",
+            "seq": row.seq,
+            "session_id": row.session_id,
+            "at": iso_time(row.at),
+            "standing": standing(plan, row.seq),
+            "message": orjson.Fragment(row.body),
+        })
 
 
 class Markdown:

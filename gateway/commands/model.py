@@ -38,7 +38,10 @@ async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
         return NOT_ALLOWED, TurnEnd("model_refused")
     chosen = choice_of(wanted, known)
     if chosen is None:
-        return _unknown_model(wanted, known, turn.model), TurnEnd("model_unknown")
+        named = messages.quoted(" ".join(wanted.split())[:TOPIC_CHARS])
+        listed = listed_text(known, turn.model)
+        unknown = f"There is no model {named}. These are configured:\n\n{listed}"
+        return unknown, TurnEnd("model_unknown")
     told: set[str] = set()
 
     async def note(what: str) -> None:
@@ -103,14 +106,6 @@ def price_text(prices: Prices | None) -> str:
     if not prices.input and not prices.output:
         return "free"
     return f"${prices.input:g} in, ${prices.output:g} out for a million tokens"
-
-
-def _unknown_model(
-    wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: str | None
-) -> str:
-    """Say that there is no such model, and list the choices."""
-    named = messages.quoted(" ".join(wanted.split())[:TOPIC_CHARS])
-    return f"There is no model {named}. These are configured:\n\n{listed_text(known, chosen)}"
 
 
 def chosen_text(

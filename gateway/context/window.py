@@ -276,16 +276,13 @@ def summaries_text(summariser: Summariser | None) -> str:
 
 
 def _writer_text(model: ChatModel, summariser: Summariser) -> str:
-    window, rests_s, facts = (
-        summariser.window_of(model),
-        summariser.rests.left_s(model),
-        find_facts(model.name),
-    )
+    window, rests_s = summariser.window_of(model), summariser.rests.left_s(model)
     if summariser.shown_window(model) <= model.context_length:
         source = "shown by a refused prompt"
     elif model.context_length != context_length(model.name):
         source = "set or told by the provider"
     else:
+        facts = find_facts(model.name)
         is_listed = facts is not None and facts.context_length is not None
         source = "by the table" if is_listed else "a guess"
     notes = f"{window:,} tokens, {source}"

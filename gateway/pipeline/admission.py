@@ -310,7 +310,8 @@ class Admissions:
         if not _is_for_bot(message, facts):
             return facts
         role = access.role_of(conn, message)
-        code = None if role == "owner" else self.pairing.code_of(conn, message)
+        wants_owner = access.settings.mode == "pairing" and not access.settings.owners
+        code = self.pairing.code_of(conn, message) if wants_owner and role != "owner" else None
         facts = replace(facts, role=role, code=code)
         if role != "stranger":
             return self._of_allowed(conn, message, facts)

@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 PAUSES_S = (0.2, 1.0, 0.0)
 """Seconds after each failure of a batch; then each of its pieces is admitted alone."""
+NAME_CHARS = 60
+"""Longest name of a sender; the rest is cut off."""
 ALONE = (Move, Poison, InboundMessage, Cursor)
 """In this order: cursors confirm what came before them."""
 
@@ -290,7 +292,15 @@ def _note(message: InboundMessage, admission: Admission, began: float) -> None:
 def _cleaned(message: InboundMessage) -> InboundMessage:
     """Return the message with texts that the database accepts and that the model may read."""
     text, raw = clean_text(message.text), storable(message.raw)
-    name = pairing.shown_name(message.sender_name)
+    name = _plain_name(message.sender_name)
     if (text, name, raw) == (message.text, message.sender_name, message.raw):
         return message
     return replace(message, text=text, sender_name=name, raw=raw)
+
+
+def _plain_name(name: str) -> str:
+    """Return a name on one line, without invisible characters."""
+    # Marks that turn the direction of writing would show an owner another name.
+    seen = "".join(char for char in name if char.isprintable() or char.isspace())
+    plain = " ".join(seen.split())
+    return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"

@@ -48,7 +48,10 @@ async def people(ask: Ask) -> Result:
     """Show requests, members, and the people of the settings."""
     after = ask.query("after")
     rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
-    shown, named = listed(rows), _named_in_settings(ask)
+    shown, access = listed(rows), ask.inside.settings.access
+    named = [("owner", each) for each in access.owners]
+    for name in account_types():
+        named += [("member", f"{name}:{sender}") for sender in access.listed(name)]
     whom = [each.granted_by for each in shown if isinstance(each, Member)]
     names = await ask.inside.database.read(members.names, whom + [who for _, who in named])
     return Shown(
@@ -58,18 +61,10 @@ async def people(ask: Ask) -> Result:
             "members": [each for each in shown if isinstance(each, Member)],
             "named": named,
             "names": names,
-            "mode": ask.inside.settings.access.mode,
+            "mode": access.mode,
             **pages(PEOPLE, rows, lambda row: row.name, after),
         },
     )
-
-
-def _named_in_settings(ask: Ask) -> Sequence[tuple[str, str]]:
-    """Return (role, "platform:sender id") of the people of the settings."""
-    access = ask.inside.settings.access
-    lists = [(name, access.listed(name)) for name in account_types()]
-    members_ = [("member", f"{name}:{sender}") for name, ids in lists for sender in ids]
-    return [*(("owner", each) for each in access.owners), *members_]
 
 
 @action(PEOPLE)

@@ -18,7 +18,6 @@ from gateway.access.pairing import (
     ALPHABET,
     CODE_CHARS,
     CODES_PER_HOUR,
-    NAME_CHARS,
     NOTICES_PER_HOUR,
     PENDING_PER_ACCOUNT,
     Pairing,
@@ -29,6 +28,7 @@ from gateway.commands import pair, registry
 from gateway.commands.registry import StatusFacts
 from gateway.errors import NotFound
 from gateway.pipeline.admission import Admissions, IntakeRules
+from gateway.pipeline.intake import NAME_CHARS
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings
 from gateway.storage import audit_log, schema
 from gateway.storage.people import members
