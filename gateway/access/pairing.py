@@ -384,7 +384,6 @@ def _unknown(target: str) -> NotFound:
 def _decided(
     conn: Connection, kind: AuditKind, happened: Happening, text: str, **detail: str
 ) -> Decided:
-    """Put a decision on record."""
     subject = f"{happened.platform}:{happened.sender}"
     audit_log.append(conn, AuditEntry(kind, by=happened.by, subject=subject, detail=detail))
     return Decided(text, happened)

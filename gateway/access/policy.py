@@ -254,9 +254,6 @@ class Quotas:
     """Limits of a sender's messages and tokens in a day, counted in the inbox and the ledger.
 
     A day of tokens begins at midnight in the time zone.
-
-    Attributes:
-        is_any: Whether anything is limited.
     """
 
     def __init__(self, settings: QuotaSettings | None = None, timezone: str = "UTC") -> None:

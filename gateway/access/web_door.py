@@ -134,8 +134,7 @@ def is_made(secret: str) -> bool:
 class NewLink:
     """A link that signs in; the secret is stored nowhere else.
 
-    Attributes:
-        again: The user was there before, and has the chats of that time.
+    `again`: the user was removed before, and has the chats of that time.
     """
 
     name: str
@@ -154,11 +153,7 @@ class SignedOut:
 
 
 class WebDoor:
-    """Signs users in to the web chat.
-
-    Args:
-        token: Signs in as the first owner; None if tokens are off.
-    """
+    """Signs users in to the web chat; `token` signs in the first owner, None if tokens are off."""
 
     def __init__(
         self,

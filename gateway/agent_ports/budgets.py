@@ -87,7 +87,7 @@ class BudgetUse:
 
     Attributes:
         refuses: Whether nothing is left, or a call was refused for it.
-        top: Of a budget for all: the sender who spent most, and how much; None for none by name.
+        top: Of a budget for all: the sender who spent most, and how much, or None.
     """
 
     limit: Limit

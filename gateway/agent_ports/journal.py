@@ -128,7 +128,6 @@ class Journal:
     Attributes:
         turn: Its session changes with every compaction.
         ahead: Has summaries written ahead of need; None for a child, which ends before.
-        spending: The budgets that the turn's calls count for.
         tell_user: Shows a notice in the chat, once a turn for each kind.
         in_flight: The current call, as it would be booked if it were cut off now.
         recorded: The messages committed since the turn was loaded, in order.

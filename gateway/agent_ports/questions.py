@@ -45,11 +45,7 @@ ONE_AT_A_TIME = (
 
 
 class Inquiries:
-    """Asks the people of conversations, and expires questions when their time is over.
-
-    Attributes:
-        approval_valid_s: How long an approval for a conversation is valid.
-    """
+    """Asks the people of conversations, and expires questions when their time is over."""
 
     def __init__(
         self, database: Database, owners: Owners, approval_valid_s: float, wakeups: Wakeups
@@ -89,8 +85,7 @@ class Inquiries:
     def _expire(self, conn: Connection) -> list[tuple[Question, set[int]]]:
         """Expire due questions, inform the chats, and have their turns go on.
 
-        Returns:
-            Each question with the conversations that it was shown in.
+        Returns each question with the conversations that show it.
         """
         expired = []
         # Read again, inside of the transaction: one may have been answered meanwhile.

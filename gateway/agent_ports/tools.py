@@ -51,7 +51,6 @@ class TurnNotebook:
     """Reads and writes for one turn; every write is one fenced transaction.
 
     Attributes:
-        scope: The owner of the notes (`gateway.storage.people.notebook.scope_of`).
         may_act: Whether all people of the turn may act: else no words may become notes, which
             others will read.
     """

@@ -50,11 +50,7 @@ ask_app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True, slots=True)
 class OneAnswer:
-    """The answer to the question at `seq` of its inbox.
-
-    Attributes:
-        needs_person: It is a question, which a person has to answer first.
-    """
+    """The answer to the question at `seq` of its inbox; it may ask a person something first."""
 
     text: str
     files: tuple[str, ...]

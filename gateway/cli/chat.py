@@ -73,10 +73,8 @@ async def talk_over(
     """Talk until `/quit` or the end of the input.
 
     Args:
-        name: Id of the chat; its earlier messages stay its context.
         ask: Returns the next line, None at the end; by default from the process's input.
         console: By default the process's output.
-        patience_s: How long the gateway may be away (a restart) before giving up.
     """
     if not CHAT_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, hyphens, underscores"
@@ -244,7 +242,6 @@ class ChatAnswer:
     """An answer or a notice before it, with the position of its message.
 
     Attributes:
-        files: Names.
         over: Instead of all that, the number of a question whose buttons go.
     """
 
@@ -267,7 +264,6 @@ class Feed:
     Attributes:
         answers: In order, without those before the first `synced`.
         preview: The answer that is being written; may be empty.
-        interrupted: Ctrl-C was pressed.
         failure: The gateway is gone for good, or refuses; no more events will come.
     """
 

@@ -164,7 +164,6 @@ def show(known: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _asked(context: typer.Context, question: SettingsQuestion, target: str = "") -> Any:
-    """Return the answer of the running gateway."""
     # Without the settings: if they cannot be read here, the gateway reports that.
     home = home_of(context.find_root().params.get("home"))
     return asyncio.run(control.ask_settings(home, question, target))
@@ -296,7 +295,7 @@ def config_reload(
 ) -> None:
     """Have the running gateway read settings and secrets again; on replicas the others as well.
 
-    Exit code 1 where they are wrong: nothing was changed then.
+    Exit code 1 if they are wrong; nothing was changed then.
     """
     outcome = _asked(context, "secrets" if secrets else "reload")
     if json:

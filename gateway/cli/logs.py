@@ -117,8 +117,7 @@ def known_level(text: str | None) -> str:
 def choosing(wanted: LineFilter, grep: re.Pattern[str] | None = None) -> Choose:
     """Build the filter; lines that are not JSON pass only the empty one.
 
-    Args:
-        grep: Searched in the line as it is printed.
+    `grep` is searched in the line as it is printed.
     """
     is_all = grep is None and wanted == LineFilter()
 

@@ -166,7 +166,6 @@ def _facts(here: Overview) -> dict[str, Any]:
 
 
 def _title(title: str, number: int) -> str:
-    """Return a segment's title on one line."""
     return titled(" ".join(title.split()), number)
 
 
@@ -269,8 +268,7 @@ class JsonLines:
 class Markdown:
     """A document: a heading for each segment and below it one for each message.
 
-    Args:
-        most_lines: Of a summary; None for all of it.
+    `most_lines` of a summary are shown; None for all of it.
     """
 
     def __init__(self, here: Overview, most_lines: int | None = None) -> None:

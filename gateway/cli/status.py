@@ -241,7 +241,7 @@ def _waiting(rows: dict[str, Any], what: str) -> str:
 def test_alerts(context: typer.Context) -> None:
     """Have the gateway that runs send one test each way: to the chats and to the webhook.
 
-    Exit code 1 where no way works.
+    Exit code 1 if neither works.
     """
     try:
         done = asyncio.run(control.test_alerts(settings_of(context).home))
@@ -384,7 +384,6 @@ async def _servers(found: Loaded, running: Mapping[str, Any] | None) -> dict[str
 
 
 def _confined(settings_: Settings) -> Collection[str]:
-    """Return the MCP servers that stay confined."""
     location = location_of(settings_)
     if isinstance(location, Path) and not location.exists():
         return ()
@@ -397,7 +396,6 @@ def _confined(settings_: Settings) -> Collection[str]:
 
 
 async def _tokens(found: Loaded) -> dict[str, AccountReport]:
-    """Ask each platform about the tokens of its accounts."""
     on = found.settings.platforms.on()
     reports = await asyncio.gather(*(ask_platform(*each) for each in on))
     return {f"{name}:{each.name}": report for (name, each), report in zip(on, reports, strict=True)}

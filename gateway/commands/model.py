@@ -78,12 +78,7 @@ def choice_of(wanted: str, known: Mapping[str, object]) -> str | None:
 
 
 def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
-    """Return the list of choices.
-
-    Args:
-        known: The choices, the default first.
-        chosen: The conversation's; None for the default.
-    """
+    """Return the list of choices, the default first; `chosen` is the conversation's, if any."""
     default = next(iter(known))
     used = chosen if chosen in known else default
     blocks, lines = list[str](), list[str]()

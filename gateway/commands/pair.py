@@ -55,7 +55,6 @@ def decide_requests(context: CommandContext) -> CommandResult:
 
 
 def _decide(context: CommandContext) -> Decided:
-    """Run the subcommand."""
     conn, by = context.conn, context.sender
     verb, *target = context.argument.split(maxsplit=1) or [""]
     try:
@@ -73,7 +72,6 @@ def _decide(context: CommandContext) -> Decided:
 
 
 def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> Decided:
-    """Make a sign-in link for a new or a known user."""
     conn, web = context.conn, context.services.pairing.owners.access.web
     if rest or role not in {"", *ROLES}:
         return Decided(USAGE)

@@ -103,7 +103,6 @@ class CommandContext:
 
     Attributes:
         conversation: Of its sender here; for an answer the one where the question was asked.
-        seq: Its place in the inbox.
         argument: The text after its word.
     """
 

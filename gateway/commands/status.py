@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from math import inf
 
 import structlog
 
 from agent.context.meter import TokenMeter
-from agent.context_engine import ContextEngine, Limits
+from agent.context_engine import ContextEngine
 from agent.messages import ChatMessage, count, listed, quoted
 from agent.models.factory import choices
 from agent.safety.redaction import printable
@@ -26,9 +25,6 @@ from gateway.storage.reports.usage import ContextFill
 from gateway.storage.schema import iso_time
 
 log = structlog.get_logger()
-
-KNOWN = 32
-"""Models whose figures are cached, each with a window that may shrink."""
 
 
 @Command("status", "show the state of this conversation", IMMEDIATE, 60, urgent=True)
@@ -99,37 +95,27 @@ def status_facts(
     """Return a function that returns the current figures of a chosen model; None: the default."""
     known = choices(agent.models)
 
-    @lru_cache(maxsize=KNOWN)
-    def within(chosen: str | None, limits: Limits) -> StatusFacts:
-        return _facts(agent.preferring(chosen), context, prompts, limits)
-
     def facts(chosen: str | None) -> StatusFacts:
         if chosen is not None and chosen not in known:
             return replace(facts(None), gone=chosen)
-        limits = context.limits_for(agent.preferring(chosen))
-        return replace(
-            within(chosen, limits),
+        answering = agent.preferring(chosen)
+        model, limits = answering.models[0], context.limits_for(answering)
+        engine = context.make_engine(limits)
+        # The first report of a conversation adds its own prompt.
+        prompt = ChatMessage(role="system", content=prompts.typical(answering).text)
+        return StatusFacts(
+            name=model.name,
+            window_tokens=limits.context_length,
+            threshold_tokens=_fires_at(engine) if context.enabled else None,
+            engine=engine.name,
+            fixed_tokens=TokenMeter(model.name, answering.tools.schemas).fixed_tokens(prompt),
             chosen=chosen is not None,
+            compresses=context.enabled,
             summaries=printable(summaries_text(context.summariser)),
             tools_off=tools_off,
         )
 
     return facts
-
-
-def _facts(agent: Agent, context: ContextParts, prompts: Prompts, limits: Limits) -> StatusFacts:
-    model = agent.models[0]
-    # The first report of a conversation adds its own prompt.
-    prompt = ChatMessage(role="system", content=prompts.typical(agent).text)
-    engine = context.make_engine(limits)
-    return StatusFacts(
-        name=model.name,
-        window_tokens=limits.context_length,
-        threshold_tokens=_fires_at(engine) if context.enabled else None,
-        engine=engine.name,
-        fixed_tokens=TokenMeter(model.name, agent.tools.schemas).fixed_tokens(prompt),
-        compresses=context.enabled,
-    )
 
 
 def _fires_at(engine: ContextEngine) -> int | None:
@@ -140,11 +126,7 @@ def _fires_at(engine: ContextEngine) -> int | None:
 
 
 def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[str, ...]:
-    """Return the warnings of a start.
-
-    Args:
-        missing_guards: Plugins that could not be loaded and may exist to forbid calls.
-    """
+    """Return the warnings of a start; `missing_guards` are plugins that may forbid calls."""
     found = [
         f"The plugin {name} could not be loaded (`parley logs --event plugin_unavailable`): tools"
         " that touch the world are refused until it is, or is taken out of plugins.enabled"

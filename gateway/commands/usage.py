@@ -47,7 +47,6 @@ def usage_text(
     """Return the answer to `/usage`.
 
     Args:
-        standing: The current view.
         own: Costs of the sender today, in all conversations.
         by_all_usd: Costs of all senders today; 0 without a budget for all.
     """

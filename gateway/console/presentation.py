@@ -266,7 +266,6 @@ def steps(
         values: At least one, in order.
         levels: (kind, value, text) of lines across.
         marks: (number of the value that it precedes, text).
-        write: Puts a value into words.
     """
     top = max([*values, *(value for _, value, _ in levels)]) or 1.0
     width = WIDTH / len(values)

@@ -168,7 +168,6 @@ class Registered:
         path: With names in braces for variable parts.
         title: Of a page; empty for an action.
         group: Of the menu; None for a page that others lead to.
-        pattern: Matches its paths.
     """
 
     method: Literal["GET", "POST"]

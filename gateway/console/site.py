@@ -122,11 +122,6 @@ class Console:
         ]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request.
-
-        Raises:
-            Refusal: The visitor is not an owner, or the form is not one of this session.
-        """
         if visitor_of(request).role != OWNER.role:
             raise Refusal(403, "owners_only", OWNERS_ONLY)
         if request.path.startswith(f"{HOME}/static/") and request.method != "POST":

@@ -247,8 +247,7 @@ async def _told(tell: Callable[..., Awaitable[object]], *arguments: object) -> N
 class OwnWords:
     """The text of `by` ("platform:sender id") in one message, without pasted or quoted parts.
 
-    Attributes:
-        seq: Number of the message that contains it in the transcript.
+    `seq` is the message's place in the transcript.
     """
 
     turn: int
@@ -465,7 +464,6 @@ class MemoryReader:
         return kept
 
     async def _book(self) -> None:
-        """Book the paid calls."""
         while self.unbooked:
             conversation, sender, calls = self.unbooked[0]
             try:

@@ -81,8 +81,7 @@ class Unreadable:
 class Snapshot:
     """The contents of the files; the threat scan cleans all but SOUL.md, which is `identity`.
 
-    Attributes:
-        findings: What the scan took out, by file.
+    `findings` are the parts that it took out, by file.
     """
 
     identity: str | None = None
@@ -105,7 +104,6 @@ class OperatorFiles:
 
     Attributes:
         workspace: The folder of the context file; None for `home`.
-        current: As of the last reading.
     """
 
     home: Path
@@ -323,7 +321,6 @@ class Prompts:
         )
 
     def _with_people(self, fixed: PromptFacts, conn: Connection, session: Session) -> SystemPrompt:
-        """Write the prompt of a conversation with people."""
         here = conversations.get(conn, session.conversation)
         scope = notebook.scope_of(conn, session.conversation)
         # USER.md is about the operator's own people: only direct chats of owners see it.

@@ -45,7 +45,6 @@ class Preparation:
     Attributes:
         session: The segment at the time of the request.
         sender: Its budget pays, "platform:sender id".
-        begun: Whether it is being written.
         ended: Set when it is written or given up.
     """
 

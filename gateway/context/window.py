@@ -129,7 +129,6 @@ class ContextParts:
     Attributes:
         enabled: `compression.enabled`.
         limits: Of the settings' main model.
-        make_engine: Returns a turn's engine.
         summariser: Writes summaries; None for the extractor alone.
     """
 

@@ -114,12 +114,7 @@ class ToolShown:
 
 @dataclass(slots=True)
 class MessageShown:
-    """A message of the transcript.
-
-    Attributes:
-        standing: Its place in the current view.
-        call: The call of a model that made it.
-    """
+    """A message of the transcript; `standing` is its place in the current view."""
 
     row: Recorded
     role: str

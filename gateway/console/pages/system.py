@@ -143,7 +143,6 @@ async def _forms(ask: Ask, refused: str = "") -> Shown:
 
 
 def _on(*settings: Settings) -> set[str]:
-    """Return the platforms with tokens in any of these settings."""
     return {name for each in settings for name, _ in each.platforms.on()}
 
 
@@ -435,7 +434,6 @@ async def log(ask: Ask) -> Result:
 
 
 def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line as the page shows it."""
     level = str(record.get("level", ""))
     # A name without a value would be read with the value of the next field.
     fields = [

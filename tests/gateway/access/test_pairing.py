@@ -703,7 +703,8 @@ class TestInvitations:
 def test_buttons_fit_everywhere() -> None:
     """Telegram's callback data has 64 bytes."""
     request = members.PairingRequest(1, "W" * 8, "telegram", "a", "7", "Ann", 1, "pending", "", 1.0)
-    for choice in pairing.request_choices(request):
+    _, choices = pairing.request_notice(request)
+    for choice in choices:
         assert len(choice.text.encode()) <= 64
 
 
