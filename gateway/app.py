@@ -261,7 +261,6 @@ def parts_of(
         "replica": replica.run,
         "delivery": gateway.delivery.run,
         "reactions": platforms.reactions.run,
-        "plugins": beside.recall.run,
     }
     if platforms.others is not None:
         to_the_end["other replicas"] = platforms.others.run
@@ -269,8 +268,10 @@ def parts_of(
         make = partial(meanings.make_all_if_oldest, lambda: replica.id)
         name, every_s = "embeddings", search.EMBED_EVERY_S
         to_the_stop[name] = _repeated(name, make, every_s, at_once=True)
-    if beside.recall.reader is not None:
-        to_the_stop["memory"] = beside.recall.reader.run
+    if (recall := beside.recall) is not None:
+        to_the_end["plugins"] = recall.run
+        if recall.reader is not None:
+            to_the_stop["memory"] = recall.reader.run
     if journal is not None:
         to_the_end |= {"crash journal": journal.run, "reload": gateway.reloading.run}
         if (manager := service_manager()) is not None:
@@ -314,8 +315,9 @@ async def serving(
         await _either(working, forced, grace_s)
         working.cancel()
         await asyncio.wait({working})
-        plugins = gateway.beside.recall
-        delivered = asyncio.gather(gateway.delivery.wait_idle(), plugins.wait_idle())
+        recall = gateway.beside.recall
+        to_wait_for = [gateway.delivery, *([recall] if recall else [])]
+        delivered = asyncio.gather(*(each.wait_idle() for each in to_wait_for))
         await _either(delivered, forced, DELIVER_WITHIN_S)
         if not delivered.done():
             log.warning("delivery_unfinished", after_s=DELIVER_WITHIN_S)
@@ -368,12 +370,13 @@ async def assembled(
     owners, plugins = Owners(access, accounts.renderers), origin.plugins
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
     reader = wiring.build_memory_reader(settings, mind, budgets, owners, wakeups)
+    is_heard = reader or plugins.providers or plugins.having("turn_finished")
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
         questions.Inquiries(database, owners, settings.tools.approval_valid_s, wakeups),
         search.Indexer(database, wiring.build_embedder(settings, database)),
-        Recall(database, plugins, access, reader),
+        Recall(database, plugins, access, reader) if is_heard else None,
     )
     shared = Shared(database, owners, wakeups, Stops(), budgets, adapters, plugins, beside)
     # After everything that can fail: a start that ends earlier must not charge that death.

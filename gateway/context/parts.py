@@ -49,13 +49,13 @@ class Mind:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The parts that work in the background: no message waits for them."""
+    """The parts that work in the background; `recall` is None if nothing is informed of turns."""
 
     preparations: Preparations
     files: Attachments
     inquiries: Inquiries
     indexer: Indexer
-    recall: Recall
+    recall: Recall | None
 
 
 @dataclass(frozen=True, slots=True)

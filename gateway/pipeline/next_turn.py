@@ -59,7 +59,8 @@ class TurnStarter:
         # The prompts that a beginning may write hold them.
         await mind.prompts.files.refresh()
         # Providers are asked outside of the transaction: each may take seconds.
-        notes, origins = await shared.beside.recall.notes(conversation_id)
+        recall = shared.beside.recall
+        notes, origins = await recall.notes(conversation_id) if recall else ((), ())
         recalled = told_with_question(mind.agent.settings, notes)
         step = await shared.database.write(
             self.next_turn.begin, conversation_id, take, recalled, origins, counts=counts

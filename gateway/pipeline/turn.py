@@ -100,9 +100,9 @@ class TurnRunner:
         # After the commit: hints, the log line and the plugins speak of what is stored.
         chat.ended("failed" if done.end.outcome in turn_journal.NO_ANSWER else "answered")
         _log_finished(turn, done.end, totals, started)
-        if turn.command is None:
+        if turn.command is None and (recall := shared.beside.recall) is not None:
             answer = done.text if done.kind == "answer" else ""
-            shared.beside.recall.finished(turn, done.end.outcome, answer)
+            recall.finished(turn, done.end.outcome, answer)
         return totals.released
 
     async def _suspend(self, turn: Turn, chat: TurnChat) -> None:

@@ -282,7 +282,9 @@ async def test_a_model_that_reads_for_the_memory_is_one_of_all(tmp_path: Path) -
     """Its key is renewed, alerts look at it, `/usage` knows its price; a reload keeps it."""
     async with running(tmp_path, auxiliary=READER) as chat:
         gateway = chat.gateway
-        mind, reader = gateway.reloading.mind, gateway.beside.recall.reader
+        mind, recall = gateway.reloading.mind, gateway.beside.recall
+        assert recall is not None
+        reader = recall.reader
         assert reader is not None
         [model] = mind.readers
         assert list(reader.models.models) == [model]

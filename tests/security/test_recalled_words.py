@@ -229,10 +229,12 @@ async def recalling(
     loaded = LoadedPlugin("diary", Caller("diary", 10), providers=(diary,))
     owned: dict[str, Any] = {"access": ACCESS}
     async with running(home, agent, plugins=Plugins((loaded,)), **owned) as chat:
-        telling = asyncio.create_task(chat.gateway.beside.recall.run())
+        beside = chat.gateway.beside.recall
+        assert beside is not None
+        telling = asyncio.create_task(beside.run())
         for text in asked:
             await chat.ask(text)
-        await chat.gateway.beside.recall.wait_idle()
+        await beside.wait_idle()
         telling.cancel()
         await chat.ask("/new")
         answer = await chat.ask(LOOK, chat_name)

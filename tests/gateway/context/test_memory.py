@@ -295,6 +295,7 @@ SAID = [
     OwnWords(2, 3, BY, PLAIN),
     OwnWords(2, 3, BY, STANDING),
 ]
+NAMED = {"memory": {"provider": "offline", "model": "offline"}}
 FACTS = ModelFacts("scripted", prices=Prices(1.0, 1.0, 4.0, 0.1, 1.0))
 
 
@@ -371,7 +372,7 @@ async def chatting(
     **budget: float,
 ) -> AsyncIterator[tuple[Running, MemoryReader]]:
     """Run a gateway in which a person has said this, and a model that reads it says that."""
-    async with running(home, access=dict(access or {})) as chat:
+    async with running(home, access=dict(access or {}), auxiliary=NAMED) as chat:
         database = chat.gateway.database
         model = ScriptedModel(steps, facts=FACTS)
         budgets = Budgets(database, BudgetSettings(**budget), "UTC")
@@ -379,7 +380,9 @@ async def chatting(
         owners = Owners(rules, {("telegram", "default"): chat.adapter.render})
         models, wakeups = Summariser([model], 10.0), chat.gateway.beside.inquiries.wakeups
         reader = MemoryReader(database, budgets, models, owners, wakeups)
-        chat.gateway.beside.recall.reader = reader
+        recall = chat.gateway.beside.recall
+        assert recall is not None
+        recall.reader = reader
         for n, text in enumerate(texts, 1):
             await chat.ask(text)
             await chat.logged("turn_finished", n)
@@ -605,7 +608,8 @@ async def test_forwarded_words_are_not_read(tmp_path: Path) -> None:
 async def test_it_runs_where_a_model_is_named(tmp_path: Path) -> None:
     """And nowhere else."""
     async with running(tmp_path / "a") as chat:
-        assert chat.gateway.beside.recall.reader is None
-    named = {"memory": {"provider": "offline", "model": "offline"}}
-    async with running(tmp_path / "b", auxiliary=named) as chat:
-        assert chat.gateway.beside.recall.reader is not None
+        assert chat.gateway.beside.recall is None
+    async with running(tmp_path / "b", auxiliary=NAMED) as chat:
+        recall = chat.gateway.beside.recall
+        assert recall is not None
+        assert recall.reader is not None
