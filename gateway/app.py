@@ -315,9 +315,10 @@ async def serving(
         await _either(working, forced, grace_s)
         working.cancel()
         await asyncio.wait({working})
-        recall = gateway.beside.recall
-        to_wait_for = [gateway.delivery, *([recall] if recall else [])]
-        delivered = asyncio.gather(*(each.wait_idle() for each in to_wait_for))
+        idle = [gateway.delivery.wait_idle()]
+        if (recall := gateway.beside.recall) is not None:
+            idle.append(recall.wait_idle())
+        delivered = asyncio.gather(*idle)
         await _either(delivered, forced, DELIVER_WITHIN_S)
         if not delivered.done():
             log.warning("delivery_unfinished", after_s=DELIVER_WITHIN_S)

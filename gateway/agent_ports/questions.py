@@ -261,7 +261,7 @@ def _for_whom(turn: Turn) -> str:
         return ""
     line = " ".join(text_of(turn.messages[0]).split()) if turn.messages else ""
     task = line if len(line) <= TASK_CHARS else f"{line[: TASK_CHARS - 1]}…"
-    return f"For a task that I have handed on, {quoted(task)}:\n\n"
+    return f"For a task I delegated, {quoted(task)}:\n\n"
 
 
 def _question_text(found: Question, question: str) -> str:

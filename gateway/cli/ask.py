@@ -76,7 +76,7 @@ def ask(
     """Ask one question and print the answer; piped input is its context."""
     name = conversation or f"{FOR_ONE_QUESTION}{secrets.token_hex(6)}"
     if not CHAT_NAME.fullmatch(name):
-        what = f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
+        what = f"{name!r} is not a chat name: 1 to 64 letters, digits, hyphens, underscores"
         raise typer.BadParameter(what, param_hint="--conversation")
     text = question_with(question, _piped())
     settings = settings_of(context)

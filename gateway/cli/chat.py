@@ -78,7 +78,7 @@ async def talk_over(
     """
     if not CHAT_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, hyphens, underscores"
-        raise SettingsError(f"{name!r} is no chat name: {allowed}")
+        raise SettingsError(f"{name!r} is not a chat name: {allowed}")
     console = console or out
     async with connected(socket, name, patience_s) as (client, feed):
         await client.check()

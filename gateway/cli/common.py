@@ -69,7 +69,7 @@ def step_back() -> None:
 def conversation_id(text: str) -> int:
     """Read the id of a conversation."""
     if (number := schema.id_in(text)) is None:
-        raise NotFound(f"{text!r} is no conversation id; ids are numbers")
+        raise NotFound(f"{text!r} is not a conversation id; ids are numbers")
     return number
 
 

@@ -90,10 +90,10 @@ def config_show(
     context: typer.Context,
     json: AsJson = False,
     running: Annotated[
-        bool, typer.Option("--running", help="What the running gateway goes by.")
+        bool, typer.Option("--running", help="The settings that the running gateway uses.")
     ] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="How the file differs from what it goes by.")
+        bool, typer.Option("--diff", help="How the file differs from the settings in use.")
     ] = False,
 ) -> None:
     """Print every setting, its value, when a change takes effect, and where it comes from.
@@ -106,7 +106,7 @@ def config_show(
         if json:
             show_json(changes)
         else:
-            say("\n".join(lines) or "the running gateway goes by what the settings say")
+            say("\n".join(lines) or "the running gateway uses the settings of the file")
         return
     found = None if running else read(context)
     known = _asked(context, "running") if found is None else rows(found)
@@ -153,7 +153,7 @@ def _masked(value: Any) -> Any:
 
 
 def show(known: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one aligned line for each key; keys that are set stand out."""
+    """Print one aligned line for each key; highlight the keys that are set."""
     widths = max(map(len, known)), min(max(len(row["value"]) for row in known.values()), 40)
     for key, row in known.items():
         style = "dim" if row["origin"] == "default" else ""
@@ -200,7 +200,7 @@ def config_check(
     ]
     for warning in (*found.warnings, *left_out):
         say(f"warning: {warning}", "yellow")
-    say(f"{path}: a gateway can go by these settings")
+    say(f"{path}: a gateway can start with these settings")
 
 
 def _check_another(file: Path, home: Path) -> None:
@@ -226,7 +226,7 @@ def config_set(
         str,
         typer.Argument(help="As `parley config show` names it.", autocompletion=settings_keys),
     ],
-    value: Annotated[str, typer.Argument(help="As it would stand in the file.")],
+    value: Annotated[str, typer.Argument(help="As it is written in the file.")],
     json: AsJson = False,
 ) -> None:
     """Write a setting into the settings file; comments stay. A running gateway applies it at once.
@@ -265,7 +265,7 @@ def config_set(
     if is_closed:
         say(f"{file}: {OWNER_ONLY}")
     if outcome is None:
-        say("no gateway runs here; it counts from the next start on")
+        say("no gateway runs here; the next start uses it")
     else:
         _show_reload(outcome)
 

@@ -297,9 +297,9 @@ def backup(
         warn(made.lacks)
     file = found.config_file
     if file is not None and not _holds(made, file, settings.home):
-        warn(f"the settings file is not in it, as it lies elsewhere: keep a copy of {file}")
+        warn(f"the settings file is not in it, as it is elsewhere: keep a copy of {file}")
     elif plain := plain_secrets(found):
-        warn(f"it holds secrets as they stand in the settings file: {', '.join(plain)}")
+        warn(f"it contains the plain secrets of the settings file: {', '.join(plain)}")
 
 
 def _holds(made: Backup, file: Path, home: Path) -> bool:

@@ -100,7 +100,7 @@ def show_logs(  # noqa: PLR0913 - an option each
     try:
         pattern = None if grep is None else re.compile(grep)
     except re.error as exc:
-        raise typer.BadParameter(f"{grep!r} is no regular expression: {exc}") from exc
+        raise typer.BadParameter(f"{grep!r} is not a regular expression: {exc}") from exc
     chosen = choosing(wanted, pattern)
     if follow and lines is None:
         lines = FIRST_LINES
@@ -136,7 +136,7 @@ def _trace(text: str | None) -> str:
         return ""
     wanted = text.strip().lower()
     if not re.fullmatch(f"[0-9a-f]{{{LEAST_DIGITS},{DIGITS}}}", wanted):
-        what = f"{text!r} is no trace: those are {LEAST_DIGITS} to {DIGITS} hex digits"
+        what = f"{text!r} is not a trace: a trace has {LEAST_DIGITS} to {DIGITS} hex digits"
         raise typer.BadParameter(what, param_hint="--trace")
     return wanted
 

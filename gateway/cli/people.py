@@ -200,7 +200,7 @@ def web_revoke(
     ended: dict[str, Any] = act(
         settings_of(context), "web-remove" if remove else "web-revoke", which
     )
-    becomes = " is no user of the web chat any more;" if remove else ":"
+    becomes = " is no longer a user of the web chat;" if remove else ":"
     say(f"{ended['name']}{becomes} {count(ended['sessions'], 'session')} ended")
 
 
@@ -261,7 +261,7 @@ def policy_explain(  # noqa: PLR0913 - an option each
 
 _WORDS = {
     "allow": "it runs without a question",
-    "ask": "somebody who may act is asked",
+    "ask": "a person who may act is asked",
     "ask_owner": "an owner is asked",
     "deny": "it does not run",
 }

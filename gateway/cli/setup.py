@@ -238,7 +238,7 @@ class _Wizard:
         if owners:
             say(f"  now: {owners} ({now.origins['access.owners']}); spaces between several", "dim")
         else:
-            say("  Who sends the code of the next start to the bot becomes its owner.", "dim")
+            say("  Send the code of the next start to the bot to become its owner.", "dim")
         question = "Who, as PLATFORM:ID" if owners else "Or name yourself, as PLATFORM:ID"
         while (text := _ask(question, owners)) != owners:
             self._draft.values["access.owners"] = text.split()

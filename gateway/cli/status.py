@@ -250,7 +250,7 @@ def test_alerts(context: typer.Context) -> None:
         raise typer.Exit(1) from exc
     chats, is_posted = done["chats"], done["webhook"]
     if chats:
-        say(f"entered for {count(chats, 'chat')}; look whether it arrives")
+        say(f"entered for {count(chats, 'chat')}; check that it arrives")
     else:
         warn("no chat: no owner has written to the bot directly, and alerts.to names none")
     if is_posted is not None:

@@ -47,7 +47,7 @@ SUSPICIOUS = (
     "I did not keep that: it looks like an attempt to give me instructions behind your back."
 )
 WHAT = (
-    "Write what it is to say behind the number: `/memory change 2 NEW WORDS`,"
+    "Write the new text after the number: `/memory change 2 NEW WORDS`,"
     f" {MOST_CHARS} characters at most."
 )
 _COMMAND = re.compile(

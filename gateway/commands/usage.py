@@ -57,7 +57,7 @@ def usage_text(
         "Whole conversation": _figures_text(report.whole),
     }
     if report.delegated.turns:
-        lines["Delegated beside that"] = _figures_text(report.delegated)
+        lines["Delegated tasks"] = _figures_text(report.delegated)
     if report.last_turn.calls:
         calls = count(report.last_turn.calls, "model call")
         lines["Last answer"] = f"{calls}; {_spent_text(report.last_turn)}"

@@ -64,7 +64,7 @@ def _read(kind: type[S], target: str) -> S:
 def _forget(conn: Connection, target: str, by: str) -> int:
     # A number of 18 digits fits into the database's integers.
     if not re.fullmatch("[0-9]{1,18}", target):
-        raise NotFound(f"{target!r} is no conversation id; `parley sessions list` lists them")
+        raise NotFound(f"{target!r} is not a conversation id; `parley sessions list` lists them")
     return maintenance.withdraw(conn, int(target), by)
 
 

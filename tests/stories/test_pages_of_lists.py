@@ -61,8 +61,8 @@ def test_the_pages_of_a_command_are_its_whole_list(parley: Run, lived: Store, co
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("sessions list --after x", "'x' is no conversation id"),
-        (f"sessions list --after {10**20}", "is no conversation id"),
+        ("sessions list --after x", "'x' is not a conversation id"),
+        (f"sessions list --after {10**20}", "is not a conversation id"),
         ("dead-letters list --after t99", "there is no dead letter t99 to go on behind"),
         ("pair list --after NOBODY", "there is no NOBODY to go on behind"),
         ("usage --by sender --after telegram:99", "there is no telegram:99 to go on behind"),

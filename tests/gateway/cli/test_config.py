@@ -184,7 +184,7 @@ class TestCheck:
         told = parley("config", "check", str(other)).out.splitlines()
         assert told[1:2] == ["  a gateway runs nothing but itself"]
         tried = parley("--config", str(other), "config", "check")
-        assert tried.out.endswith("can go by these settings\n")
+        assert tried.out.endswith("can start with these settings\n")
 
     def test_what_only_shows_when_parts_are_built(self, parley: Parley, tmp_path: Path) -> None:
         """A key that a model lacks, a price for a budget, and a tool that there is not."""

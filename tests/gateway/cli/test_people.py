@@ -151,7 +151,7 @@ def test_sessions_are_ended(web: Run, store: Store) -> None:
 def test_a_user_is_removed_and_comes_back(web: Run, store: Store) -> None:
     """To the chats of before, which is said."""
     web("invite", "ann")
-    removed = "ann is no user of the web chat any more; 0 sessions ended\n"
+    removed = "ann is no longer a user of the web chat; 0 sessions ended\n"
     assert web("revoke", "ann", "--remove").out == removed
     assert "ann was here before" in web("invite", "ann").out
 

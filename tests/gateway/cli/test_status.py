@@ -192,7 +192,7 @@ async def test_a_test_goes_to_the_owners_chat(parley: Run, home: Path) -> None:
         chat = gateway.chat
         await chat.ask("hello")
         ended = await asyncio.to_thread(parley, "alerts", "test")
-        assert (ended.code, ended.out) == (0, "entered for 1 chat; look whether it arrives\n")
+        assert (ended.code, ended.out) == (0, "entered for 1 chat; check that it arrives\n")
         assert "A test of the alerts" in (await chat.answers(2))[1]
         chat.agent.recovery.rests.note_failure(chat.agent.models[0].label, CreditUsedUp("402"))
         watch = chat.gateway.platforms.alerts

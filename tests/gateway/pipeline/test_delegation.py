@@ -368,7 +368,7 @@ async def test_an_approval_inside_a_child_is_asked_in_the_parents_chat(tmp_path:
     async with running(tmp_path, careful(before)) as chat:
         await chat.say("go")
         question = (await chat.answers(1))[0]
-        assert question.startswith("For a task that I have handed on, `act`:")
+        assert question.startswith("For a task I delegated, `act`:")
         await chat.logged("turn_suspended")
         [inquiry] = await chat.rows(schema.inquiry)
         assert (inquiry.conversation, inquiry.state) == (1, "pending")
@@ -503,7 +503,7 @@ async def test_lists_and_usage_know_of_children(tmp_path: Path) -> None:
     """`parley sessions list` names their parents, `/usage` tells what they took."""
     async with running(tmp_path, agent_with(model_of("done"))) as chat:
         await chat.ask("go")
-        assert "Delegated beside that" in (usage := await chat.ask("/usage"))
+        assert "Delegated tasks" in (usage := await chat.ask("/usage"))
         assert usage.count("1 turn, 1 model call") == 1
         await chat.say("hi", chat="c2", sender="u2")
         found = await chat.gateway.database.read(history.overviews)

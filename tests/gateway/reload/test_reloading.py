@@ -246,9 +246,7 @@ async def test_a_kill_between_the_file_and_the_reload_loses_nothing(tmp_path: Pa
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
         await parley.kill9()
         done = await parley.run("config", "set", "queue.debounce_ms", "7")
-        assert done.stdout.splitlines()[1:] == [
-            "no gateway runs here; it counts from the next start on"
-        ]
+        assert done.stdout.splitlines()[1:] == ["no gateway runs here; the next start uses it"]
         parley.settings = yaml.safe_load((tmp_path / "parley.yaml").read_text())
         await parley.restart()
         shown = await parley.run("config", "show", "--running", "--json")
