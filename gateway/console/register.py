@@ -16,7 +16,6 @@ A page only shows. An action only changes: a form with a checked token calls it,
 page, so that a reload repeats nothing. Only owners get here (site.py).
 """
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -175,7 +174,6 @@ class Registered:
     title: str
     group: MenuGroup | None
     handler: Handler
-    pattern: re.Pattern[str]
 
 
 REGISTER: list[Registered] = []
@@ -183,34 +181,17 @@ REGISTER: list[Registered] = []
 
 def page(path: str, title: str, group: MenuGroup | None = None) -> Callable[[Handler], Handler]:
     """Register a page; the menu has the pages of a group in the order of registration."""
-    return lambda handler: _registered("GET", path, title, group, handler)
+    return lambda handler: _registered(Registered("GET", path, title, group, handler))
 
 
 def action(path: str) -> Callable[[Handler], Handler]:
     """Register an action, to which forms are posted."""
-    return lambda handler: _registered("POST", path, "", None, handler)
+    return lambda handler: _registered(Registered("POST", path, "", None, handler))
 
 
-def _registered(
-    method: Literal["GET", "POST"],
-    path: str,
-    title: str,
-    group: MenuGroup | None,
-    handler: Handler,
-) -> Handler:
-    pattern = re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(path)))
-    REGISTER.append(Registered(method, path, title, group, handler, pattern))
-    return handler
-
-
-def find(method: str, path: str) -> tuple[Registered, Mapping[str, str]] | None:
-    """Return the page or action of a path, and the path's variable parts."""
-    for entry in REGISTER:
-        if entry.method == ("GET" if method == "HEAD" else method):
-            found = entry.pattern.fullmatch(path)
-            if found:
-                return entry, found.groupdict()
-    return None
+def _registered(entry: Registered) -> Handler:
+    REGISTER.append(entry)
+    return entry.handler
 
 
 PAGE = 50

@@ -1,7 +1,7 @@
 """The site of the console: pages from templates, forms with tokens, texts that are shown once.
 
-Everything below /admin is behind the web chat's guard, for owners. One handler serves all paths
-and refuses others before it looks into the register, so no page can be added without the guard.
+Everything below /admin is behind the web chat's guard, for owners. One function makes all routes,
+so no page can be added without the guard.
 
 Templates escape all values, and fail if one is missing. Scripts and styles are files of this site;
 pages contain none (Content-Security-Policy), and cannot be framed.
@@ -41,7 +41,6 @@ from gateway.console.register import (
     Result,
     Shown,
     action,
-    find,
 )
 from gateway.errors import GatewayError, NotFound, StorageError
 from gateway.settings.loading import secret_values
@@ -113,22 +112,24 @@ class Console:
             self._told_by = settings
 
     def routes(self) -> list[web.RouteDef]:
-        """Return its routes, which also answer unknown paths."""
-        answer = self._guard.protect(self._answer, forms=True)
-        paths = (HOME, HOME + "/{tail:.*}")
+        """Return its routes, each behind the guard; the last two answer unknown paths."""
+        known = [(each.method, each.path, each) for each in REGISTER]
+        unknown = [(method, f"{HOME}/{{tail:.*}}", None) for method in ("GET", "POST")]
         return [
-            *(web.get(path, answer) for path in paths),
-            *(web.post(path, answer) for path in paths),
+            (web.get if method == "GET" else web.post)(
+                path, self._guard.protect(partial(self._answer, entry), forms=True)
+            )
+            for method, path, entry in (*known, *unknown)
         ]
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, entry: Registered | None, request: web.Request) -> web.StreamResponse:
         if visitor_of(request).role != OWNER.role:
             raise Refusal(403, "owners_only", OWNERS_ONLY)
         if request.path.startswith(f"{HOME}/static/") and request.method != "POST":
             return _static(request.path.rpartition("/")[2])
         form = await self._form(request) if request.method == "POST" else {}
         try:
-            return await self._found(request, form)
+            return await self._found(entry, request, form)
         except Missing as missing:
             status, heading, text = 404, "Nothing is here", str(missing)
         except StorageError as exc:
@@ -139,12 +140,12 @@ class Console:
         shown = Shown("trouble.html", {"heading": heading, "text": text})
         return await self._page(request, None, shown, status)
 
-    async def _found(self, request: web.Request, form: Mapping[str, str]) -> web.StreamResponse:
-        found = find(request.method, request.path)
-        if found is None:
+    async def _found(
+        self, entry: Registered | None, request: web.Request, form: Mapping[str, str]
+    ) -> web.StreamResponse:
+        if entry is None:
             raise Missing("There is no such page.")
-        entry, names = found
-        ask = Ask(request, self._inside, visitor_of(request), names, form)
+        ask = Ask(request, self._inside, visitor_of(request), request.match_info, form)
         try:
             result = await entry.handler(ask)
         except NotFound as exc:

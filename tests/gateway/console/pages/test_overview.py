@@ -11,7 +11,7 @@ from adapters.errors import SendRejected
 from agent.messages import Usage
 from gateway.console.pages import overview
 from gateway.console.pages.overview import GONE
-from gateway.console.register import find
+from gateway.console.register import REGISTER
 from gateway.findings.report import FINDINGS
 from gateway.logging.recent import RecentLines
 from gateway.storage import schema
@@ -87,7 +87,7 @@ async def test_what_needs_somebody_is_named(tmp_path: Path) -> None:
 async def test_an_alert_leads_to_what_it_is_about(tmp_path: Path) -> None:
     """Of every finding, to a page that is there; what it tells is not told a second time."""
     pages = [each.page.partition("?")[0] for each in FINDINGS.values() if each.page]
-    assert all(find("GET", f"/admin/{page}") for page in pages)
+    assert {f"/admin/{page}" for page in pages} <= {each.path for each in REGISTER}
     assert all(each.page for each in FINDINGS.values() if each.told)
     async with console(tmp_path) as running, running.browser() as browser:
         await running.serving.chat.ask("Good morning")
