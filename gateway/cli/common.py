@@ -45,15 +45,9 @@ PIPE_COLUMNS = 160
 """Width of tables in a pipe."""
 NO_MORE = "there is nothing more"
 """The text of a page after the last row."""
-_OBEYED = (
-    *range(0x7F, 0xA0),
-    0x061C,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-)
-JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _OBEYED}
+JSON_ESCAPES = {
+    code: f"\\u{code:04x}" for code in range(0x7F, 0x2070) if printable(chr(code)) != chr(code)
+}
 """Control characters that JSON may contain unescaped, but that a terminal would obey."""
 
 # A pipe has no width, and rich would take 80 columns and fold cells. `:100:` is text, not an emoji.

@@ -25,7 +25,7 @@ from gateway.cli.common import (
     settings_of,
 )
 from gateway.errors import GatewayError, NotFound
-from gateway.logging.recent import LEVELS, LineFilter, log_record
+from gateway.logging.recent import LEADING, LEVELS, LineFilter, log_record
 from gateway.logging.setup import log_path, predecessors
 from gateway.settings.tree import Settings
 from gateway.storage.reports import history
@@ -34,7 +34,6 @@ FIRST_LINES = 10
 """Lines before the followed ones, as `tail -f` shows."""
 _POLL_S = 0.25
 _STYLES = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
-_LEADING = {"timestamp", "level", "event", "exception"}
 _AGO = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DIGITS = 32
@@ -296,7 +295,7 @@ def _assembled(record: dict[str, Any]) -> Text:
         (printable(str(record["event"])), "bold"),
     ]
     for name in record:
-        if name not in _LEADING:
+        if name not in LEADING:
             parts += [(f" {printable(name)}=", "cyan"), (_shown(record[name]), "")]
     if "exception" in record:
         parts.append(("\n" + printable(str(record["exception"])), "red"))

@@ -220,6 +220,10 @@ def rank(level: str) -> int:
     return LEVELS.index(level)
 
 
+LEADING = frozenset({"timestamp", "level", "event", "exception"})
+"""Fields of a line that are shown apart from the others."""
+
+
 def log_record(line: bytes) -> dict[str, Any] | None:
     """Return the fields of a line of the log, or None for anything else."""
     try:

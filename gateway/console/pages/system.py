@@ -38,6 +38,7 @@ from gateway.console.register import (
 from gateway.errors import GatewayError, NotFound, SettingsError, StorageError
 from gateway.findings import report
 from gateway.logging.recent import (
+    LEADING,
     LEVELS,
     MOST_LINES,
     RECENT,
@@ -96,7 +97,6 @@ AUDIT_KINDS: tuple[AuditKind, ...] = get_args(AuditKind)
 LOG = f"{HOME}/log"
 SHOWN_LINES = 200
 """Lines of the page; as many come at once while it follows."""
-_LEADING = frozenset({"timestamp", "level", "event", "exception"})
 LEADS = {
     "conversation": f"{HOME}/conversations/",
     "turn": f"{LOG}?turn=",
@@ -439,7 +439,7 @@ def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
     fields = [
         (name, _text(value))
         for name, value in record.items()
-        if name not in _LEADING and value not in (None, "")
+        if name not in LEADING and value not in (None, "")
     ]
     return {
         "at": str(record.get("timestamp", "")),

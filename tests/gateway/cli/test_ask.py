@@ -161,7 +161,7 @@ async def test_a_wrong_name_is_a_wrong_call(configured: Path) -> None:
     """Before anything is started."""
     done = await ParleyProcess(configured).run("ask", "--conversation", "no name", "hello")
     assert done.code == 2
-    assert "no chat name" in done.stderr
+    assert "not a chat name" in done.stderr
 
 
 def test_a_gateway_for_one_question_is_alone(tmp_path: Path) -> None:

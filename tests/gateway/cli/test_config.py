@@ -363,7 +363,11 @@ def test_what_is_stored_for_a_conversation(parley: Run, store: Store) -> None:
     assert parley(*shown).out.startswith("(not known by layer)")
 
 
-@pytest.mark.parametrize("conversation", ["x", "99"])
-def test_there_is_no_such_conversation(parley: Run, store: Store, conversation: str) -> None:
+@pytest.mark.parametrize(
+    ("conversation", "told"), [("x", "not a conversation id"), ("99", "no conversation 99")]
+)
+def test_there_is_no_such_conversation(
+    parley: Run, store: Store, conversation: str, told: str
+) -> None:
     """One line says so."""
-    assert "no conversation" in one_line(parley("prompt", "show", conversation))
+    assert told in one_line(parley("prompt", "show", conversation))

@@ -156,7 +156,7 @@ def test_a_conversation_is_forgotten_after_a_question(
     assert "my secret words" not in parley("sessions", "list").out
     assert "there is no conversation 1" in one_line(parley("forget", "1", "--yes"))
     for wrong in ("x", "9" * 30):
-        assert "no conversation id" in one_line(parley("forget", wrong, "--yes"))
+        assert "not a conversation id" in one_line(parley("forget", wrong, "--yes"))
 
 
 READS = (
