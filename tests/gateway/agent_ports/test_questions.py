@@ -28,7 +28,7 @@ from agent.turn.request import Agent
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports import questions as inquiries
 from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, TurnPeople
-from gateway.app import GatewayPart
+from gateway.app import _repeated
 from gateway.commands import approvals
 from gateway.commands.new import NEW_TEXT
 from gateway.errors import StorageUnavailable
@@ -223,7 +223,7 @@ async def sweeping(chat: Running, *, is_due: bool = True) -> AsyncIterator[None]
     owners = Owners(Access(AccessSettings()), renderers)
     waiting = Inquiries(gateway.database, owners, 86_400.0, wakeups)
     async with asyncio.TaskGroup() as tasks:
-        sweep = tasks.create_task(GatewayPart("inquiries", waiting.sweep, inquiries.SWEEP_S).run())
+        sweep = tasks.create_task(_repeated("inquiries", waiting.sweep, inquiries.SWEEP_S)())
         yield
         sweep.cancel()
 

@@ -34,7 +34,7 @@ from gateway.agent_ports.search import (
     Indexer,
     shortened,
 )
-from gateway.app import GatewayPart
+from gateway.app import _repeated
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
@@ -229,7 +229,7 @@ def test_no_search_reaches_anybody_else(
 @asynccontextmanager
 async def feeding(indexer: Indexer) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(GatewayPart("search index", indexer.feed_all, 0.01).run())
+        task = tasks.create_task(_repeated("search index", indexer.feed_all, 0.01)())
         yield
         task.cancel()
 
@@ -483,12 +483,12 @@ async def test_it_goes_on_with_what_is_indexed(
     with capture_logs() as logs:
         replica = store.run(leases.register, "test")
         task = asyncio.create_task(
-            GatewayPart(
+            _repeated(
                 "embeddings",
                 partial(embedder.make_all_if_oldest, lambda: replica),
                 searching.EMBED_EVERY_S,
                 at_once=True,
-            ).run()
+            )()
         )
         async with asyncio.timeout(WAIT_S):
             await server.asked.wait()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, update
 from structlog.testing import capture_logs
 
-from gateway.app import GatewayPart
+from gateway.app import _repeated
 from gateway.backup.pruning import Pruner
 from gateway.errors import StorageUnavailable
 from gateway.settings.tree import RetentionSettings
@@ -136,7 +136,7 @@ async def test_trouble_is_logged_and_passes(
     monkeypatch.setattr(retention, "count_raw", failing)
     with capture_logs() as logs:
         running_ = asyncio.create_task(
-            GatewayPart("prune", Pruner(database, RetentionSettings(), 30).prune, 0.0).run()
+            _repeated("prune", Pruner(database, RetentionSettings(), 30).prune, 0.0)()
         )
         await passed.wait()
         running_.cancel()

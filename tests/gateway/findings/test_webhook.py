@@ -16,7 +16,7 @@ from sqlalchemy import update
 
 from adapters.errors import SendDelayed
 from agent.errors import CreditUsedUp
-from gateway.app import GatewayPart
+from gateway.app import _repeated
 from gateway.findings.watch import AlertWatch
 from gateway.findings.webhook import AlertWebhook, signature
 from gateway.storage import schema
@@ -233,8 +233,8 @@ async def test_a_post_that_fails_unforeseen_ends_no_gateway(
             return due(self, conn)
 
         monkeypatch.setattr(AlertWebhook, "_due", broken)
-        posts = GatewayPart("webhook of alerts", webhook.post_due, 0.01)
-        running_on = asyncio.create_task(posts.run())
+        posts = _repeated("webhook of alerts", webhook.post_due, 0.01)
+        running_on = asyncio.create_task(posts())
         line = await chat.logged("work_failed")
         assert (line["level"], line["error"][:10]) == ("error", "ValueError")
         fail(chat)
