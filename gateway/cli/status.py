@@ -45,7 +45,6 @@ from gateway.supervision.credentials import INSIDE, Configured, ask_platform, le
 from gateway.wiring import build_line, models_of, tried
 
 NOT_READY, NOT_RUNNING = 1, 3
-_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 MARKS: Mapping[Shown, tuple[str, str, str]] = {
     "error": ("✗", "red", "wrong"),
     "warning": ("!", "yellow", "warnings"),
@@ -186,7 +185,7 @@ def lines(found: dict[str, Any]) -> list[Line]:
     told.append((f"  {'backup':<10} {backup}", style))
     for each in found["findings"]:
         since = f" (for {stretch(each['since_s'])})" if each["since_s"] else ""
-        told.append((f"  {each['id']}: {each['text']}{since}", _COLOURS[each["level"]]))
+        told.append((f"  {each['id']}: {each['text']}{since}", MARKS[each["level"]][1]))
     return told if found["findings"] else [*told, (f"  {'findings':<10} none", "")]
 
 
