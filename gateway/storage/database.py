@@ -1,4 +1,4 @@
-"""The port of both databases, and their location according to the settings.
+"""What both databases have in common, and where the settings say the database is.
 
 A file of SQLite belongs to one process; a server of PostgreSQL is shared by several replicas. Both
 run the same transaction functions on threads of their own. `open_database` (migrations.py) opens
@@ -6,14 +6,16 @@ either.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pydantic import SecretStr
 from sqlalchemy import Connection
 
+from gateway.errors import StorageUnavailable
 from gateway.settings.tree import Settings, is_server
 
 P = ParamSpec("P")
@@ -38,25 +40,26 @@ class DatabaseServer:
 
     @property
     def direct(self) -> SecretStr:
-        """The way to a session of one's own, needed for locks of a session."""
+        """The way to a session of its own, which locks of a session need."""
         return self.direct_url or self.url
 
 
 Location = Path | DatabaseServer
-"""Of a database: a file of SQLite's, or a server of PostgreSQL."""
+"""A SQLite file, or a server of PostgreSQL."""
 Transaction = Callable[[Connection], T]
 INTERRUPT_EVERY_S = 0.05
 
 
-class Database(Protocol):
+class Database(ABC):
     """An open database; every function `fn(conn, …)` is one transaction."""
 
     server: DatabaseServer | None
     """The server that other replicas may share; None for a file, which is ours alone."""
+    _closed = False
 
-    async def write(
+    def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Run `fn(conn, …)` in a transaction and return its value after the commit.
 
         Cancelling the caller does not undo the transaction. Whatever `fn` raises is raised here,
@@ -66,26 +69,44 @@ class Database(Protocol):
             CommitUnknown: Whether it was committed is unknown; PostgreSQL only.
             StorageUnavailable: Rolled back because of trouble with the database.
         """
+        return self._write(lambda conn: fn(conn, *args, **kwargs))
 
-    async def read(
+    def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Run a reading `fn(conn, …)` on a snapshot with everything committed before.
 
         Raises `StorageUnavailable` if the database cannot be read, or is closed.
         """
+        return self._read(lambda conn: fn(conn, *args, **kwargs))
 
-    async def search(
+    def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
 
         Raises `StorageUnavailable` if the database cannot be read, or is closed.
         """
+        return self._search(lambda conn: fn(conn, *args, **kwargs))
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
+
+    @abstractmethod
+    async def _write(self, fn: Transaction[T]) -> T: ...
+
+    @abstractmethod
+    async def _read(self, fn: Transaction[T]) -> T: ...
+
+    @abstractmethod
+    async def _search(self, fn: Transaction[T]) -> T: ...
+
+    @abstractmethod
     async def scrub(self) -> None:
         """Overwrite erased data in the files; raises `StorageUnavailable` if it cannot now."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Finish running functions, then close all connections. Idempotent."""
 
@@ -98,7 +119,7 @@ def location_of(settings: Settings) -> Location:
     url = storage.url.get_secret_value()
     if not is_server(url):
         return settings.home / url.partition("///")[2]
-    # As they are now: with a secret that is read again half of the connections would go elsewhere.
+    # Copied: if the secret were read again, half of the connections would go elsewhere.
     direct = storage.direct_url and SecretStr(storage.direct_url.get_secret_value())
     return DatabaseServer(
         SecretStr(url), direct, direct is not None, storage.connections, storage.migrate == "run"
@@ -106,7 +127,7 @@ def location_of(settings: Settings) -> Location:
 
 
 class Search:
-    """A search that can be ended; `interrupt` ends a statement of a driver's connection."""
+    """A search that can be ended: `interrupt` stops the statement that a driver runs."""
 
     def __init__(self, fn: Transaction[Any], interrupt: Callable[[Any], Awaitable[None]]) -> None:
         self._fn, self._interrupt = fn, interrupt

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import aiosqlite
 import structlog
@@ -38,7 +38,7 @@ from typing_extensions import override
 
 from agent.processes.descriptors import RESERVE
 from gateway.errors import DatabaseReplaced, StorageUnavailable
-from gateway.storage.database import Database, Search, retrieve
+from gateway.storage.database import Database, Search, Transaction, retrieve
 from gateway.storage.sqlite_file import (
     BUSY_TIMEOUT_S,
     DISCREET,
@@ -51,22 +51,21 @@ from gateway.storage.sqlite_file import (
 
 log = structlog.get_logger()
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 BATCH = 256
-"""Most functions in one commit; beyond that the first caller would wait too long."""
+"""Most functions in one commit: the first caller waits for all of them."""
 _FILE_TROUBLE = (sqlite3.OperationalError, sqlite3.DatabaseError)
-"""Full, read-only, locked; malformed. Their siblings are a function's own mistakes."""
+"""Full, read-only, locked; malformed. Other database errors are a function's own mistakes."""
 READERS = 4
 SEARCHERS = 2
 READER_WAIT_S = 10.0
-"""How long a step outside of transactions waits for readers of the log, and how often it tries."""
+"""How long a step outside of transactions waits for readers of the log."""
 READER_PAUSE_S = 0.1
 
 
 class _Job(NamedTuple):
-    """A function for the writer; an `apart` one runs on the driver's, outside of transactions."""
+    """A function for the writer; `apart`: on the driver's connection, outside of transactions."""
 
     fn: Callable[[Any], Any]
     future: asyncio.Future[Any]
@@ -74,7 +73,7 @@ class _Job(NamedTuple):
 
 
 _Result = tuple[_Job, Any, BaseException | None]
-"""What became of a job: its value, or the exception that its caller gets."""
+"""A job, and its value or the exception that its caller gets."""
 
 
 class SqliteDatabase(Database):
@@ -91,7 +90,6 @@ class SqliteDatabase(Database):
         self._raw = cast("sqlite3.Connection", connection.connection.driver_connection)
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._closed = False
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
@@ -109,47 +107,35 @@ class SqliteDatabase(Database):
         self._searches: dict[asyncio.Future[Any], Search] = {}
 
     @override
-    async def write(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        if self._closed:
-            raise StorageUnavailable("the database is closed")
+    async def _write(self, fn: Transaction[T]) -> T:
+        self._require_open()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(lambda conn: fn(conn, *args, **kwargs), future))
+        self._jobs.put(_Job(fn, future))
         return await future
 
     @override
-    async def read(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        if self._closed:
-            raise StorageUnavailable("the database is closed")
-        reading = partial(self._read, fn, *args, **kwargs)
-        return await self._loop.run_in_executor(self._readers, reading)
+    async def _read(self, fn: Transaction[T]) -> T:
+        self._require_open()
+        return await self._loop.run_in_executor(self._readers, self._read_whole, fn)
 
-    def _read(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def _read_whole(self, fn: Transaction[T]) -> T:
         try:
             with self._read_only.begin() as conn:
                 try:
-                    return fn(conn, *args, **kwargs)
+                    return fn(conn)
                 except BaseException:
-                    # Rows that it has not fetched would keep later reads on this old snapshot.
+                    # Unfetched rows would keep later reads on this old snapshot.
                     conn.invalidate()
                     raise
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
 
     @override
-    async def search(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def _search(self, fn: Transaction[T]) -> T:
         # Between its statements it holds the event loop.
-        if self._closed:
-            raise StorageUnavailable("the database is closed")
-        search = Search(lambda conn: fn(conn, *args, **kwargs), lambda raw: raw.interrupt())
-        running = asyncio.ensure_future(self._search(search))
+        self._require_open()
+        search = Search(fn, lambda raw: raw.interrupt())
+        running = asyncio.ensure_future(self._run_search(search))
         self._searches[running] = search
         running.add_done_callback(self._forget_search)
         try:
@@ -158,7 +144,7 @@ class SqliteDatabase(Database):
             await search.end(running)
             raise
 
-    async def _search(self, search: Search) -> Any:
+    async def _run_search(self, search: Search) -> Any:
         self._searchers = self._searchers or _searchers(self._path)
         try:
             async with self._searchers.begin() as conn:
@@ -180,16 +166,14 @@ class SqliteDatabase(Database):
 
     async def _between_readers(self, step: Callable[[sqlite3.Connection], bool]) -> None:
         """Run a step of the writer outside of transactions, once no reader is in its way."""
-        tries = math.ceil(READER_WAIT_S / READER_PAUSE_S)
-        for _ in range(tries):
+        for _ in range(math.ceil(READER_WAIT_S / READER_PAUSE_S)):
             if await self._apart(step):
                 return
             await asyncio.sleep(READER_PAUSE_S)
         raise StorageUnavailable("a reader holds on to the write-ahead log")
 
     async def _apart(self, step: Callable[[sqlite3.Connection], bool]) -> bool:
-        if self._closed:
-            raise StorageUnavailable("the database is closed")
+        self._require_open()
         future: asyncio.Future[bool] = self._loop.create_future()
         self._jobs.put(_Job(step, future, apart=True))
         return await future
@@ -234,7 +218,7 @@ class SqliteDatabase(Database):
             with self._connection.begin():
                 done = [self._run(job) for job in batch]
                 self._watch.count(self._raw)
-            # Before any caller is told: what a lost file took is not acknowledged (decision 025).
+            # Before any caller gets its value: a lost file acknowledges nothing (decision 025).
             self._watch.after()
         except (DBAPIError, sqlite3.Error, StorageUnavailable) as exc:
             lost = _unavailable(exc)
@@ -325,7 +309,7 @@ class FileWatch:
     """Checks the files of an open database; for the writer's thread only."""
 
     def __init__(self, database: Path, mark: Path, here: Seen) -> None:
-        """Take the present files for the right ones and write the mark; may raise OSError."""
+        """Remember the files as they are now and write the mark; may raise OSError."""
         self._files = (database, database.with_name(f"{database.name}-wal"))
         self._known = [_found(each)[:2] for each in self._files]
         self._log_bytes = 0

@@ -1,10 +1,10 @@
 """PostgreSQL by SQLAlchemy and psycopg: how connections are opened, and what runs on them."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg.abc import PQGen
@@ -21,13 +21,12 @@ from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.storage.database import Database, DatabaseServer, Search, Transaction, retrieve
 from gateway.storage.schema import SEARCH_INDEX
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 TIMEOUTS_MS = {
     "statement_timeout": 30_000,
     "lock_timeout": 10_000,
-    # What a frozen replica has locked is free before its lease of 12 s is over, also where its six
+    # A frozen replica's locks are free before its lease of 12 s is over, even if its six
     # transactions have waited for each other: each is idle only once it has got its lock.
     "idle_in_transaction_session_timeout": 2_000,
 }
@@ -51,7 +50,7 @@ CONNECTING = {
 KEPT_ALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
 """Of the server's end: the sessions of a replica whose host is gone end after a minute."""
 SILENCE_S = 5.0
-"""How much longer than its own limit a server may take to say that a statement has reached it."""
+"""How much longer than its own limit a server may take to report that a statement reached it."""
 USED_LOCK = 0x5061726C_75736564
 """Held, shared, by all replicas; a copy takes it alone, to have the database for itself."""
 ENCODING = "UTF8"
@@ -62,19 +61,18 @@ _STARTING = (
     "Connection refused",
     "No such file or directory",
 )
-"""What a server says that will take connections soon, and libpq where nobody listens yet."""
+"""In errors of a server that is starting, or that does not listen yet."""
 _LAST_WORDS = frozenset({"FATAL", "PANIC"})
 """Source: postgresql.org/docs/18/runtime-config-logging.html, Message Severity Levels."""
 
 SEARCHERS = 2
-"""Connections for searches, beside those for transactions and reads."""
+"""Connections for searches, in addition to those for transactions and reads."""
 TRIES = 5
-"""How often a transaction is begun that others' doing has rolled back."""
+"""How often a transaction is tried that another one has rolled back."""
 _READ: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 """One snapshot for all statements."""
 SCRUB_WAIT_MS = 60_000
-"""How long an index that is written anew waits for transactions that were there before, such as a
-dump."""
+"""How long rewriting an index waits for earlier transactions, such as a dump."""
 _SCRUB = (
     "VACUUM (INDEX_CLEANUP ON)",
     # What is left of one that could not be finished.
@@ -153,7 +151,7 @@ def engine_of(
             server.direct if direct else server.url, pooled=pooled, prepares=prepares
         ),
         hide_parameters=True,
-        # What it would ask the server for is of types that we have not.
+        # Else it asks the server for a type that no column has.
         use_native_hstore=False,
         **pool,
     )
@@ -201,10 +199,7 @@ def why_not_started(server: DatabaseServer) -> str | None:
 
 
 def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
-    """Open a session of one's own, for locks as long as it lives; raises as `connect` does.
-
-    Each of its statements is a transaction without a time limit.
-    """
+    """Open a session past the pooler, without time limits or a transaction; raises as `connect`."""
     try:
         return psycopg.connect(conninfo(server.direct), autocommit=True)
     except psycopg.Error as exc:
@@ -241,7 +236,7 @@ def conninfo(url: SecretStr, limits: str = "") -> str:
     try:
         told = conninfo_to_dict(url.get_secret_value())
     except psycopg.Error:
-        # Not `from`: what libpq says may quote a part of the password.
+        # Not `from`: libpq's error may quote a part of the password.
         raise StorageUnavailable(
             "the URL of the database cannot be read; write special characters of the password as"
             " %XX (`@` is %40)"
@@ -261,7 +256,7 @@ def told_as_unavailable(what: str) -> Iterator[None]:
 
 
 def reason(exc: DBAPIError | psycopg.Error) -> str:
-    """Return the first line of the server's message: those below may quote people's words."""
+    """Return the first line of the server's message: the others may quote people's words."""
     return _first_line(exc.orig if isinstance(exc, DBAPIError) else exc)
 
 
@@ -291,29 +286,20 @@ class PostgresDatabase(Database):
         # A plan that is kept would read all messages for each word.
         searchers = engine_of(server, prepares=False, pool_size=SEARCHERS, max_overflow=0)
         self._searching = searchers.execution_options(**_READ)
-        self._closed = False
 
     @override
-    async def write(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        # It runs again if others' doing has rolled it back: a deadlock, a key that somebody else
-        # has entered at the same moment, a connection that was lost before the COMMIT.
-        running = self._begun(self._workers, self._engine, lambda conn: fn(conn, *args, **kwargs))
-        return await asyncio.shield(running)
+    async def _write(self, fn: Transaction[T]) -> T:
+        # It runs again if others have caused the rollback: a deadlock, a key that another replica
+        # entered at the same moment, a connection that was lost before the COMMIT.
+        return await asyncio.shield(self._begun(self._workers, self._engine, fn))
 
     @override
-    async def read(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        running = self._begun(self._workers, self._reading, lambda conn: fn(conn, *args, **kwargs))
-        return await asyncio.shield(running)
+    async def _read(self, fn: Transaction[T]) -> T:
+        return await asyncio.shield(self._begun(self._workers, self._reading, fn))
 
     @override
-    async def search(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        search = Search(lambda conn: fn(conn, *args, **kwargs), _cancel)
+    async def _search(self, fn: Transaction[T]) -> T:
+        search = Search(fn, lambda driver: asyncio.to_thread(driver.cancel_safe))
         running = self._begun(self._searchers, self._searching, search.run)
         try:
             return cast("T", await asyncio.shield(running))
@@ -322,8 +308,7 @@ class PostgresDatabase(Database):
             raise
 
     def _begun(self, threads: Executor, engine: Engine, fn: Transaction[T]) -> asyncio.Future[T]:
-        if self._closed:
-            raise StorageUnavailable("the database is closed")
+        self._require_open()
         running = self._loop.run_in_executor(threads, self._transact, engine, fn)
         running.add_done_callback(retrieve)
         return running
@@ -338,16 +323,15 @@ class PostgresDatabase(Database):
                     continue
                 raise _storage_error(exc, is_read=is_read) from None
             except PendingRollbackError:
-                # The function has gone on behind a lost connection: nothing was committed.
+                # The function went on after the connection was lost: nothing was committed.
                 continue
         raise StorageUnavailable("the connection to the database was lost")
 
     @override
     async def scrub(self) -> None:
-        # Bytes of rows stay in the room that is left until that is used again, in the write-ahead
-        # log and in copies until these are given up: that is for who runs the database.
-        if self._closed:
-            raise StorageUnavailable("the database is closed")
+        # Bytes of rows stay in free room until that is reused, in the write-ahead log and in
+        # copies: those belong to the operator of the server.
+        self._require_open()
         await self._loop.run_in_executor(self._searchers, self._vacuum)
 
     def _vacuum(self) -> None:
@@ -369,10 +353,6 @@ class PostgresDatabase(Database):
         self._searching.dispose()
 
 
-async def _cancel(driver: "psycopg.Connection[Any]") -> None:
-    await asyncio.to_thread(driver.cancel_safe)
-
-
 def _once(engine: Engine, fn: Transaction[T], *, is_read: bool) -> T:
     with engine.connect() as conn:
         found = fn(conn)
@@ -385,7 +365,7 @@ def _once(engine: Engine, fn: Transaction[T], *, is_read: bool) -> T:
 
 
 def _commit(conn: Connection) -> None:
-    # The function has gone on behind an error: the server would answer ROLLBACK, and no error.
+    # The function went on after an error: the server would roll back without an error.
     if driver_of(conn).info.transaction_status == TransactionStatus.INERROR:
         raise StorageUnavailable("the database has rolled back what was to be committed")
     try:
@@ -398,8 +378,8 @@ def _commit(conn: Connection) -> None:
 
 def _storage_error(exc: DBAPIError, *, is_read: bool) -> Exception:
     """StorageUnavailable for trouble with the server; other errors without their details."""
-    # What cannot be read is not there to be read, whyever; as for a file. And so answers a server
-    # that follows another one, as long as nobody makes it the first.
+    # A failed read is unavailable, whatever its reason, as with a file; so is a server that follows
+    # another one.
     cannot = is_read or isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)
     if exc.connection_invalidated or cannot or isinstance(exc.orig, _SERVER_TROUBLE):
         return StorageUnavailable(reason(exc))
