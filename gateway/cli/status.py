@@ -120,15 +120,17 @@ def _stored(found: Loaded, running: dict[str, Any] | None, hangs: str) -> dict[s
             waiting, unsent = health.waiting(conn, "unanswered"), health.waiting(conn, "unsent")
             since = budgets.today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
             spent = spending.total(conn, Where(since))
+            replicas = health.replicas(conn)
+            given_up = health.given_up(conn, 7 * health.DAY_S)
             stored = {
                 "database": _database(settings),
                 "queue": {"messages": waiting.count, "oldest_s": round(waiting.oldest_s, 1)},
                 "outbox": {"messages": unsent.count, "oldest_s": round(unsent.oldest_s, 1)},
                 "questions": health.waiting(conn, "asked").count,
-                "dead_letters_7d": health.dead_sends(conn, 7 * health.DAY_S),
+                "dead_letters_7d": sum(each.letters for each in given_up if each.kind == "send"),
                 "replicas": {
-                    "living": health.living_replicas(conn),
-                    "silent": health.silent_replicas(conn),
+                    "living": sum(not each.late_s for each in replicas),
+                    "silent": [each.name for each in replicas if each.late_s],
                 },
                 "today": {
                     "usd": spent.usd,

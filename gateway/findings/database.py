@@ -97,7 +97,8 @@ def _replicas(facts: Evidence) -> Iterator[Sight]:
     Remedy: Start a replica, with the account's token: it takes over the work of dead ones.
     """
     if not isinstance(facts.location, Path):
-        yield from (Sight(f"{name} is silent") for name in health.silent_replicas(facts.database))
+        late = (each for each in health.replicas(facts.database) if each.late_s)
+        yield from (Sight(f"{each.name} is silent") for each in late)
         for name in health.unowned_accounts(facts.database):
             yield Sight(f"nobody receives for {name}", level="error")
 

@@ -47,7 +47,7 @@ AuditKind = Literal[
     "mcp_agreed",
     "mcp_refused",
 ]
-"""What can happen; docs/audit.md has a row for each."""
+"""docs/audit.md has a row for each."""
 SETTINGS: AuditKind = "settings_changed"
 OTHER_KEY = "fingerprints of secrets have another key than before"
 _FINGERPRINT = re.compile(r"\b(sha256|hmac-[0-9a-f]{4}):[0-9a-f]{8}\b")
@@ -57,13 +57,13 @@ _READ_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Something that was put on record, or is to be.
+    """A row of the log.
 
     Attributes:
         by: Who did it: "platform:sender id", "command line", "web:name"; "" for Parley itself.
         address: The network address, if any.
-        subject: Whom or what it was about, in a few words.
-        detail: More of it, for programs; no words of people, no secrets.
+        subject: The person or thing it was about, in a few words.
+        detail: Details for programs, without people's words or secrets.
         conversation: The text is erased with it.
         at: Seconds since the epoch; set when it is stored, as `seq` is.
         erased: Whether the text is gone.

@@ -31,9 +31,9 @@ from gateway.storage.search import index
 from gateway.storage.sqlite_file import lock_database
 
 LEFT_OUT = frozenset({"identity", "adapter_lease", "chat_watch", "chat_preview", "search_row"})
-"""Which file it is; what matters while replicas run; what the search index holds."""
+"""The file's identity; rows of running replicas; the search index."""
 FETCHED_ROWS = 64
-"""Rows of one answer of PostgreSQL; a row may have a megabyte."""
+"""Rows that are fetched together; a row may have a megabyte."""
 TOLD_EVERY = 500
 """Rows between two reports of how far the copy is."""
 
@@ -47,7 +47,7 @@ class TableDigest(NamedTuple):
 
 
 Tell = Callable[..., object]
-"""Is told how far a copy is: the part, its rows copied so far, and how many it has."""
+"""Gets the progress of a copy: the table, its rows copied so far, and how many it has."""
 
 
 def file_of(url: str, home: Path) -> Path:
@@ -92,7 +92,7 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
             not equal the source; nothing is changed.
         DatabaseTooNew: The target was written by a newer version.
     """
-    # Before the lock, which would make a file beside one that is not there.
+    # Before the lock, which would create a file.
     migrations.require_database(file)
     with (
         lock_database(file),
@@ -106,7 +106,7 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
         digests = [_copied(source, target, table, tell) for table in tables()]
         index.clear(target)
         _count_on(source, target)
-        # Until it knows its tables it plans as if they were empty.
+        # Else the server plans as if the tables were empty.
         target.exec_driver_sql("ANALYZE")
     return digests
 
@@ -146,7 +146,7 @@ def _require_empty(target: Connection, name: str) -> None:
     _require_revision(target, name)
     for table in tables():
         one = target.execute(select(*table.primary_key.columns).limit(1)).first()
-        # Replicas enter themselves where nothing was stored yet.
+        # A replica may have registered in an otherwise empty database.
         if one is not None and table is not replica:
             raise StorageUnavailable(
                 f"{name} is not empty (table {table.name}): a copy goes into an empty database"
@@ -155,7 +155,7 @@ def _require_empty(target: Connection, name: str) -> None:
 
 
 def _copied(source: Connection, target: Connection, table: Table, tell: Tell) -> TableDigest:
-    """Copy a table, read both sides once more, and return their digest."""
+    """Copy a table, compare both sides, and return their digest."""
     with postgres.told_as_unavailable(f"copy {table.name}"):
         _enter(source, target, table, tell)
         here, there = _digest(source, table), _digest(target, table)

@@ -72,15 +72,12 @@ COPIED_PAGES = 64
 COPY_PAUSE_S = 0.005
 """The pause after a portion: the disk is left to others."""
 LOOK_EVERY = 100_000
-"""Steps of SQLite's machine, a few milliseconds of a check, between two looks whether to stop."""
+"""Steps of SQLite's machine, a few milliseconds, between two calls of `stopped`."""
 Stopped = Callable[[], bool]
 
 
 def _file_at(location: Location, instead: str) -> Path:
-    """Return the file of a database.
-
-    Raises `StorageUnavailable` if it is on a server, where one does this `instead`.
-    """
+    """Return the file of a database; raises `StorageUnavailable` with `instead` for a server."""
     if isinstance(location, DatabaseServer):
         raise StorageUnavailable(f"the database is on a server of PostgreSQL: {instead}")
     return location
@@ -125,8 +122,8 @@ def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, stopped: Stopped
             raise sqlite3.OperationalError("it was stopped")
         time.sleep(COPY_PAUSE_S)
 
-    # One snapshot for all portions, which the first read takes: without it each write of others
-    # would begin the copy anew.
+    # One snapshot for all portions, which the first read takes: without it each write would make
+    # the copy start over.
     source.execute("BEGIN")
     source.execute("SELECT 1 FROM sqlite_schema").fetchone()
     source.backup(copy, pages=COPIED_PAGES, progress=pause)
@@ -136,7 +133,7 @@ def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, stopped: Stopped
 ERASED_ROWS = 200
 """Most rows of one step; other writes wait for it."""
 ERASED_PARTS = 4
-"""Likewise of rows that may have a megabyte."""
+"""Most rows of up to a megabyte."""
 
 
 def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -> int:
@@ -162,9 +159,8 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
         )
     audit_log.forget(conn, conversation_id, by)
     _forget_stranger(conn, conversation_id)
-    # Other chats of its person must not begin with words that are to be erased.
+    # Else prompts in other chats of its person would contain erased words.
     notebook.forget_found(conn, conversation_id)
-    # By its keys, which go as well.
     keys = select(alias.c.session_key).where(alias.c.conversation == conversation_id)
     conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(keys)))
     for table, which in ((alias, true()), (outbox, is_unsent), (inbox, is_pending)):
@@ -213,7 +209,7 @@ def _erase_turns(conn: Connection, conversation_id: int) -> int:
     ids = conn.scalars(turns.order_by(turn.c.id)).all()
     asked = select(inquiry.c.id).where(inquiry.c.turn_id.in_(ids), inquiry.c.for_owners)
     for inquiry_id in conn.scalars(asked).all():
-        # What was asked stands in the chats of owners as well.
+        # Owners were asked in their own chats.
         outbox_rows.erase(conn, f"inquiry:{inquiry_id}:owner:")
     for table in (step, inquiry):
         conn.execute(delete(table).where(table.c.turn_id.in_(ids)))
@@ -245,7 +241,7 @@ def _erase_rows(conn: Connection, conversation_id: int) -> int:
 
 
 _STEPS = (_erase_parts, _erase_messages, _erase_turns, _erase_rows)
-"""In this order: what refers to another row goes before it."""
+"""In this order: a row goes before those that it refers to."""
 
 
 def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
@@ -255,11 +251,10 @@ def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     conn.execute(delete(memory).where(memory.c.scope == f"conversation:{conversation_id}"))
     index.forget(conn, conversation_id)
     here = session.c.conversation == conversation_id
-    # Segments refer to each other: without this their order would decide whether they can go.
+    # Segments refer to each other.
     conn.execute(update(session).where(here).values(parent_session_id=None))
     plans = view_plan.c.session_id.in_(select(session.c.id).where(here))
     conn.execute(delete(view_plan).where(plans))
-    # Asked before they go: they name their bases.
     bases = select(session.c.base_id).where(here, session.c.base_id.is_not(None)).distinct()
     used = set(conn.scalars(bases))
     conn.execute(delete(session).where(here))
@@ -294,8 +289,7 @@ def compact(location: Location) -> tuple[int, int]:
     """Rewrite the file without its free pages; returns its bytes before and after.
 
     Takes seconds per gigabyte, and as much room again meanwhile; no gateway may run on it. Switches
-    `auto_vacuum` off, with which leftovers cannot be overwritten (sqlite_file.py). Raises
-    `StorageUnavailable` if the file is missing, or room for it.
+    `auto_vacuum` off, with which leftovers cannot be overwritten (sqlite_file.py).
     """
     path = _file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
     require_database(path)
@@ -317,7 +311,7 @@ def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
 
     Raises `StorageUnavailable` if it is damaged, not a database, or it was stopped.
     """
-    # Immutable: else SQLite would put files of its own beside the copy.
+    # Immutable: else SQLite would create files next to the copy.
     with _file_read(copy, "&immutable=1") as conn:
         raw: Any = conn.connection.driver_connection
         raw.set_progress_handler(stopped, LOOK_EVERY)
@@ -340,10 +334,10 @@ def current(location: Location) -> str | None:
 
 
 def check(location: Location) -> list[str]:
-    """What is wrong with the database, one line each.
+    """Return what is wrong with the database, one line each.
 
-    A server checks references with each change, and its files with a program of its own
-    (pg_amcheck): here revision, tables, and indexes that it does not trust itself.
+    A server checks references itself, and has pg_amcheck for its files: here its revision, tables,
+    and invalid indexes are checked.
     """
     with reading(location) as conn:
         migrations.refuse_newer(conn)
@@ -362,7 +356,6 @@ def check(location: Location) -> list[str]:
 
 
 def _distrusted(conn: Connection) -> list[str]:
-    """Return the indexes on which a server cannot rely, or does not."""
     invalid = conn.exec_driver_sql(_INVALID).scalars()
     made, now = conn.exec_driver_sql(_ORDERS).one()
     found = [f"index {name} is not complete: REINDEX INDEX {name}" for name in invalid]
@@ -379,7 +372,7 @@ _ORDERS = """
     SELECT datcollversion, pg_database_collation_actual_version(oid) FROM pg_database
     WHERE datname = current_database()
 """
-"""After an upgrade of the system an index of texts may be in another order than is looked for."""
+"""An upgrade of the system may change the order of texts, but not that of an index."""
 
 
 def damage_of(conn: Connection, table: str) -> list[str]:
@@ -421,7 +414,7 @@ def _server_read(server: DatabaseServer) -> Iterator[Connection]:
         postgres.told_as_unavailable("read the database"),
         conn.begin(),
     ):
-        # A command may read all there is, and think for long about it; it holds up nobody.
+        # A command may read everything, with long pauses; it blocks no writer.
         conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         conn.exec_driver_sql("SET LOCAL statement_timeout = 0")
         yield conn

@@ -1,4 +1,4 @@
-"""From a location to an open database: lock, connect, migrate, then start the runner.
+"""Opens a database: lock, connect, migrate, then start the threads.
 
 Migrations run at start, in one transaction: under the lock of SQLite's file, or a lock that
 PostgreSQL keeps for all replicas. Without anything to migrate, alembic is not imported: with it a
@@ -34,14 +34,14 @@ log = structlog.get_logger()
 MIGRATING = 0x7061726C6579
 """The number of the advisory lock under which one replica migrates: "parley" in ASCII."""
 STARTS_WITHIN_S = 60.0
-"""How long a PostgreSQL that is starting is waited for: after a boot both start at once."""
+"""How long to wait for a PostgreSQL that is starting: after a boot both start at once."""
 AWAITED_EVERY_S = 1.0
 """How often a replica that waits for the migration looks for it."""
 _PATIENT = "SET LOCAL idle_in_transaction_session_timeout = 0"
-"""Between two statements of what happens here modules are imported, and rows are made anew."""
+"""A migration imports modules and converts rows between two statements."""
 _ALONE = (
     _PATIENT,
-    # Another replica may take long with its migration, and so may ours.
+    # A migration may take long, here or in another replica.
     "SET LOCAL lock_timeout = 0",
     "SET LOCAL statement_timeout = 0",
     f"SELECT pg_advisory_xact_lock({MIGRATING})",
@@ -172,7 +172,7 @@ async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
 
 def _watch(connection: Connection, path: Path, mark: Path) -> FileWatch:
     """Require the database that was written last, migrate it, and watch its files."""
-    # Before the migration: a database that is refused stays as it is.
+    # Before the migration: a refused database is not changed.
     with connection.begin():
         sqlite_file.require_newest(connection, path, mark)
     prepare_schema(connection)
@@ -281,7 +281,7 @@ def differences(conn: Connection) -> list[str]:
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
 
     def is_compared(name: str | None, kind: str, _: object) -> bool:
-        # Not the search index, nor what SQLite keeps it in.
+        # Not the search index, nor SQLite's own tables for it.
         return kind != "table" or not (name or "").startswith(SEARCH_INDEX)
 
     context = MigrationContext.configure(conn, opts={"include_name": is_compared})
@@ -289,7 +289,7 @@ def differences(conn: Connection) -> list[str]:
 
 
 def behind(found: str | None) -> list[str]:
-    """What a migration from this revision would do, one line each, in order."""
+    """Return the migrations that a database of this revision lacks, one line each, in order."""
     scripts = sorted(_scripts().walk_revisions(), key=lambda each: each.revision)
     return [
         f"{each.revision} {each.doc}" for each in scripts if found is None or each.revision > found

@@ -60,15 +60,15 @@ from gateway.storage.search import index
 from gateway.storage.search.index import terms_of
 
 REASON = "retention"
-"""Why a conversation began anew that nobody has written in for `retention.transcript_days`."""
+"""Why a conversation starts over that had no message for `retention.transcript_days`."""
 STEP_ROWS = 200
 """Most rows of one transaction: others wait for it."""
 STEP_MESSAGES = 50
-"""Likewise of messages, each with its words in the search index."""
+"""Most messages of one transaction, with their words in the search index."""
 FOUND_ROWS = 5_000
-"""Most rows that one look of a reader returns."""
+"""Most rows that one read returns."""
 CONVERSATIONS = 500
-"""Likewise of conversations."""
+"""Most conversations that one read returns."""
 GONE = "it was removed: files are not kept that long here"
 
 Key = tuple[Any, ...]
@@ -119,12 +119,11 @@ def _turn_is_dead(turn_id: Any) -> ColumnElement[bool]:
 
 
 _other = outbox.alias("other")
-# By the words of the index of what is unsent (`is_unsent`), for another row than the one at hand.
+# As `is_unsent`, whose words its index has, for another row than the one at hand.
 _is_unsent = _other.c.state.in_(UNSENT)
 
 
 def _is_working(conversation_id: Any) -> ColumnElement[bool]:
-    """Whether anything in a conversation is under way: a turn, a message, an answer, a question."""
     return or_(
         exists().where(turn.c.conversation == conversation_id, is_running),
         exists().where(inbox.c.conversation == conversation_id, is_pending),
@@ -149,7 +148,7 @@ _last_settings = func.coalesce(
     select(func.max(_settings.c.id)).where(_settings.c.kind == SETTINGS).scalar_subquery(), 0
 )
 SWEEPS: dict[str, tuple[Sweep, ...]] = {
-    # What stands approved for a conversation is an answered inquiry: it holds until it is erased.
+    # An approval for a conversation is an answered inquiry: it applies until it is erased.
     "audit": (
         Sweep(
             step,
@@ -174,8 +173,8 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
             _bytes_of(ledger.c.model, ledger.c.provider),
         ),
     ),
-    # Commands, and what was never answered; what was answered goes with its messages. So does what
-    # was found in people's words; the agent's notes stay.
+    # Commands, and what was never answered; answered entries go with their messages. Notes that
+    # quote people go as well; the agent's own stay.
     "transcript": (
         Sweep(memory, memory.c.conversation.is_not(None), _bytes_of(memory.c.text, memory.c.value)),
         Sweep(
@@ -186,13 +185,13 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
             ),
             _bytes_of(inbox.c.text),
         ),
-        # Copies of what was said: in the steps of a model, and in answers as they were sent.
+        # Copies of messages: in the steps of a model, and in answers as they were sent.
         Sweep(
             step,
             and_(step.c.kind == "model", ~_turn_runs(step.c.turn_id)),
             _bytes_of(step.c.name, step.c.result),
         ),
-        # While anything is under way its keys tell what was said before, and buttons wait to go.
+        # While anything is under way the keys are needed, and buttons may have to be removed.
         Sweep(
             outbox,
             and_(outbox.c.state.in_(("sent", "dropped")), ~_is_working(outbox.c.conversation)),
@@ -252,8 +251,8 @@ def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[i
 
 
 def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
-    """Empty the view of a conversation in which nobody has written for so long."""
-    # Asked in this transaction: it may be in use again since a reader found it (decision 027).
+    """Empty the view of a conversation that was silent for so long."""
+    # Checked here again: it may be in use since a reader found it (decision 027).
     conversations.hold(conn, conversation_id)
     if not _is_idle(conn, conversation_id, age_s):
         return
@@ -312,7 +311,7 @@ def _may_go(
         message.c.conversation == conversation_id,
         message.c.seq.between(first, last),
         message.c.seq < func.coalesce(young, END),
-        # Two stand-ins: a message without a turn is not of the same turn as another one without.
+        # Two different values for NULL: two messages without a turn do not share one.
         func.coalesce(message.c.turn_id, 0) != func.coalesce(its_turn, -1),
         ~_turn_runs(message.c.turn_id),
         ~_turn_is_dead(message.c.turn_id),
@@ -320,10 +319,9 @@ def _may_go(
 
 
 def _removable(plan: ViewPlan) -> list[Range]:
-    """The ranges that a view will never need again: before its beginning, or well summarised.
+    """Return the ranges that a view will never need again: before its beginning, or summarised.
 
-    An extract's messages are read again for a better summary; those of a node of the engine `lcm`
-    can be recalled.
+    Messages of an extract are read again for a better summary, those of a node can be recalled.
     """
     covered = [
         (summary.first_seq, summary.last_seq)
@@ -356,7 +354,7 @@ def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
     of_it = message.c.conversation == conversation_id
     conn.execute(delete(message).where(of_it, message.c.seq.in_(seqs)))
     turns = {row.turn_id for row in rows} - {None}
-    # A turn's messages stand close together, and turns have no index here: near ones are enough.
+    # A turn's messages are close together, and turns have no index here: near ones are enough.
     left = conn.scalars(
         select(message.c.turn_id)
         .where(of_it, message.c.seq.between(seqs[0] - STEP_ROWS, seqs[-1] + STEP_ROWS))
@@ -465,7 +463,7 @@ def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
 
 
 def remove_file(conn: Connection, file_id: int) -> bool:
-    """Mark a file as gone, unless it is needed; its parts are to be erased one by one."""
+    """Mark a file as gone, unless it is needed; its parts are erased one by one after that."""
     row = conn.execute(select(attachment).where(attachment.c.id == file_id)).one_or_none()
     if row is None or row.state != "stored":
         return False

@@ -1,15 +1,15 @@
-"""A SQLite file, apart from what is in it: opened by one process, recognised, scrubbed.
+"""A database file of SQLite: opened by one process, recognised by its mark, and scrubbed.
 
 **Mark.** The database counts its commits, and a file outside of it, the mark, has the newest count:
 at the next start only an older copy, or one whose log was cut, is behind it.
 
-**Scrubbing.** Overwrites what erased rows left, in short steps between other writes.
-`secure_delete` overwrites a deleted row and a freed page, but not the copies that SQLite makes when
-it splits a page: they lie in the unused middle of pages in use, between the list of cells and the
-first cell. VACUUM would write the whole file anew and stop all writes for minutes.
+**Scrubbing** overwrites what erased rows left, in short steps between other writes. `secure_delete`
+overwrites a deleted row and a freed page, but not the copies that SQLite makes when it splits a
+page: they lie in the unused middle of pages in use, between the list of cells and the first cell.
+VACUUM would rewrite the whole file and stop all writes for minutes.
 
 This is safe while nothing else can write the same page, which `clean` ensures: the log is empty and
-the database locked for writing. Readers never look at the unused bytes. Source of the layout:
+the database locked for writing. Readers never read the unused bytes. Source of the layout:
 sqlite.org/fileformat2.html, "B-tree Pages".
 
 The first byte of a tree's page is 2, 5, 10 or 13. That of any other page in use is the highest one
@@ -39,19 +39,19 @@ BUSY_TIMEOUT_S = 10.0
 # /proc/self/mounts writes a blank in a path as \040. Source: getmntent(3).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
-"""SQLite's locks and WAL do not hold there. Source: sqlite.org/useovernet.html."""
+"""SQLite's locks and WAL do not work there. Source: sqlite.org/useovernet.html."""
 DISCREET: dict[str, Any] = {"hide_parameters": True}
-"""Errors and logs do not quote what people wrote."""
+"""Errors and logs do not quote people's words."""
 STEP_S = 0.05
 """How long one step overwrites; syncing it to the disk takes about as long again."""
 STEP_PAGES = 128
-"""Most pages of one step: what is synced together."""
+"""Most pages of one step, which are synced together."""
 READ_PAGES = 256
 """Pages that `find` reads at once."""
 READER_MS = 50
-"""How long a step waits for those who read from the log; then it is tried again later."""
+"""How long a step waits for readers of the log before it is put off."""
 MOST_PAGES = 1 << 25
-"""Only below that a page's first byte tells which kind it is: 137 GB with pages of 4 KiB."""
+"""Beyond that a page's first byte does not show its kind: 137 GB with pages of 4 KiB."""
 _TREE_PAGES = frozenset({2, 5, 10, 13})
 _INTERIOR = frozenset({2, 5})
 _HEADER_BYTES = 100
@@ -150,7 +150,7 @@ def connect(path: Path) -> Connection:
             "timeout": BUSY_TIMEOUT_S,
             "check_same_thread": False,
         },
-        # What is closed is closed, not kept until the engine is collected: the lock goes next.
+        # Closing really closes: the lock goes next.
         poolclass=NullPool,
         **DISCREET,
     )
@@ -183,15 +183,15 @@ def _set_pragmas(connection: Connection) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     if cursor.fetchone() != ("wal",):
         raise StorageUnavailable("the database cannot use a write-ahead log here")
-    # A commit is what platforms are told "received" for: it must survive a loss of power.
+    # After a commit platforms get "received": it must survive a loss of power.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
-    # Room that erased rows leave is overwritten with zeros (decision 021).
+    # Erased rows are overwritten with zeros (decision 021).
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.execute("PRAGMA synchronous")
     if cursor.fetchone() != (2,):
         raise StorageUnavailable("SQLite does not run with synchronous=FULL")
-    # A write that changes nothing: a read-only file or disk shows itself here, not in a turn.
+    # A write that changes nothing: a read-only file or disk fails here, not in a turn.
     cursor.execute("PRAGMA user_version")
     (version,) = cursor.fetchone() or (0,)
     cursor.execute(f"PRAGMA user_version={version}")
@@ -248,7 +248,7 @@ def require_newest(conn: Connection, database: Path, mark: Path) -> None:
     """Raise DatabaseReplaced if it is another database than the mark's, or behind it."""
     if (seen := read_mark(mark)) is None:
         return
-    # An empty one has lost the row in which its name was.
+    # An empty one has lost its name.
     here = _seen_in(conn) or Seen(seen.name, 0)
     if here.name == seen.name and here.commits >= seen.commits:
         return
@@ -267,7 +267,7 @@ def _seen_in(conn: Connection) -> Seen | None:
 
 
 def settle(conn: Connection) -> Seen:
-    """Return the identity of this database; one without a name gets one."""
+    """Return the identity of this database; gives it a name if it has none."""
     if (here := _seen_in(conn)) is None:
         here = Seen(os.urandom(16).hex(), 0)
         conn.execute(insert(identity).values(here._asdict()))
@@ -322,7 +322,7 @@ class Scrubber:
             return False
         raw.execute("BEGIN IMMEDIATE")
         try:
-            # Somebody has written between the checkpoint and the lock.
+            # There was a write between the checkpoint and the lock.
             if self._log.stat().st_size:
                 return False
             for page in _some(pages):
@@ -347,7 +347,7 @@ class Scrubber:
         """Bytes of a page, and the number of pages."""
         header = os.pread(self._file, _HEADER_BYTES, 0)
         page_bytes = int.from_bytes(header[16:18], "big")
-        # Two bytes cannot hold 65,536: a 1 stands for it here, a 0 in the header of a page.
+        # Two bytes cannot hold 65,536: here a 1 means that, in the header of a page a 0.
         page_bytes = 65_536 if page_bytes == 1 else page_bytes
         count = os.fstat(self._file).st_size // page_bytes
         if count >= MOST_PAGES:

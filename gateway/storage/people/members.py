@@ -43,12 +43,12 @@ Role = Literal["owner", "member"]
 RequestState = Literal["pending", "approved", "denied"]
 
 CODE_S = 3600.0
-"""How long the code of a request holds; as long, its sender gets no other one."""
+"""How long the code of a request is valid; meanwhile its sender gets no other one."""
 DECIDED_S = 86_400.0
-"""How long a decided request is kept; as long, one who was denied cannot ask again."""
+"""How long a decided request is kept; meanwhile a denied sender cannot ask again."""
 AT_ONCE = 500
-"""People who are looked up by one statement: databases take only so many values."""
-# The code of the first owner holds until it is used.
+"""People in one statement: databases limit the number of values."""
+# The code of the first owner is valid until it is used.
 _UNTIL_USED_S = 100 * 365 * 86_400.0
 
 
@@ -224,7 +224,7 @@ def set_owner_code(conn: Connection, code: str | None) -> None:
 def take_owner_code(conn: Connection, code: str) -> bool:
     """Use up the code that makes the first owner; False if it is another one, or was used."""
     is_it = (pairing.c.sender.is_(None), pairing.c.code == code)
-    # The statement that takes it away decides: of two who send it one becomes the owner.
+    # The delete decides: of two senders one becomes the owner.
     return conn.execute(delete(pairing).where(*is_it)).rowcount == 1
 
 
@@ -248,7 +248,7 @@ def enter_request(
     conn: Connection, message: InboundMessage, sender_name: str, code: str, conversation_id: int
 ) -> int:
     """Enter a request of a message's sender; returns its id. Useless old ones are deleted."""
-    # Here, since only requests make the table grow; no sweep is needed for it.
+    # Only requests make the table grow, so no sweep is needed.
     conn.execute(delete(pairing).where(pairing.c.sender.is_not(None), _is_over))
     inserted = conn.execute(
         pairing
@@ -302,7 +302,7 @@ def pending(conn: Connection) -> list[PairingRequest]:
 
 
 def decidable(conn: Connection) -> list[PairingRequest]:
-    """Return the requests with a valid code: the pending ones, and for a while the decided ones.
+    """Return the requests that can be decided: pending ones, and for a while decided ones.
 
     A denied one can still be approved while its code is valid.
     """
@@ -343,16 +343,12 @@ def drop_requests(conn: Connection, platform: str, sender: str) -> None:
 def newest_direct_chat(
     conn: Connection, platform: str, sender: str, accounts: Collection[tuple[str, str]]
 ) -> Conversation | None:
-    """The direct conversation in which a person wrote last, of accounts that still reach them.
-
-    `accounts`: the (platform, account) pairs that count.
-    """
+    """Return the direct conversation in which a person wrote last, of these (platform, account)."""
     theirs = conversations.all_of_user(conn, platform, sender)
-    # An account that is switched off takes nothing: its chats reach nobody.
-    read = (here for here in theirs if here.account_key in accounts and not _is_for_once(here))
-    return next(filter(is_direct, read), None)
-
-
-def _is_for_once(here: Conversation) -> bool:
-    own = here.chat.rpartition("/")[2]
-    return here.platform == BUILT_IN and own.startswith(FOR_ONE_QUESTION)
+    # Only given accounts: the chats of one that is switched off reach no person.
+    for here in theirs:
+        own = here.chat.rpartition("/")[2]
+        is_for_once = here.platform == BUILT_IN and own.startswith(FOR_ONE_QUESTION)
+        if here.account_key in accounts and not is_for_once and is_direct(here):
+            return here
+    return None

@@ -18,19 +18,19 @@ from sqlalchemy import Connection, and_, bindparam, delete, or_, select, update
 from gateway.storage.schema import now_s, web_link, web_session, web_user
 
 WebRole = Literal["owner", "member", "guest", "removed", "stranger"]
-"""Stranger is never stored: whom the settings do not let in any more."""
+"""A stranger, whom the settings do not let in any more, is never stored."""
 SESSION_S = 30 * 86_400.0
-"""How long a session holds after it was used last."""
+"""How long a session is valid after its last use."""
 NOTED_EVERY_S = 3600.0
-"""How often it is noted at most that a session was used."""
+"""The shortest time between two notes that a session was used."""
 AT_ONCE = 500
 """Users who are looked up by one statement."""
 STORED_LINK, SHOWN_LINK = "#invited=", "#sign-in="
 _LINK_CHARS = 43
-"""Of 16 each: no renderer of any platform writes them in another way."""
+"""Hexadecimal digits: no renderer of any platform escapes them."""
 _NUMBER = re.compile(f"{STORED_LINK}([0-9a-f]{{{_LINK_CHARS}}})")
 _OF_THIS_PROCESS = secrets.token_bytes(32)
-"""Where there is no token."""
+"""The key of secrets if no token is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +235,9 @@ def end_all(conn: Connection, sender: str) -> int:
 class ChatLinks:
     """Makes and shows links in a chat that sign in.
 
-    The stored text, and so every backup, has a number in place of the link's secret. The secret is
-    made of that number, the conversation and the web chat's `token`, which is not in the database,
-    each time that the message is shown. It is as long as the number, so that places in the text
-    stay.
+    The stored text, and so every backup, has a number in place of the link's secret. Each time that
+    the message is shown, the secret is made of that number, the conversation and the web chat's
+    `token`, which is not in the database. It is as long as the number: offsets in the text stay.
     """
 
     token: SecretStr | None
@@ -250,7 +249,7 @@ class ChatLinks:
 
     def shown(self, text: str, conversation: int) -> str:
         """Return a stored text of a conversation with working links."""
-        # What stands in another conversation leads to nothing: a model can be told to repeat it.
+        # Copied into another conversation, as by a model, it leads to nothing.
         return _NUMBER.sub(lambda found: SHOWN_LINK + self._secret(found[1], conversation), text)
 
     def _secret(self, number: str, conversation: int) -> str:

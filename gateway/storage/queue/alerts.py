@@ -1,11 +1,11 @@
-"""Alerts: troubles that owners are told of. The table `alert`.
+"""Alerts: troubles that are reported to owners. The table `alert`.
 
 A trouble has one open row, however many replicas see it and however often one restarts: the index
 `ux_alert_open` ensures that. Replicas that see it note so (`seen_at`); it is over once it was not
-seen for a while. What chats are told is entered into the outbox in the transaction that changes the
+seen for a while. Messages to chats are entered into the outbox in the transaction that changes the
 row.
 
-`posted` is what a webhook was told: nothing, its begin (1), its end (2). A post is claimed by
+`posted` is what a webhook has got: nothing, its begin (1), its end (2). A post is claimed by
 putting the row off: if the claimant dies, another replica posts it later.
 """
 
@@ -17,22 +17,22 @@ from sqlalchemy import Connection, and_, case, delete, exists, func, or_, select
 from gateway.storage.schema import alert, is_open, now, now_s
 
 BEGIN, END = 1, 2
-"""What a webhook was told of an alert."""
+"""Values of `posted`."""
 KEPT_S = 90 * 86_400.0
 """How long alerts that are over stay on record."""
 TOLD_WITHIN_S = 86_400.0
-"""So long an end waits for room in the chats, and a webhook is tried for one message."""
+"""How long an end waits for room in the chats, and one message for a webhook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A trouble; times in seconds since the epoch, None for what has not been.
+    """A trouble; times in seconds since the epoch, or None.
 
     Attributes:
         kind: The id of its finding (gateway/findings/).
-        told_at: When the chats were told; None if it was one too many for an hour, or no owner has
-            a chat.
-        posted: What a webhook was told of it.
+        told_at: When it was reported in chats; None if it was one too many for an hour, or no owner
+            has a chat.
+        posted: What a webhook has got: 0, `BEGIN` or `END`.
     """
 
     id: int
@@ -71,13 +71,13 @@ def end(conn: Connection, alert_id: int, quiet_s: float) -> bool:
 
 
 def mark_told(conn: Connection, alert_id: int, *, over: bool) -> None:
-    """Note that the chats are told of its begin, or of its end."""
+    """Note that its begin, or its end, is reported in chats."""
     told = {"over_told_at" if over else "told_at": now_s()}
     conn.execute(update(alert).where(alert.c.id == alert_id).values(told))
 
 
 def told_lately(conn: Connection, within_s: float, *, kinds: Collection[str] = ()) -> int:
-    """Count the begins and ends told in chats within so many seconds; of `kinds` only begins."""
+    """Count begins and ends reported in chats within so many seconds; of `kinds` only begins."""
     since = now_s() - within_s
     told = [
         case((column > since, 1), else_=0) for column in (alert.c.told_at, alert.c.over_told_at)
@@ -103,10 +103,10 @@ def found(conn: Connection, *, with_past: bool = False, limit: int | None = 100)
 
 
 def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
-    """What may be told now: the open alerts, and ends that there was no room for.
+    """Return the alerts that may be reported: open ones, and ends for which there was no room.
 
-    `kinds`: those whose ends are told; only of alerts whose begins were told, for a day. If the
-    same trouble was told again since, its newest end says it.
+    `kinds`: those whose ends are reported; only after their begins, and for a day. If the same
+    trouble was reported again since, its newest end is enough.
     """
     newer = alert.alias()
     is_again = exists().where(
@@ -154,7 +154,7 @@ def claim_post(conn: Connection, alert_id: int, for_s: float) -> bool:
 
 
 def mark_posted(conn: Connection, alert_id: int, stage: int) -> None:
-    """Note what the webhook was told: the begin (1) or the end (2)."""
+    """Note that the webhook has got the begin (1) or the end (2)."""
     conn.execute(update(alert).where(alert.c.id == alert_id).values(posted=stage, post_at=0.0))
 
 

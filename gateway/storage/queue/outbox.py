@@ -1,10 +1,9 @@
 """The outbox: what will be shown, one row per chunk, in order of seq.
 
-Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
-shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
-it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled. Notices
-of troubles have keys that begin with one of `NOTICES`. Here rows are made, entered and looked up;
-`sending` takes them to the platforms.
+Life of a row: pending → (sending →) sent. `sending` is used on platforms where sending twice shows
+twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves it.
+`dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled. Here rows are
+made, entered and looked up; `sending` takes them to the platforms.
 """
 
 from collections.abc import Sequence
@@ -19,18 +18,17 @@ from gateway.storage.conversation import attachments, conversations
 from gateway.storage.schema import is_unsent, now_s, outbox
 
 MAX_MESSAGES = 20
-"""Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. Nobody reads more
-of them, and at a message a second the chat would be busy for minutes. A longer answer is a file.
-"""
+"""Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. More of them would
+keep the chat busy for minutes, at a message a second. A longer answer is a file."""
 WHOLE_ANSWER = "answer.md"
 DEAD_NOTICE = "dead:"
-"""Begins the key of a row that tells of dead letters."""
+"""Begins the key of a row that reports dead letters."""
 ALERT = "alert:"
-"""Begins the key of a row that tells owners of a trouble."""
+"""Begins the key of a row that reports a trouble to owners."""
 NOTICES = (DEAD_NOTICE, ALERT)
-"""Rows that tell of a trouble never become dead letters themselves, and raise no alert."""
+"""Rows that report a trouble never become dead letters themselves, and raise no alert."""
 _RECENT = 500
-"""Messages that may be shown in a conversation below a question while it is being answered."""
+"""Most messages that appear below a question while it is being answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,7 @@ def parts_of(
     """Return a text as rows: one for each chunk that its platform needs.
 
     The first chunk keeps the whole text and replaces the live preview; the last one has the
-    buttons. Each keeps what is replied to. Of more than `MAX_MESSAGES` the beginning is in the
-    chat, and all of it in a file.
+    buttons. A text of more than `MAX_MESSAGES` begins in the chat, and is in a file as a whole.
     """
     payloads = render(markdown)
     is_too_long = len(payloads) > MAX_MESSAGES
@@ -111,10 +108,7 @@ def append(
     inbox_seq: int,
     turn_id: int | None = None,
 ) -> bool:
-    """Insert rows after the conversation's newest; known source keys are skipped.
-
-    Returns whether there was anything new.
-    """
+    """Insert rows after the conversation's newest, except known source keys; False if all are."""
     is_new = False
     for part in parts:
         # The number is taken only for a new key: a repeated commit leaves no gap in the order.
@@ -135,10 +129,7 @@ def insert(
     inbox_seq: int,
     turn_id: int | None = None,
 ) -> None:
-    """Insert rows with new source keys, under the seqs from `first_seq` on, which are taken.
-
-    Raises `IntegrityError` if a row has one of these keys.
-    """
+    """Insert rows with new source keys, under the seqs from `first_seq` on, which are taken."""
     rows = [
         {
             "conversation": conversation_id,
@@ -150,19 +141,17 @@ def insert(
             "markdown": None if part.markdown == part.payload else part.markdown,
             "preview_ref": part.preview_ref,
             "reply_to": part.reply_to,
-            "choices": _encoded(part.choices),
-            "attachment": _file_of(conn, conversation_id, part),
+            "choices": orjson.dumps([[each.label, each.text] for each in part.choices]).decode()
+            if part.choices
+            else None,
+            "attachment": part.attachment
+            if part.content is None
+            else attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content),
         }
         for seq, part in enumerate(parts, start=first_seq)
     ]
     if rows:
         conn.execute(_INSERT, rows)
-
-
-def _file_of(conn: Connection, conversation_id: int, part: OutboxPart) -> int | None:
-    if part.content is None:
-        return part.attachment
-    return attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content)
 
 
 _INSERT = outbox.insert().values(state="pending", at=now_s())
@@ -181,7 +170,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
 
     Args:
         about: Its name: the row with its buttons has the key "{about}:buttons:1".
-        upto_seq: Newest entry of the inbox that has to do with it.
+        upto_seq: Newest entry of the inbox that the waiting turn answers.
     """
     asked = conn.execute(_KNOWN, {"source_key": f"{about}:buttons:1"}).one_or_none()
     if asked is not None:
@@ -250,10 +239,6 @@ def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
     shown = (outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
     refs = select(outbox.c.platform_ref).where(*shown).order_by(outbox.c.seq.desc())
     return frozenset(conn.scalars(refs.limit(_RECENT)))
-
-
-def _encoded(choices: Sequence[Choice]) -> str | None:
-    return orjson.dumps([[each.label, each.text] for each in choices]).decode() if choices else None
 
 
 def choices_of(choices: str | None) -> tuple[Choice, ...]:

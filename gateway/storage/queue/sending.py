@@ -1,11 +1,11 @@
-"""The rows of the outbox on their way to the platform: which one is next, and what became of it.
+"""The rows of the outbox on their way to the platform: which one is next, and its outcome.
 
 Of several replicas one sends the unsent rows of a conversation: the one that runs its turns, since
-the end of a turn is sent where it was committed. `sender` is that replica. New rows, and those of a
-dead replica, have none; whichever looks first takes them all over (`next_due`), if no other one has
-any of them. So their order is kept, and the chat's budget is that of one process. Notes about
-another one's row (`Due.sender`) are refused, except a receipt, which is true whoever has sent it.
-`by` and `sender` are None with one process.
+the end of a turn is sent by the replica that committed it. `sender` is that replica. New rows, and
+those of a dead replica, have none; the first replica to look takes them all over (`next_due`), if
+no other one has any of them. So their order is kept, and one process paces the chat. Changes of
+another replica's row (`Due.sender`) are refused, except a receipt, which is true in any case. `by`
+and `sender` are None with one process.
 """
 
 import hashlib
@@ -31,9 +31,7 @@ from gateway.storage.schema import (
 )
 
 FRESH_S = 1.0
-"""So long a row is left to the replica where it was entered, which is told of it."""
-
-
+"""How long a row is left to the replica that entered it, which is notified of it."""
 _LAST_WORDS = frozenset({"answer", "failed", "stopped", "buried", "file", "reply"})
 
 
@@ -43,12 +41,12 @@ class Due:
 
     Attributes:
         attachment: Id of the file that it shows, which is not loaded yet.
-        withdraws: Of a row that shows nothing: the buttons that it takes off another one.
+        withdraws: The buttons that it takes off another row, if that is all it does.
         is_notice: It reports a trouble.
-        sender: The replica that sends it; None if no other one could.
-        asked_seq: Entry of the inbox that it answers; of a turn the first one.
+        sender: The replica that sends it; None with one process.
+        asked_seq: First entry of the inbox that it answers.
         asked_at: When that came in, in seconds since the epoch; None if it is no longer on record.
-        kind: What the row is for its message: answer, failed, reply, …
+        kind: answer, failed, reply, …
     """
 
     message: Outgoing
@@ -76,7 +74,7 @@ class Due:
 def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
     """Return the conversation's first unsent row; None if all is sent, or it is not for `by`.
 
-    Removals of buttons come after all that is to be shown.
+    Removals of buttons come after everything that will be shown.
     """
     if by is not None:
         conn.execute(_TAKE_OVER, {"p_conversation_id": conversation_id, "p_replica_id": by})
@@ -98,7 +96,7 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
         by,
         row.asked_seq,
         row.asked_at,
-        # The third word of the keys of turns, the first one of others.
+        # The third word in the keys of turns, the first one in others.
         more[1] if first == "turn" and len(more) > 1 else first,
     )
 
@@ -115,7 +113,7 @@ def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdra
     )
 
 
-# What a delegated child asks is shown in the chat of its parent.
+# Questions of a delegated child are shown in its parent's chat.
 _FIRST_SEQ = (
     select(turn.c.first_seq)
     .where(turn.c.id == outbox.c.turn_id, turn.c.conversation == outbox.c.conversation)
@@ -144,8 +142,8 @@ _NEXT_DUE = (
     .limit(1)
 )
 
-_EVERYBODY = select(replica.c.id)
-_is_nobodys = or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(_EVERYBODY))
+_REPLICAS = select(replica.c.id)
+_has_no_sender = or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(_REPLICAS))
 
 
 def _take_over() -> Any:
@@ -156,9 +154,9 @@ def _take_over() -> Any:
         others.c.conversation == conversation_id,
         others.c.state.in_(UNSENT),
         others.c.sender != replica_id,
-        others.c.sender.in_(_EVERYBODY),
+        others.c.sender.in_(_REPLICAS),
     )
-    here = (outbox.c.conversation == conversation_id, is_unsent, _is_nobodys)
+    here = (outbox.c.conversation == conversation_id, is_unsent, _has_no_sender)
     return (
         update(outbox)
         .where(*here, ~is_sent_by_another.exists(), lives(replica_id))
@@ -172,7 +170,7 @@ _TAKE_OVER = _take_over()
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
     """Note that a send begins; False if another replica has taken the row or it was dropped.
 
-    A row that this replica marked before, and whose receipt could not be stored, is taken again.
+    A row that this replica marked before, without storing a receipt, is marked again.
     """
     # Compared and set in one statement: delivery has no lease (decision 064).
     row = {"p_conversation_id": message.conversation, "p_seq": message.seq}
@@ -204,7 +202,7 @@ def _mark_sent() -> Any:
         others.c.seq != seq,
         others.c.state.in_(UNSENT),
     )
-    # Not only what is unsent: it was shown, also where a `/stop` has dropped the row meanwhile.
+    # Not only unsent rows: it was shown, even if a `/stop` has dropped the row meanwhile.
     return (
         update(outbox)
         .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
@@ -234,8 +232,8 @@ def postpone(
     """Have a row sent again in `in_s` seconds; an earlier doubt stays.
 
     Args:
-        tries: It counts as so many: a long pause as all that fit into it.
-        is_unknown: It may have been shown: its platform is asked then.
+        tries: How many tries it counts as: a long pause as all that fit into it.
+        is_unknown: It may have been shown: its platform will be asked.
     """
     state = "unknown" if is_unknown or due.message.outcome_unknown else "pending"
     failures, next_at = outbox.c.failures + tries, now_s() + in_s
@@ -245,21 +243,16 @@ def postpone(
 
 
 def mark_dead(conn: Connection, due: Due, reason: str) -> bool:
-    """Make a row a dead letter, which an operator may retry; False if it is not awaited."""
+    """Make a row a dead letter, which an operator may retry; False if it is not unsent any more."""
     marked = conn.execute(_this(due).values(state="dead", sender=None, error=reason))
     return marked.rowcount == 1
 
 
 def bury_older(conn: Connection, due: Due, older_than_s: float, reason: str) -> int:
-    """Make dead letters of what waited too long behind a row, without a try of its own.
+    """Make dead letters of older rows behind one that could not be shown, without trying them.
 
     The conversation's next row goes on with the failures of that row: its chat is as unreachable.
     Notices of dead letters and removals of buttons stay. Returns how many there were.
-
-    Args:
-        due: The row that could not be shown.
-        older_than_s: Age of rows that are too old.
-        reason: Why it could not be shown.
     """
     message = due.message
     behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
@@ -281,15 +274,12 @@ def bury_older(conn: Connection, due: Due, older_than_s: float, reason: str) -> 
 
 
 def drop(conn: Connection, due: Due, reason: str) -> None:
-    """Drop a row that is not awaited any more."""
+    """Drop an unsent row."""
     conn.execute(_this(due).values(state="dropped", sender=None, error=reason))
 
 
 def _this(due: Due) -> Any:
-    """Return a change of a row that is still to be shown.
-
-    `/stop` or `parley forget` may have been faster, or another replica.
-    """
+    """Return a change of an unsent row: `/stop` or another replica may have been faster."""
     row, by = _row(due.message.conversation, due.message.seq), due.sender
     if by is None:
         return row
@@ -302,11 +292,11 @@ def _row(conversation_id: Any, seq: Any) -> Any:
     )
 
 
-# Who is taken for dead is so before, and cannot mark it, or after, and the row is in doubt.
+# A replica that is reaped before this cannot mark the row; after it, the row is in doubt.
 _MARK_SENDING = (
     _row(bindparam("p_conversation_id"), bindparam("p_seq"))
     .where(
-        or_(_is_nobodys, outbox.c.sender == bindparam("p_replica_id")),
+        or_(_has_no_sender, outbox.c.sender == bindparam("p_replica_id")),
         lives(bindparam("p_replica_id")),
     )
     .values(state="sending", sender=bindparam("p_replica_id"))
@@ -334,7 +324,7 @@ _LINES = (
                 or_(
                     _BY.is_(None),
                     outbox.c.sender == _BY,
-                    and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S),
+                    and_(_has_no_sender, outbox.c.at < now_s() - FRESH_S),
                 ),
             )
         )
@@ -366,10 +356,7 @@ def _outgoing(row: Row[Any]) -> Outgoing:
 
 
 class Backlog(NamedTuple):
-    """A conversation's unsent rows; a tuple, as there can be thousands.
-
-    `age_s`: how long ago the first of them was entered.
-    """
+    """A conversation's unsent rows; `age_s`: how long ago the first of them was entered."""
 
     platform: str
     account: str
@@ -379,10 +366,7 @@ class Backlog(NamedTuple):
 
 
 def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
-    """What waits to be shown, by conversation, from the index of unsent rows.
-
-    For `by` what it sends, or could take over.
-    """
+    """Count unsent rows by conversation; for `by` those that it sends, or could take over."""
     return [Backlog(*row) for row in conn.execute(_WAITING, {"by": by})]
 
 

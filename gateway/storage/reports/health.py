@@ -39,18 +39,18 @@ WAITS: Mapping[str, tuple[Any, tuple[ColumnElement[bool], ...]]] = {
     "unanswered": (inbox.c.at, (is_pending,)),
     # Answers that are still to be shown.
     "unsent": (outbox.c.at, (is_unsent,)),
-    # Questions of tools that nobody has answered yet.
+    # Unanswered questions of tools.
     "asked": (inquiry.c.at, (is_unanswered,)),
-    # What came from platforms and could not be read.
+    # Updates of platforms that could not be read.
     "quarantined": (quarantine.c.at, (quarantine.c.chat.is_(None),)),
-    # Those who have asked to be let in, and whom nobody has answered.
+    # Undecided requests to be let in.
     "strangers": (pairing.c.at, (pairing.c.state == "pending", pairing.c.sender.is_not(None))),
 }
-"""What may wait: when each row came, and which rows wait."""
+"""By name: the time when a row came, and the conditions of the rows that wait."""
 
 
 def waiting(conn: Connection, what: str) -> Waiting:
-    """What waits, by a name of `WAITS`."""
+    """Count what waits under a name of `WAITS`."""
     at, conditions = WAITS[what]
     found = conn.execute(
         select(func.count().label("n"), func.min(at).label("at")).where(*conditions)
@@ -68,20 +68,20 @@ def size_bytes(conn: Connection) -> int | None:
 
 
 def counts(conn: Connection) -> dict[str, int]:
-    """Return numbers of rows by name, from indexes of what is unfinished."""
-    lag = func.coalesce(func.sum(conversation.c.message_head - conversation.c.searched_seq), 0)
+    """Count rows by name, from indexes of what is unfinished."""
+    lag = conversation.c.message_head - conversation.c.searched_seq
+    sums = select(func.count().label("n"), func.coalesce(func.sum(lag), 0).label("lag"))
     unsearched = conversation.c.message_head > conversation.c.searched_seq
-    searched = conn.execute(
-        select(func.count().label("n"), lag.label("lag")).where(unsearched)
-    ).one()
+    searched = conn.execute(sums.where(unsearched)).one()
+    late = [each.late_s > 0 for each in replicas(conn)]
     return {
         "dead_turns": _count(conn, turn.c.state == "dead"),
         "dead_sends": _count(conn, outbox.c.state == "dead"),
         "unsearched": int(searched.lag),
         "unsearched_in": searched.n,
         "leases": _count(conn, conversation.c.owner.is_not(None)),
-        "replicas_late": len(silent_replicas(conn)),
-        "replicas_alive": living_replicas(conn),
+        "replicas_late": late.count(True),
+        "replicas_alive": late.count(False),
         "unowned": len(unowned_accounts(conn)),
     }
 
@@ -90,18 +90,12 @@ def _count(conn: Connection, condition: ColumnElement[bool]) -> int:
     return int(conn.execute(select(func.count()).where(condition)).scalar_one())
 
 
-def dead_sends(conn: Connection, within_s: float) -> int:
-    """Return how many answers were given up within so many seconds."""
-    dead = (outbox.c.state == "dead", outbox.c.at > now_s() - within_s)
-    return int(conn.execute(select(func.count()).where(*dead)).scalar_one())
-
-
 class GivenUp(NamedTuple):
-    """What was given up lately on an account, and is still on the list.
+    """Dead letters of an account that are still on the list.
 
     Attributes:
         kind: "send" for answers that were not shown, "turn" for messages without an answer,
-            "update" for what could not be taken.
+            "update" for updates that could not be read.
         account: "platform:name".
     """
 
@@ -139,7 +133,7 @@ def _by_account(its: Any, *conditions: Any) -> Any:
 def unsent_by_account(
     conn: Connection, besides: Sequence[str] = ()
 ) -> dict[tuple[str, str], Waiting]:
-    """What waits to be shown, by (platform, account); without keys that begin as `besides`."""
+    """Count unsent rows by (platform, account), except keys that begin with one of `besides`."""
     of = conversation.c.platform, conversation.c.account
     others = [~outbox.c.source_key.startswith(each, autoescape=True) for each in besides]
     query = (
@@ -154,18 +148,8 @@ def unsent_by_account(
     }
 
 
-def silent_replicas(conn: Connection) -> list[str]:
-    """Return the names of replicas that have not renewed in time."""
-    return [each.name for each in replicas(conn) if each.late_s]
-
-
-def living_replicas(conn: Connection) -> int:
-    """Return how many replicas live, according to their rows."""
-    return sum(not each.late_s for each in replicas(conn))
-
-
 def oldest_replica(conn: Connection) -> int | None:
-    """Return the id of the replica that lives for longest, or None."""
+    """Return the id of the replica that has been alive longest, or None."""
     return min((each.id for each in replicas(conn) if not each.late_s), default=None)
 
 
@@ -181,10 +165,7 @@ def unowned_accounts(conn: Connection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRow:
-    """A process that works on the database.
-
-    `late_s`: for how long it should have renewed; 0 while it is in time.
-    """
+    """A process that works on the database; `late_s`: how long its renewal is overdue, or 0."""
 
     id: int
     name: str
