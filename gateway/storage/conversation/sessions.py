@@ -2,8 +2,8 @@
 
 A base is what requests begin with: a prompt and the tools. Most conversations have the same ones,
 so a text is stored once, by the hash of its content; a base names the texts of a prompt and its
-tools, and segments refer to a base. What only one root has in its prompt (`SystemPrompt.split`) is
-in the segment's row.
+tools, and segments refer to a base. A root's own part of the prompt (`SystemPrompt.split`) is in
+the segment's row.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ from gateway.storage.schema import (
 
 DIGEST_BYTES = 16
 MOST_ORIGINS = 100
-"""As many are noted of a lineage; of more nobody looks who they are."""
+"""Most origins of a lineage that are noted; of more one unknown origin takes the place."""
 
 
 def _find_base(
@@ -87,7 +87,7 @@ def _digest_of(*parts: str | None) -> bytes:
     known = hashlib.sha256()
     for part in parts:
         encoded = b"" if part is None else part.encode()
-        # With its length: "ab" before "c" is another content than "a" before "bc".
+        # With its length: "ab" before "c" differs from "a" before "bc".
         known.update(b"%d:" % (-1 if part is None else len(encoded)))
         known.update(encoded)
     return known.digest()[:DIGEST_BYTES]
@@ -115,7 +115,7 @@ def with_base(*columns: Any) -> Select[Any]:
 def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
     """Erase the given bases that no segment uses any more, and the texts that only they used.
 
-    To be called in the transaction that erases a segment or gives it another base.
+    Call it in the transaction that erases a segment or gives it another base.
     """
     unused = ~exists().where(session.c.base_id == prompt_base.c.id)
     for base_id in base_ids:
@@ -140,20 +140,19 @@ class Session:
         prompt_tokens: What the model last reported for this view; None before its first answer.
         number: Place in its lineage, from 1 for a root.
         prompt_upto_seq: Newest message that the report covers, the answer included.
-        prompt_output_tokens: What the reported call wrote.
+        prompt_output_tokens: Of the reported call.
         report_model: The model that reported, and whose ratio it is; inherited. None if unknown.
-        token_ratio: What the meter has learned about its estimates (agent/context/meter.py);
-            inherited.
-        planner_state: What the planner remembers; inherited.
+        token_ratio: The meter's correction of its estimates (agent/context/meter.py); inherited.
+        planner_state: Inherited.
         start_reason: Why it was begun: first_message, new, compression, retry, …
         tools: As `system_prompt`, in JSON; inherited with it. None also before version 0.3.
-        prompt_inputs: What both were made from; None if unknown.
+        prompt_inputs: The inputs of both; None if unknown.
         prefix: Fingerprint of the conversation's last request; inherited.
         moved: Why the next request may begin differently from that one; None if it must not.
         prompt_layers: (name, characters) of each layer of the prompt, in order; inherited. Empty
             before version 0.5.
         base_id: The stored base with prompt, tools and inputs; inherited with them.
-        origins: What its lineage has read besides the words of its own people; inherited.
+        origins: Those that its lineage has read, except its own people; inherited.
     """
 
     id: int
@@ -184,12 +183,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class PromptBase:
-    """What the requests of a segment begin with, and the context told with its questions.
+    """The beginning of a segment's requests, and the context of its next question.
 
     Attributes:
         tools: Their schemas as canonical JSON, in order.
-        inputs: What prompt and tools are made from, by name: a digest of the instructions, the
-            model, … They are compared for every turn.
+        inputs: The inputs of prompt and tools by name: a digest of the instructions, the model, …
+            They are compared for every turn.
         write: Returns the system prompt of a segment; called in the transaction, only if one is
             needed.
         prefill: Messages that a root begins with.
@@ -249,10 +248,10 @@ def split(
 ) -> Session:
     """End `parent` and move the conversation on to a child with another plan, as one step.
 
-    The child inherits what requests begin with byte for byte, the fingerprint of the last one, what
-    the meter has learned, and the planner's state unless another is given; it has no report, since
-    its view has another size. `keeps_candidate`: the summary prepared for `parent` passes to the
-    child; else it is dropped.
+    The child inherits the beginning of requests byte for byte, the fingerprint of the last one, the
+    meter's ratio, and the planner's state unless another is given; it has no report, since its view
+    has another size. `keeps_candidate`: the summary prepared for `parent` passes to the child; else
+    it is dropped.
 
     Raises `LeaseLost` if the conversation has moved on from `parent`; the caller's transaction must
     write nothing.
@@ -314,14 +313,14 @@ def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[P
 
 
 def end(conn: Connection, session_id: int, reason: str) -> None:
-    """End a segment, unless it has ended before; what was prepared for it is dropped."""
+    """End a segment, unless it has ended before, and drop its prepared summary."""
     conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none()
     conn.execute(_DROP_CANDIDATE, {"p_session_id": session_id})
 
 
 _END = (
     update(session)
-    # Of two that split a segment one finds it ended: a parent has one child.
+    # Of two splits one finds the segment ended: a parent has one child.
     .where(session.c.id == bindparam("p_session_id"), session.c.ended_at.is_(None))
     .values(end_reason=bindparam("p_reason"), ended_at=now_s())
     .returning(session.c.origins)
@@ -357,11 +356,11 @@ _BY_ID = with_base(session).where(session.c.id == bindparam("session_id"))
 
 
 def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session:
-    """Decide what a segment's requests begin with: what is stored, unless its inputs have changed.
+    """Keep the stored beginning of a segment's requests, unless its inputs have changed.
 
     A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
     running conversation, unless its notes are of a version that made some by rules. Returns the
-    segment as it is now; its `moved` names changed tools or inputs.
+    current segment; its `moved` names changed tools or inputs.
     """
     based = replace(session, tools=base.tools, prompt_inputs=base.inputs)
     if session.system_prompt is None:
@@ -379,7 +378,7 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session
 
 def _changes(session: Session, base: PromptBase) -> list[str]:
     known = session.prompt_inputs or {}
-    # An input that only this version knows is no reason to move what an older one has begun.
+    # An input that only this version knows does not move an older prefix.
     changed = [name for name, value in base.inputs.items() if known.get(name, value) != value]
     if not FORMER_NOTES.isdisjoint(dict(session.prompt_layers)):
         changed.append(NOTES_LAYER)
@@ -387,7 +386,6 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
 
 
 def _store_prompt(conn: Connection, session: Session, prompt: SystemPrompt) -> Session:
-    """Give a segment another prompt; returns it with that."""
     shared, own = prompt.split()
     base_id = _find_base(conn, shared, session.tools, session.prompt_inputs)
     values = {"settled_id": session.id, "new_base": base_id, "new_own": own}
@@ -398,8 +396,7 @@ def _store_prompt(conn: Connection, session: Session, prompt: SystemPrompt) -> S
     return replace(session, base_id=base_id, system_prompt=prompt.text, prompt_layers=prompt.layers)
 
 
-# In a statement that sets columns SQLAlchemy keeps their names for what is set: parameters that
-# stand in conditions or expressions have other names.
+# In an update SQLAlchemy keeps the names of columns for new values: other parameters need others.
 _SET_BASE = (
     update(session)
     .where(session.c.id == bindparam("settled_id"))
@@ -410,9 +407,9 @@ _SET_BASE = (
 
 
 def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> Session:
-    """Note what a segment's lineage has read; returns the segment with it.
+    """Note origins that a segment's lineage has read; returns the segment with them.
 
-    It is read again: others may have noted something since. Nothing is written if all is known.
+    The stored ones are read again, since tools note some in parallel.
     """
     new = [each for each in dict.fromkeys(read) if each not in active.origins]
     if not new:
@@ -420,7 +417,7 @@ def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> S
     stored = conn.execute(_ORIGINS, {"session_id": active.id}).scalar_one()
     origins = tuple(dict.fromkeys([*load_origins(stored), *new]))
     if len(origins) > MOST_ORIGINS:
-        # One that nobody knows counts as the strictest.
+        # An unknown one counts as the strictest.
         origins = (*origins[: MOST_ORIGINS - 1], Origin(origins[-1].kind, "?:?"))
     changed = (
         update(session).where(session.c.id == active.id).values(origins=_dump_origins(origins))
@@ -435,7 +432,7 @@ _ORIGINS = select(session.c.origins).where(session.c.id == bindparam("session_id
 def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
     """Return all senders of a segment's lineage, as "platform:sender id".
 
-    Turns of versions that did not note their senders are left out: they let no guests in.
+    Turns of versions without noted senders are left out: they let no guests in.
     """
     noted = conn.scalars(_SPEAKERS, {"conversation_id": conversation_id, "session_id": session_id})
     return {sender for senders in noted for sender in orjson.loads(senders)}
@@ -469,7 +466,7 @@ _SPEAKERS = (
 def held_by(
     conn: Connection, segments: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], tuple[Origin, ...]]:
-    """What the lineages of segments (conversation, session) have read, and their speakers.
+    """Return the origins of the lineages of segments (conversation, session), and their speakers.
 
     A later lineage that reads them treats their own people like quoted ones.
     """
@@ -482,7 +479,7 @@ def held_by(
 
 
 def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:
-    """Origins that conversations and their delegated children ever read, with their speakers.
+    """Return all origins of conversations and their delegated children, with their speakers.
 
     In a conversation of one person all words of others are noted with the segments.
     """
@@ -513,7 +510,7 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
 
 
 _OWN = ("conversation", "start_reason", "number", "report_model", "token_ratio", "moved", "base_id")
-"""Columns that a child has from its parent, or from its caller, as they are."""
+"""Columns that are fields of `Session` with the same name."""
 _REPORTED = ("prompt_tokens", "prompt_upto_seq", "prompt_output_tokens")
 _INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
 
@@ -555,7 +552,7 @@ def dumped(value: object) -> str | None:
 
 
 def dump_state(state: PlannerState) -> str:
-    """Return JSON text of the planner's state, without what is as at the beginning."""
+    """Return JSON text of the planner's state, without initial values."""
     named = {each.name: getattr(state, each.name) for each in fields(state)}
     own = {name: value for name, value in named.items() if value != getattr(_UNTOUCHED, name)}
     return orjson.dumps(own).decode()

@@ -1,4 +1,4 @@
-"""What a turn writes while it runs, and how it ends: as done (answered), cancelled or dead.
+"""A turn's writes while it runs, and its end: done (answered), cancelled or dead.
 
 Every function but `leave_preview` and `go_on_from`, which belong to another transaction, starts
 with the fence, which raises `LeaseLost` or `TurnCancelled`: then nothing is written. All rows of an
@@ -63,7 +63,7 @@ def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> tup
 def _journal_model(
     conn: Connection, current: Turn, call: ModelCall | None, seq: int, n: int
 ) -> None:
-    """Note step `n` of the model, the message `seq`; book its call, and store what it reports."""
+    """Journal step `n` of the model, the message `seq`; book its call, and store its report."""
     values = {
         "turn_id": current.id,
         "n": n,
@@ -142,7 +142,7 @@ def start_tool(
     What was refused before a crash may be allowed after it. The decision goes into the audit log.
     """
     proceed(conn, current)
-    # An earlier attempt alone can have noted it; its calls stand open since then.
+    # Only an earlier attempt can have noted it, and left it open.
     is_open = any(each["id"] == call["id"] for each in open_calls(list(current.messages)))
     again = {"p_turn_id": current.id, "p_call_id": call["id"], "p_effect": effect}
     if is_open and conn.execute(_NOTE_AGAIN, again).rowcount:
@@ -208,7 +208,7 @@ def record_result(
 ) -> int:
     """Append a tool's result and close its journal entry; returns the result's seq.
 
-    What the turn has read with it is noted for its lineage, the marks for the turn.
+    Its origins are noted for the turn's lineage, the marks for the turn.
     """
     seq, _ = _enter_message(conn, current, message)
     sessions.note_origins(conn, current.session, origins)
@@ -238,10 +238,7 @@ _NOTE_AGAIN = (
 
 
 def call_key(conn: Connection, current: Turn, call_id: str) -> str:
-    """Return a name for a call, different from those of earlier calls with its id and a result.
-
-    Some servers use an id again in a later step.
-    """
+    """Return a name for a call: some servers use an id again after a call with a result."""
     earlier = select(func.count()).where(
         step.c.turn_id == current.id, step.c.call_id == call_id, step.c.state == "done"
     )
@@ -263,7 +260,7 @@ def notify(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> None
 def enter(
     conn: Connection, current: Turn, place: Conversation, parts: Sequence[OutboxPart]
 ) -> None:
-    """Enter rows into the outbox of `place`, the turn's conversation as it is now."""
+    """Enter rows into the outbox of `place`, the turn's conversation."""
     parts = _shown_in(place, current, parts)
     outbox.append(conn, place.id, parts, inbox_seq=current.upto_seq, turn_id=current.id)
 
@@ -271,10 +268,9 @@ def enter(
 def _shown_in(
     place: Conversation, current: Turn, parts: Sequence[OutboxPart]
 ) -> Sequence[OutboxPart]:
-    """Return rows as they can be shown in a turn's conversation as it is now."""
     if place.chat == current.lease.address.chat:
         return parts
-    # The chat has moved since the turn began: message ids begin anew there.
+    # The chat has moved since the turn began: there the ids are those of other messages.
     return [replace(part, preview_ref=None, reply_to=None) for part in parts]
 
 
@@ -301,10 +297,7 @@ _SET_PREVIEW = (
 
 
 def leave_preview(conn: Connection, lease: Lease) -> None:
-    """Keep the answer from replacing the preview: something was said below it.
-
-    For a delegated child that is its parent's preview.
-    """
+    """Keep the answer from replacing the preview, or a parent's, below which something was said."""
     its = turn.c.conversation == (lease.parent or lease.conversation)
     conn.execute(update(turn).where(its, is_running).values(preview_ref=None))
 
@@ -321,26 +314,24 @@ def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> Non
 
 
 def go_on_from(conn: Connection, conversation_id: int, seq: int) -> None:
-    """Make the waiting turn of a conversation answer below the newest reply to its question."""
+    """Show the answer of a conversation's waiting turn below the newest reply to its question."""
     here = (turn.c.conversation == conversation_id, is_running, turn.c.upto_seq < seq)
     conn.execute(update(turn).where(*here).values(upto_seq=seq))
 
 
 CANCELLED = "Cancelled by the user."
 """The result of a call that a stopped turn leaves open."""
-
-
 NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
 """Outcomes of turns whose messages have no answer, and are marked as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """What is stored about a finished turn.
+    """The end of a turn.
 
     Attributes:
-        call: What made its last message; of purpose "lost" if it was cut off. Booked with the end;
-            None if all calls are booked by then.
+        call: The call of its last message, booked with the end; of purpose "lost" if it was cut
+            off. None if all calls are booked.
         chosen: The model that the conversation uses from now on, "" for the default; None for no
             change.
     """
@@ -353,7 +344,7 @@ class TurnEnd:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a turn took, over all its attempts, lost calls and summaries included.
+    """The usage of a turn, over all its attempts, lost calls and summaries included.
 
     Attributes:
         iterations: Steps of the model in its journal; `tool_calls` likewise.
@@ -387,7 +378,7 @@ def commit(
     The files that its tools have made are shown after `parts`. A repeat has no effect.
 
     Args:
-        parts: What the chat is shown, with new keys; nothing for a delegated child.
+        parts: The answer, with new keys; nothing for a delegated child.
         releases: Whether its conversation is given back if nothing else waits in it.
     """
     running, wanted = (current.id, current.upto_seq), (len(messages), len(parts))
@@ -425,7 +416,7 @@ def commit(
 def cancel(
     conn: Connection, current: Turn, partial: str, parts: Sequence[OutboxPart], end: TurnEnd
 ) -> Totals:
-    """End a turn that its user stopped: what was written so far stays, marked as stopped."""
+    """End a turn that its user stopped; what it has written stays."""
     place = fence(conn, current.lease)
     close_group(conn, current, CANCELLED)
     if partial:
@@ -452,7 +443,7 @@ def close_group(conn: Connection, current: Turn, text: str) -> None:
     """
     questions.cancel_of_turn(conn, current.id)
     if current.lease.parent is not None:
-        # All that a child shows is what it asks.
+        # A child shows nothing but its questions.
         outbox.drop_unsent(conn, current.lease.parent, current.id)
     messages = transcript.of_turn(conn, current.lease.conversation, current.id)
     results = [
@@ -468,10 +459,7 @@ def _close(
     end: TurnEnd,
     last_steps: int = 0,
 ) -> Totals:
-    """End a turn, and what it answers, in a state; returns what it took.
-
-    `last_steps`: steps that its row does not count yet.
-    """
+    """End a turn and its entries; `last_steps`: steps that its row does not count yet."""
     inbox.finish_turn(conn, current.lease.conversation, current.id, state)
     values = {
         "in_conversation": current.lease.conversation,
@@ -483,7 +471,7 @@ def _close(
         "last_steps": last_steps,
     }
     totals = Totals(*conn.execute(_CLOSE, values).one())
-    # Only tool calls ask people and delegate: a turn without any is spared these statements.
+    # Only tool calls ask people and delegate.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
         _end_children(conn, current)
@@ -557,7 +545,7 @@ def _end_children(conn: Connection, current: Turn) -> None:
 
 
 def cancel_running(conn: Connection, conversation_id: int) -> None:
-    """Have the running turn, if any, cancelled with its questions: a newer message replaces it."""
+    """Cancel the running turn, if any, with its questions: a newer message replaces it."""
     questions.cancel(conn, conversation_id)
     here = (turn.c.conversation == conversation_id, is_running)
     if (upto := conn.scalar(select(turn.c.upto_seq).where(*here))) is not None:

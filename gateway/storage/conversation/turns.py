@@ -1,7 +1,7 @@
 """Turns: what one is, its senders, how it begins, is resumed and leaves the view.
 
-What a turn writes, and how it ends: gateway/storage/conversation/turn_journal.py. Senders are named
-"platform:sender id", as in budgets and in the settings' lists of owners.
+What a turn writes, and how it ends: turn_journal.py. Senders are named "platform:sender id", as in
+budgets and in the settings' lists of owners.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ from gateway.storage.schema import (
 from gateway.storage.schema import inbox as inbox_table
 
 PREVIEW_INTENT = "?"
-"""Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
+"""Prefix of `turn.preview_ref` until the id of an announced preview is known."""
 MOST_BLAMED = 2
-"""Deaths of the process that are held against a turn until it is given up."""
+"""Deaths of the process for which a turn is given up."""
 NOT_AT_WORK = 0
-"""The epoch of a turn that no lease is at work on; those of leases begin with 1."""
+"""The epoch of a turn without a lease at work; those of leases begin with 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,11 @@ class Turn:
     """One or more entries of the inbox on their way to one answer.
 
     Attributes:
-        upto_seq: Entry of the inbox below which this turn speaks: the newest that it answers, or a
-            newer one below which the turn before it spoke; frozen when it began, except for answers
-            to what it has asked.
+        upto_seq: Entry of the inbox below which its answer is shown: the newest that it answers, or
+            a newer one, as for the turn before it; fixed when it began, except for answers to its
+            questions.
         attempt: 1 for the first; grows only by crashes that left no new journalled step.
-        entries: What the turn has recorded so far, with its seqs; its user message first, after its
-            context.
+        entries: Its recorded messages with their seqs: context, user message, …
         started_calls: Ids of side-effect calls that were started and have no result.
         reply_to: The platform's id of the newest message that is answered.
         refs: The platform's ids of all messages that are answered.
@@ -66,11 +65,10 @@ class Turn:
         stopped: Its user stopped it, and the process ended before that took effect.
         command: The command that it carries out; None for a turn of the agent.
         sender: Of the newest entry, whose budget counts.
-        senders: All whose words the question holds: senders of what is answered, of its context,
-            and of a question that is asked again.
+        senders: All senders of words in its question: of entries, context, and a repeated question.
         model: What `/model` has chosen for the conversation; None for the settings' own.
-        deaths: Deaths of the process while it ran, since it last got further.
-        blamed: Those of them that are held against it (gateway/storage/queue/blame.py).
+        deaths: Deaths of the process while it ran, since its last progress.
+        blamed: Those of them that it is blamed for (gateway/storage/queue/blame.py).
         retries: The dead turn that it asks again.
         asked: The entries of the inbox that it answers, in order.
     """
@@ -121,11 +119,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """What a turn answers.
+    """The question of a turn.
 
     Attributes:
         asked: What the model reads; None for a command, which is not in the transcript.
-        others: Whose words it holds besides those of the senders of the turn's entries.
+        others: Senders of words in it, in addition to those of the turn's entries.
         retries: The dead turn that is asked again.
         origins: Its files and pasted parts (`message_content.origins_of`).
     """
@@ -164,8 +162,8 @@ def find_running(
 def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool = True) -> int:
     """Count one more attempt at a running turn, under this lease; returns its number.
 
-    With progress since the last one it starts over, also what deaths of the process have cost it.
-    `counts`: False if it is the last attempt again.
+    With progress since the last one the numbers of attempts and deaths start over. `counts`: False
+    to repeat the last attempt.
     """
     progress = progress_of(conn, row)
     values: dict[str, Any] = {"attempt": row.attempt + 1 if counts else max(row.attempt, 1)}
@@ -211,7 +209,7 @@ def begin(
     active = held.active or sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
     if not lease.shared:
-        # Where several people write all senders of the lineage are looked up anyway.
+        # If several people write, all senders of the lineage are looked up anyway.
         own = {f"{lease.address.platform}:{entry.sender}" for entry in entries}
         quoted = [Origin("quoted", who) for who in whose if who not in own]
         session = sessions.note_origins(conn, session, quoted)
@@ -269,7 +267,7 @@ def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> lis
     """Return people's own words in a segment's lineage, the newest first.
 
     With each: whether its message also has a pasted part. Messages that quote or forward are left
-    out: their text does not show who wrote which part.
+    out: their text does not show the author of each part.
     """
     query = (
         select(*inbox.OF_ENTRY)
@@ -301,12 +299,12 @@ class Step:
 
     @property
     def status(self) -> str:
-        """What became of a tool's call; empty while that is unknown."""
+        """The status of a tool's call; empty while it is unknown."""
         return str(orjson.loads(self.result).get("status", "")) if self.result else ""
 
     @property
     def marks(self) -> frozenset[StepMark] | None:
-        """None if it has no result, or one of a version that noted none."""
+        """None if it has no result, or one of a version without marks."""
         noted = orjson.loads(self.result).get("marks") if self.result else None
         return None if noted is None else frozenset(noted)
 
@@ -354,9 +352,9 @@ def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:
-    """Return the running turn, else a new one of the entry that has waited longest, to be given up.
+    """Return the running turn, else a new one of the oldest entry that waits, to be given up.
 
-    Nothing is settled or recorded for it, since that is what fails.
+    Nothing is settled or recorded for it, since that may be what fails.
     """
     held = look(conn, lease)
     if not held.runs:
@@ -402,7 +400,7 @@ def enter(
 
 _NEWEST_SEQ = bindparam("newest_seq", type_=Whole)
 # `here` and not `conversation`: SQLAlchemy keeps the names of columns for what is set.
-# One that began with newer entries does not count: what is asked again is answered where it stands.
+# A turn that began with newer entries does not count: a repeated question is answered in its place.
 _SPOKE_BELOW = (
     select(turn.c.upto_seq)
     .where(turn.c.conversation == bindparam("here"), turn.c.first_seq <= _NEWEST_SEQ)
@@ -433,7 +431,7 @@ def _record_question(
 
 
 def proceed(conn: Connection, current: Turn) -> Conversation:
-    """Fence, and notice a `/stop` even if its signal was lost; each write of a turn begins with it.
+    """Fence, and notice a `/stop` even if its signal was lost: the start of each write of a turn.
 
     Raises:
         LeaseLost: Another worker has the conversation.
@@ -456,9 +454,9 @@ def move_on(conn: Connection, current: Turn, session: Session) -> None:
 
 
 def forgive_attempt(conn: Connection, current: Turn) -> None:
-    """Take one attempt back: a graceful stop, or a wait for a person, is not the turn's fault.
+    """Take one attempt back, after a graceful stop or to wait for a person.
 
-    Until it is resumed a death of the process is not held against it.
+    Until it is resumed a death of the process does not count for it.
     """
     fence(conn, current.lease)
     conn.execute(
@@ -509,7 +507,7 @@ _STARTED = select(step.c.call_id).where(
 
 
 def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:
-    """End the active lineage and begin one that sees nothing of what was said so far."""
+    """End the active lineage and begin one whose view is empty."""
     sessions.end(conn, sessions.active(conn, lease.conversation).id, reason)
     head = fence(conn, lease).message_head
     sessions.start_root(conn, lease.conversation, reason, first_seq=head + 1)
@@ -576,13 +574,13 @@ def _newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
 
 
 def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return all whose words these entries hold, quoted ones included."""
+    """Return the senders of these entries and the authors whom they quote."""
     platform = lease.address.platform
     return tuple(dict.fromkeys(f"{platform}:{who}" for each in entries for who in each.speakers))
 
 
 def _senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return a turn's senders as it began with them; one of an older version has its entries'."""
+    """Return a turn's senders; an older version has not stored them."""
     return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
 
 

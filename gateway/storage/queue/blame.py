@@ -1,7 +1,7 @@
-"""Blame: what the death of a process costs the turns that ran in it, and which of them is to blame.
+"""Blame: what the death of a process costs the turns that ran in it, and which one caused it.
 
-Which turns ran is known from their rows: they are running, and were taken up under the lease that
-their conversation still has. So nothing is written on the path of a message for this.
+Their rows show which turns ran: they are running, and were taken up under the lease that their
+conversation still has. So nothing is written on the path of a message for this.
 
 A death whose cause is not known to be a turn costs no attempt while `GIVE_UP_AFTER_S` lasts. A turn
 that ran at two of them without getting further in between is a suspect. It is tried with all
@@ -42,15 +42,14 @@ DeathCause = Literal[
     "exception",
     "killed",
 ]
-"""stopped: it ended by itself, as it was asked to. stop_cut_off: it was asked to, and killed before
-it was done. exception: it ended by itself with an exception. killed: SIGKILL from outside, or what
-cannot be told from that."""
+"""stopped: it ended on request. stop_cut_off: it was killed before it had ended on request.
+exception: it ended by itself with an exception. killed: by SIGKILL from outside, or unknown."""
 GIVE_UP_AFTER_S = 3_600.0
-"""Deaths whose cause is not known to be a turn cost its attempts nothing for so long."""
+"""How long deaths cost a turn no attempts unless it is known to be their cause."""
 FREE: frozenset[DeathCause] = frozenset({"stopped", "stop_cut_off"})
 """Ends that cost nothing, however often."""
 NOBODYS: frozenset[DeathCause] = frozenset({"machine_restarted", "exception"})
-"""Deaths that raise no suspicion where they name no turn: their cause is known."""
+"""Deaths with a known cause: they raise no suspicion unless they name a turn."""
 INSIDE: frozenset[DeathCause] = frozenset({"out_of_memory", "fatal_signal"})
 """Deaths that certainly came from within."""
 
@@ -59,7 +58,7 @@ SUSPECT_AFTER = 2
 QUIET_S = 10.0
 """How long a process lives without a suspect before its first trial."""
 LONGEST_QUIET_S = 0.8 * leases.LONGEST_BACKOFF_S
-"""Below that back-off: what is held for longer counts as a clock that was set back."""
+"""Below the longest back-off, beyond which a time shows that the clock was set back."""
 TRIAL_SHARE = 0.25
 """A trial takes this much of the quiet time before it."""
 CHILD_GIVEN_UP = 1000
@@ -123,12 +122,11 @@ class Inheritance:
 
 def take_over(conn: Connection, replica_id: int, death: Death) -> Inheritance:
     """Charge the turns that ran when the earlier process ended, and take everything from it."""
-    # Before the leases are taken from it: they tell which turns ran (decision 015).
+    # Before the leases are taken from it: they show which turns ran (decision 015).
     ran = _charge(conn, conversation.c.owner != replica_id, death)
     _forgive_files(conn, death)
-    # NOBODYS: | Nothing ran, so what killed the process was no turn.
     if not ran and death.how not in FREE | NOBODYS:
-        # Suspects were held back when the process died: it died without them.
+        # No turn killed the process; suspects were held back when it died.
         suspects = (is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed == 0)
         conn.execute(update(turn).where(*suspects).values(deaths=0, quiet_s=0.0))
     count = leases.reap_others(conn, replica_id)
@@ -153,10 +151,7 @@ def take_over_from(conn: Connection, dead_id: int, death: Death) -> Inheritance:
 
 
 def trials(conn: Connection) -> dict[int, float]:
-    """Seconds of a suspect's trial once it begins, by conversation.
-
-    Any of several replicas may claim a suspect after its quiet time.
-    """
+    """Return the seconds of each suspect's trial, by conversation: any replica may claim it."""
     suspects = conn.execute(select(turn.c.conversation, turn.c.quiet_s).where(*_IS_SUSPECT))
     return {row.conversation: TRIAL_SHARE * row.quiet_s for row in suspects}
 
@@ -220,7 +215,7 @@ def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
     suspects = [each for each in ran if each.is_suspect]
     if not suspects or death.how in NOBODYS:
         return None
-    # It comes from within the process, and nobody else was under suspicion.
+    # It came from within the process, and there was no other suspect.
     if death.how in INSIDE and len(suspects) == 1:
         return suspects[0]
     # Suspects are tried one at a time: the one that began last was on trial, if any was.
@@ -251,7 +246,7 @@ def _ran_s(standing: TurnDeaths, death: Death) -> float:
 
 
 def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Return the turns that ran in a process that is gone: taken up, not suspended, not stopped."""
+    """Return the turns that ran in a dead process: taken up, not suspended, not stopped."""
     return conn.execute(
         select(turn, now_s().label("looked_at"))
         .join(
@@ -269,7 +264,7 @@ def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
 
 
 def _standing(conn: Connection, row: Row[Any]) -> TurnDeaths:
-    """The state of a turn before; one that got further since its last attempt starts over."""
+    """Return the state of a turn before; one with progress since its last attempt starts over."""
     began_at = row.started_at if row.attempt_at is None else row.attempt_at
     if progress_of(conn, row) > row.attempt_progress:
         return TurnDeaths(row.id, began_at, 1)

@@ -22,10 +22,7 @@ from gateway.storage.schema import inbox as inbox_table
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One thing that was given up, and why.
-
-    `asked_seq`: the first entry of the inbox that it answers, by which its trace is known.
-    """
+    """A turn or a message that was given up; `asked_seq`: the first inbox entry it answers."""
 
     id: str
     kind: Literal["turn", "send"]
@@ -139,10 +136,7 @@ def _put_on_record(conn: Connection, kind: AuditKind, letter: DeadLetter, by: st
 
 
 def settle(conn: Connection, turn_id: int | None) -> None:
-    """Take a dead turn off the list that its chat has asked again with success.
-
-    So are those that it had asked again itself, in vain.
-    """
+    """Take a dead turn off the list after its retry succeeded, and those that it had retried."""
     while turn_id is not None:
         this = (turn.c.id == turn_id, turn.c.state == "dead")
         settled = update(turn).where(*this).values(state="dropped").returning(turn.c.retries)
@@ -211,7 +205,7 @@ def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
             .where(of_turn, inbox_table.c.kind == "command")
             .values(kind="message", text=text_of(question))
         )
-    # Their turn stays noted: whose words they hold is known from it.
+    # They keep their turn, which has the senders of their words.
     conn.execute(update(inbox_table).where(of_turn).values(state="queued"))
 
 

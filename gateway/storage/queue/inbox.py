@@ -1,6 +1,6 @@
-"""The inbox: updates as they arrive, and the admitted ones, each with its conversation's next seq.
+"""The inbox: admitted updates, each with its conversation's next seq.
 
-What cannot be answered goes into quarantine. The update as it came is kept for some days.
+Updates that cannot be read go into quarantine. The raw update is kept for some days.
 """
 
 from collections.abc import Iterable, Sequence
@@ -100,8 +100,7 @@ def append(
 ) -> int:
     """Insert one update with the conversation's next seq; returns the seq.
 
-    `state`: "queued" makes the conversation, which the caller has locked, ready. `command`: the
-    name of the command that it is; None for a message.
+    `state`: "queued" makes the conversation, which the caller has locked, ready.
     """
     seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
     said = {name: getattr(message, name) for name in _OF_MESSAGE}
@@ -128,12 +127,12 @@ def dumped_authors(authors: Iterable[str]) -> str | None:
 
 
 def queued(conn: Connection, conversation_id: int) -> list[InboxEntry]:
-    """What waits for a turn, in order."""
+    """Return the entries that wait for a turn, in order."""
     return entries_of(conn, _QUEUED, {"conversation_id": conversation_id})
 
 
 def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry], Session | None]:
-    """What waits for a turn, in order, and the active segment, or None if nothing waits."""
+    """Return the entries that wait, in order, and the active segment, or None without entries."""
     rows = conn.execute(_QUEUED_IN, {"conversation_id": conversation_id}).all()
     entries = [InboxEntry(*row[: len(OF_ENTRY)]) for row in rows]
     return entries, sessions.in_row(rows[0]) if rows else None
@@ -161,7 +160,7 @@ def _of_turn() -> Any:
 
 
 def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
-    """Assign entries to a turn; no other one may wait between them."""
+    """Assign entries to a turn, all that wait from the first to the last one."""
     conn.execute(
         _TAKE,
         {
@@ -173,7 +172,7 @@ def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
     )
 
 
-# A range and no list: a statement with a list is compiled anew for each length.
+# A range: a statement with a list is compiled for each length.
 _TAKE = (
     update(inbox)
     .where(
@@ -301,10 +300,9 @@ def key_of(message: InboundMessage) -> tuple[str, str]:
 
 
 def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
-    """Return how long ago the sender's messages for the model came, newest first.
+    """Return the ages of a sender's messages that a turn answers, newest first, up to `within_s`.
 
-    Without those that were refused, or answered at once without a turn. Messages to any account of
-    the platform count, back to `within_s`.
+    Messages to any account of the platform count.
     """
     sources = f"{message.address.platform}:%"
     its = {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit}
@@ -392,9 +390,9 @@ def _move(conn: Connection, session_key: str, conversation_id: int, to: Move) ->
 
 
 def _forget_refs(conn: Connection, conversation_id: int) -> None:
-    """Drop the ids of messages: they start over there, and an old one would be another message's.
+    """Drop the ids of messages: in the new chat they would be those of other messages.
 
-    A running turn drops those that it holds when it uses them: `turn_journal.enter`.
+    A running turn drops those that it has when it uses them: `turn_journal.enter`.
     """
     unsent = (outbox.c.conversation == conversation_id, is_unsent)
     conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
@@ -407,9 +405,9 @@ def _forget_refs(conn: Connection, conversation_id: int) -> None:
 
 
 def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = None) -> None:
-    """Store updates that cannot be answered, whatever is in them; a known one is skipped.
+    """Put updates into quarantine, whatever is in them; a known one is skipped.
 
-    `chat`: of a stranger's message; None for what could not be decoded.
+    `chat`: of a stranger's message; None for an update that could not be decoded.
     """
     for update_ in poison:
         source, key = storable(update_.source), storable(update_.dedupe_key)
@@ -461,7 +459,7 @@ def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
     )
     some = quarantine.c.id.in_(strangers.limit(limit))
     conn.execute(update(quarantine).where(some).values(raw=""))
-    # Written anew behind the newest row: an update that leaves a hole in each page frees nothing.
+    # Rewritten behind the newest row: an update that leaves a hole in each page frees nothing.
     prune = _PRUNE if conn.dialect.name == "sqlite" else _PRUNE_IN_PLACE
     pruned = conn.execute(prune, {"most": limit, "age_s": older_than_s})
     return pruned.rowcount
@@ -484,7 +482,7 @@ _PRUNE = (
     .prefix_with("OR REPLACE")
     .from_select([column.name for column in inbox.c], _with_old_raw)
 )
-# PostgreSQL writes a row anew with each update anyway.
+# PostgreSQL rewrites a row with each update anyway.
 _PRUNE_IN_PLACE = (
     update(inbox)
     .where(

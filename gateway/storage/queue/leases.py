@@ -1,4 +1,4 @@
-"""Leases: who works on a conversation, and the fencing token that keeps everyone else out.
+"""Leases: the replica that works on a conversation, and the fencing token that excludes all others.
 
 They are in the rows of conversations, which this file changes for them. A lease is (replica,
 epoch). Every claim and every reclaim raises the epoch, so a worker that was stopped for a minute
@@ -61,9 +61,9 @@ from gateway.storage.schema import (
 )
 
 LONGEST_BACKOFF_S = 300.0
-"""No back-off is longer: what is held for later than this shows a clock that was set back."""
+"""No back-off is longer: a later time shows that the clock was set back."""
 STUCK_AT_ONCE = 1000
-"""Most conversations that one look of `ready_stuck` makes ready."""
+"""Most conversations that one call of `ready_stuck` makes ready."""
 LEASE_S = 12.0
 """How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
 PRESENCE = 0x5061726C
@@ -92,10 +92,8 @@ _waits_for_people = (
     .exists()
 )
 _is_work = is_pending & ~_waits_for_people & ((inbox.c.state == "taken") | ~_waits_for_files)
-"""All that waits in a conversation waits for its files: an album is several messages.
-
-A turn that waits for a person holds up everything behind it.
-"""
+"""All messages of a conversation wait for its files, since an album is several messages, and for a
+turn that waits for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class Lease:
 
 
 class Receiving(NamedTuple):
-    """What one process at a time may do: receive for an account, or for a shard of it."""
+    """An account, or a shard of it, for which one process at a time receives."""
 
     platform: str
     account: str
@@ -152,13 +150,13 @@ class Held:
     """A conversation as a transaction that works on it has found it.
 
     Attributes:
-        lease: The lease on it, with the chat's present id: it may have moved since it was taken.
+        lease: The lease on it, with the chat's current id: it may have moved since it was taken.
         cancel_upto_seq: Newest entry that a `/stop` was about.
         model: What `/model` has chosen; None for the settings' own.
         waits: Whether something waits for a person's answer.
         runs: Whether a turn has begun and not ended.
-        noted: Whether the next turn must be told anything besides what it answers.
-        active: Its active segment, if that was read with what waits, and nothing was done since.
+        noted: Whether the next turn gets notes in addition to what it answers.
+        active: Its active segment, if that was read with the queue.
     """
 
     lease: Lease
@@ -171,10 +169,7 @@ class Held:
 
 
 def one_at_a_time(conn: Connection) -> None:
-    """Let one replica at a time do what they do when they begin; nothing on SQLite.
-
-    Else two that begin at once could each take itself for the only one.
-    """
+    """Let one replica at a time start, so that only one can find itself alone; not on SQLite."""
     if conn.dialect.name != "sqlite":
         conn.execute(select(func.pg_advisory_xact_lock(PRESENCE, 0)))
 
@@ -276,8 +271,8 @@ def claim(
 
 @cache
 def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
-    # Those of a process stay the same. A statement with a list would be compiled, and planned, each
-    # time; this one is run once a second by a replica at rest.
+    # A process has the same ones each time. A statement with a list would be compiled, and planned,
+    # each time, which is once a second at rest.
     place, replica_id = conversation.c, bindparam("taker", type_=Whole)
     ours = [and_(place.platform == platform, place.account == name) for platform, name in accounts]
     ready = (
@@ -286,7 +281,7 @@ def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
         .order_by(conversation.c.ready_no)
         .limit(bindparam("most", type_=Whole))
         .with_for_update(skip_locked=True)
-        # It reads the table that the update changes: SQLAlchemy would take both for one.
+        # It reads the table that the update changes: SQLAlchemy would merge both.
         .correlate(None)
     )
     taken = update(conversation).where(conversation.c.id.in_(ready), lives(replica_id))
@@ -296,7 +291,7 @@ def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
 _is_ready = (
     conversation.c.owner.is_(None),
     conversation.c.ready_no.is_not(None),
-    # What is held for longer than any back-off shows a clock that was set back.
+    # A time beyond any back-off shows that the clock was set back.
     ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
 )
 
@@ -306,10 +301,10 @@ _OWNED = select(*COLUMNS).where(conversation.c.owner == bindparam("replica_id"))
 def take(
     conn: Connection, replica_id: int, conversation_id: int, accounts: Sequence[tuple[str, str]]
 ) -> Held | None:
-    """Take one conversation past the line of `claim`, and return what goes on in it.
+    """Take one conversation past the line of `claim`, and return its state.
 
-    Apart from the lease that is exact if the caller has locked it (`conversations.hold`). Returns
-    None if it is not ready, has another owner, or is not of the given accounts.
+    The state is exact if the caller has locked the conversation (`conversations.hold`). None if it
+    is not ready, has another owner, or is not of the given accounts.
     """
     row = conn.execute(
         _TAKE, {"p_conversation_id": conversation_id, "p_replica_id": replica_id}
@@ -385,7 +380,7 @@ def _token(lease: Lease, conversation_id: int) -> dict[str, int]:
 
 
 def look(conn: Connection, lease: Lease) -> Held:
-    """Fence, and return what goes on in the conversation; raises as `fence` does."""
+    """Fence, and return the state of the conversation; raises as `fence` does."""
     row = conn.execute(_LOOK, _token(lease, lease.conversation)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
@@ -398,8 +393,7 @@ _LOOK = locking(select(*_OF_HELD).where(*_is_leased))
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
     """Give a conversation back, ready if it has work; `not_before_s` from now at the earliest.
 
-    Returns whether it has work. Raises `LeaseLost` if another worker has the conversation; it is
-    left as it is.
+    Returns whether it has work. Raises `LeaseLost` if another worker has the conversation.
     """
     conversations.hold(conn, lease.conversation)
     released = conn.execute(_RELEASE, _token(lease, lease.conversation)).one_or_none()
@@ -421,7 +415,7 @@ _BACK_OFF = (
 
 
 def fence_receiving(conn: Connection, held: ReceivingFence) -> None:
-    """Keep the leases as they are until the transaction ends, if one of them is still valid.
+    """Lock the leases until the transaction ends, if one of them is still valid.
 
     Raises `LeaseLost` if another replica receives now; the caller's transaction must write nothing.
     """
@@ -477,7 +471,7 @@ def take_seqs(
     """
     values = {
         "own_id": lease.conversation,
-        # Who is stopped is who has the lease: for a delegated child, its parent.
+        # A delegated child's parent has the lease, and is stopped.
         "held_id": lease.parent or lease.conversation,
         "replica": lease.replica,
         "held_epoch": lease.epoch,
@@ -511,8 +505,7 @@ def _taking_seqs() -> Any:
     pending = select(inbox.c.seq).where(
         inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != running_id
     )
-    # Files that are awaited, and questions that the turn leaves open, hold up what waits: whoever
-    # goes on with it finds that out.
+    # Awaited files and open questions hold up what waits: the next worker finds that out.
     released = and_(bindparam("releases", type_=Whole) == 1, ~pending.exists())
     return (
         update(conversation)
@@ -531,10 +524,7 @@ _TAKE_SEQS = _taking_seqs()
 
 
 def has_work(conn: Connection, conversation_id: int) -> bool:
-    """Whether anything in the conversation's inbox can be answered, or is being answered.
-
-    What waits for a missing file, or for a person's answer to a question, cannot.
-    """
+    """Whether the conversation's inbox has an entry that waits neither for files nor for people."""
     return conn.execute(_WORK, {"conversation_id": conversation_id}).one_or_none() is not None
 
 
@@ -562,9 +552,9 @@ _WORK = _first_work(bindparam("conversation_id"))
 
 
 def ready_stuck(conn: Connection) -> int:
-    """Make conversations ready that have work, no owner and no place in the line.
+    """Make conversations ready that have work, no owner and no place in the line; a safety net.
 
-    There should be none; returns how many there were.
+    Returns how many there were.
     """
     with_work = select(inbox.c.conversation).where(_is_work)
     stuck = conversations.idle(conn, with_work, STUCK_AT_ONCE)

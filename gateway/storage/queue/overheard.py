@@ -1,6 +1,6 @@
-"""What is told with the next answer: rows in state `noted`.
+"""Notes for the next turn: rows in state `noted`.
 
-These are things said to others in a group, edits of what was answered, and corrections of notes
+They are messages to others in a group, edits of answered messages, and corrections of the notebook
 (`/memory`). `take_noted` gives them to a turn. An edit of a waiting message changes that instead.
 """
 
@@ -34,9 +34,9 @@ from gateway.storage.schema import (
 Revised = Literal["reworded", "emptied"]
 
 NOTES_KEPT = 50
-"""Notes of each kind that wait in one conversation; older ones are not told any more."""
+"""Most notes of each kind that wait in one conversation; older ones are dropped."""
 LISTENING = 3
-"""Conversations of one group that note what is said there: those with the newest turns."""
+"""Conversations of one group that note its messages: those with the newest turns."""
 
 
 def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> Revised | None:
@@ -60,7 +60,7 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> R
         return None
     seq = waiting.seq
     here = (inbox.c.conversation == conversation_id, inbox.c.seq == seq)
-    # Its files stay, so their authors do.
+    # Its files stay, and so do their authors.
     authors = dict.fromkeys([*orjson.loads(waiting.authors or "[]"), *message.authors])
     files = select(attachment.c.id).where(
         attachment.c.conversation == conversation_id, attachment.c.inbox_seq == seq
@@ -75,7 +75,7 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> R
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What has become of a message that its own sender edits.
+    """The state of a message that its own sender edits.
 
     Attributes:
         outcome: `turn.outcome` of the turn that took it; None while that runs, and without one.
@@ -90,9 +90,9 @@ class Fate:
 
 
 def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate | None:
-    """What became of the edited message; None if it is unknown.
+    """Return the state of the edited message; None if it is unknown.
 
-    One that was asked again after an edit is in the inbox once more: the newest counts.
+    After an edit it may have been asked again: the newest entry counts.
     """
     here = (
         inbox.c.conversation == conversation_id,
@@ -108,7 +108,7 @@ def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate |
 
 
 def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | None:
-    """Return the newest edit of a message, which is then not told any more, or None."""
+    """Return the newest edit of a message, and drop its notes; None without an edit."""
     ref = conn.scalar(
         select(inbox.c.message_ref).where(
             inbox.c.conversation == conversation_id, inbox.c.seq == seq
@@ -127,7 +127,7 @@ def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | No
 
 
 def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[InboxEntry]:
-    """What the next turn must know besides what it answers, in order; returned once."""
+    """Return the notes for the next turn in order; each is returned once."""
     found = entries_of(conn, _NOTED, {"conversation_id": conversation_id, "upto_seq": upto_seq})
     if found:
         here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
@@ -147,28 +147,28 @@ _NOTED = (
 
 
 def hear(conn: Connection, message: InboundMessage) -> int | None:
-    """Note what was said to others in the conversations of its place.
+    """Note a message to others in the conversations of its chat or thread.
 
-    Returns the conversation that was active last; None if there is none, and nothing is noted.
+    Returns the conversation that was active last; None, with nothing noted, if there is none.
     """
     key, keyed = address_key(message.address), alias.c.session_key
     # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
     its = or_(keyed == key, and_(keyed >= f"{key}::", keyed < f"{key}:;"))
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == alias.c.conversation)
-    # Conversations in which nobody asks any more need not know what is said now.
+    # Others are not in use any more.
     order = (newest.scalar_subquery().desc().nulls_last(), conversation.c.id.desc())
     here = select(conversation.c.id).join(alias, alias.c.conversation == conversation.c.id)
     found = conn.scalars(here.where(its).order_by(*order).limit(LISTENING))
     listening = list(dict.fromkeys(found))
     for nth, conversation_id in enumerate(listening):
-        # A key is one row's.
+        # Keys are unique.
         copy = replace(message, dedupe_key=f"{message.dedupe_key}#{conversation_id}", raw="{}")
         note(conn, conversation_id, copy if nth else message, "overheard")
     return listening[0] if listening else None
 
 
 def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: InboxKind) -> int:
-    """Enter what the next turn is told; returns its seq. Beyond `NOTES_KEPT` the oldest goes."""
+    """Enter a note for the next turn; returns its seq. Beyond `NOTES_KEPT` the oldest goes."""
     seq = append(conn, conversation_id, message, kind=kind, state="noted")
     here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
     newest = select(inbox.c.seq).where(*here).order_by(inbox.c.seq.desc())

@@ -51,9 +51,9 @@ from gateway.storage.schema import (
 )
 
 LEFT = Death("stop_cut_off")
-"""How a replica ended that has left its name behind by itself: its turns are charged nothing."""
+"""The end of a replica that left by itself: its turns are charged nothing."""
 DIED = Death("killed")
-"""All that the others can tell of one that is gone."""
+"""The end of a replica that others reap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,7 @@ def attend(conn: Connection, replica_id: int, *, renews: bool) -> Surroundings |
 
 
 def _is_unlocked() -> ColumnElement[bool]:
-    # Shared, and until the transaction ends: two that look at once must not take each other for
-    # the replica itself.
+    # Shared, and until the transaction ends: two that check at once must not block each other.
     first = literal_column(str(leases.PRESENCE), Integer)
     second = cast(replica.c.id, Integer)
     return func.pg_try_advisory_xact_lock_shared(first, second, type_=Boolean)
@@ -180,13 +179,13 @@ def _is_dead(conn: Connection, replica_id: int, *, unlocked: bool) -> bool:
     is_dead = replica.c.heartbeat_until < now_s()
     if unlocked:
         is_dead = or_(is_dead, _is_unlocked())
-    # It neither renews nor claims from here on: both wait for this row, and do not find it then.
+    # From here on it can neither renew nor claim: both wait for this row, which goes.
     found = select(replica.c.id).where(replica.c.id == replica_id, is_dead)
     return conn.execute(found.with_for_update(skip_locked=True)).one_or_none() is not None
 
 
 def offer(conn: Connection, receiving: Sequence[Receiving]) -> None:
-    """Enter leases, free at first; known ones stay as they are."""
+    """Enter free leases, except those that exist."""
     if receiving:
         conn.execute(_OFFER, [each._asdict() for each in sorted(receiving)])
 
@@ -222,19 +221,18 @@ def give_back(conn: Connection, replica_id: int, receiving: Receiving) -> None:
 
 
 NewsKind = Literal["forgotten", "secrets"]
-"""forgotten: a conversation was erased, no text of it may stay in memory. secrets: they are to be
-read again."""
+"""forgotten: a conversation was erased, no text of it may stay in memory. secrets: they changed."""
 WATCH_S = 30.0
-"""How long it counts that a chat is looked at, since that was last said."""
+"""How long a chat counts as watched after the last note of that."""
 STALE_S = 12.0
-"""A growing answer that nobody has shown for so long is over: a turn shows that it works every 4 s
-(gateway/pipeline/preview.py), and a lease holds no longer."""
+"""A growing answer that was not updated for so long is over: a turn shows that it works every 4 s
+(gateway/pipeline/preview.py), and a lease is valid no longer."""
 PREVIEW_CHARS = 30_001
-"""As much of a growing answer is stored: one more than pages show (adapters/web/events.py)."""
+"""Stored characters of a growing answer: one more than pages show (adapters/web/events.py)."""
 
 
 def announce(conn: Connection, kind: NewsKind) -> int:
-    """Tell all replicas that something has happened; returns how often it has."""
+    """Notify all replicas of an event; returns how often it has happened."""
     again = update(news).where(news.c.kind == kind).values(n=news.c.n + 1).returning(news.c.n)
     n: int | None = conn.execute(again).scalar()
     if n is None:
@@ -243,7 +241,7 @@ def announce(conn: Connection, kind: NewsKind) -> int:
 
 
 def news_told(conn: Connection) -> dict[str, int]:
-    """Return how often each kind of news was told."""
+    """Return how often each kind of news was announced."""
     return {row.kind: row.n for row in conn.execute(select(news.c.kind, news.c.n))}
 
 
@@ -279,10 +277,9 @@ def unwatch(conn: Connection, replica_id: int, session_keys: Collection[str]) ->
 
 
 def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[str]:
-    """Store how far answers have grown that are watched elsewhere; "" for no text yet.
+    """Store growing answers, by session key, that are watched at other replicas.
 
-    Only of conversations that the replica works on: a reaped one shows nothing. Returns the stored
-    session keys.
+    Only of conversations that this replica works on. Returns the stored session keys.
     """
     is_watched = (
         select(chat_watch.c.replica)
@@ -293,7 +290,7 @@ def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[
         )
         .exists()
     )
-    # In one order everywhere: two that show the same chats would wait for each other.
+    # In one order everywhere: else two replicas could wait for each other.
     shown = conn.scalars(
         select(alias.c.session_key)
         .join(conversation, conversation.c.id == alias.c.conversation)
@@ -314,11 +311,11 @@ def end_previews(conn: Connection, ended: Collection[str]) -> None:
 
 
 class SharedChat(NamedTuple):
-    """How far a chat has come.
+    """The newest state of a chat.
 
     Attributes:
         heads: The newest entry of the inbox and of the outbox.
-        shown_at: When its growing answer was stored, which names that state; None for none.
+        shown_at: When its growing answer was stored, or None.
         text: Of the growing answer; "" for work without a text.
     """
 
@@ -329,7 +326,7 @@ class SharedChat(NamedTuple):
 
 
 def chats(conn: Connection, session_keys: Sequence[str]) -> list[SharedChat]:
-    """Return how far these chats have come; those without a message are left out."""
+    """Return the newest state of these chats, except those without a message."""
     heads = (conversation.c.inbox_head, conversation.c.outbox_head)
     is_shown = (chat_preview.c.session_key == alias.c.session_key) & (
         chat_preview.c.at > now_s() - STALE_S
@@ -345,11 +342,11 @@ def chats(conn: Connection, session_keys: Sequence[str]) -> list[SharedChat]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a replica has to know of the others.
+    """The news of other replicas.
 
     Attributes:
         stops: Conversations with the newest stopped entry of their inbox.
-        news: How often each kind was told.
+        news: How often each kind was announced.
     """
 
     chats: Collection[SharedChat]
@@ -364,7 +361,7 @@ def look_around(
     conversation_ids: Collection[int],
     replica_id: int,
 ) -> Look:
-    """Read everything that a replica has to know; `conversation_ids`: whose stops."""
+    """Read the news of other replicas: these chats, and the stops of these conversations."""
     return Look(
         chats(conn, session_keys) if session_keys else (),
         stops(conn, conversation_ids) if conversation_ids else (),
