@@ -1,9 +1,8 @@
 """Attachments: files that came with messages or that tools made, stored in parts.
 
 Life of one that came in: pending → stored or failed. The intake enters it with its message, it is
-fetched (gateway/agent_ports/files.py), and a turn makes content of it
-(gateway/storage/conversation/message_content.py). One that a tool made is stored at once; its
-turn's commit shows it.
+fetched (gateway/agent_ports/files.py), and becomes content of a turn
+(message_content.py). One that a tool made is stored at once; its turn's commit shows it.
 """
 
 import hashlib
@@ -33,18 +32,15 @@ PART_BYTES = 1_048_576
 """A file that is fetched is stored in a transaction for each such part (decision 085)."""
 NAME_CHARS = 120
 OF_A_STRANGER = "it is from somebody who was not let in, so it was not fetched"
-"""Why the file of a quoted or forwarded message is not taken, in words for the model."""
+"""For the model: why the file of a quoted or forwarded message is missing."""
 _MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,95}")
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Control and formatting characters: they would change how the text around a name is read."""
+"""Control and formatting characters, which would affect the text around a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedFile:
-    """A file that is to be fetched; `failures` counts the attempts that were begun.
-
-    `inbox_seq`: the entry of the inbox that it came with.
-    """
+    """A file to fetch, of the inbox entry `inbox_seq`; `failures`: attempts that were begun."""
 
     id: int
     conversation: int
@@ -113,7 +109,7 @@ def _insert(conn: Connection, conversation_id: int, given: Attachment, **values:
         .insert()
         .values(
             conversation=conversation_id,
-            # Strangers choose both, and both stand in prompts and in the headers of downloads.
+            # Strangers choose both, and both are in prompts and in the headers of downloads.
             name=clean_name(given.name),
             kind=given.kind,
             mime=clean_mime(given.mime),
@@ -163,7 +159,7 @@ def _awaited(*columns: Any) -> Select[Any]:
     return select(*columns).select_from(attachment).join(inbox, its_message).where(*waits)
 
 
-# One of each conversation: a message with many files must not hold up those of other chats.
+# One of each conversation: a message with many files must not delay other chats.
 _NEXT_PENDING = (
     select(
         attachment,
@@ -194,7 +190,7 @@ def _pending(row: Row[Any]) -> AwaitedFile:
 
 
 def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
-    """Return the given files that are not downloaded and that no message waits for."""
+    """Return the given files that are not stored and for which no message waits."""
     awaited = _awaited(attachment.c.id)
     query = select(attachment.c.id).where(
         file_is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
@@ -203,10 +199,9 @@ def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
 
 
 def attempt(conn: Connection, attachment_id: int) -> int:
-    """Count an attempt that is about to begin; returns the number of attempts.
+    """Count an attempt before it begins, since it may kill the process; returns their number.
 
-    Counted first, so that an attempt which kills the process is not repeated without end. 0 if
-    nothing waits for the file any more.
+    0 if nothing waits for the file any more.
     """
     awaited = _awaited(attachment.c.id).correlate(None)
     this = (attachment.c.id == attachment_id, attachment.c.id.in_(awaited))
@@ -229,15 +224,15 @@ def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> boo
 
 
 def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -> None:
-    """Note that all parts of a file are there; what waited for it goes on."""
+    """Note that all parts of a file are stored, and let its conversation go on."""
     _change(conn, attachment_id, state="stored", size_bytes=size_bytes, sha256=sha256, error=None)
     _go_on(conn, attachment_id)
 
 
 def fail(conn: Connection, attachment_id: int, error: str) -> bool:
-    """Note that a file will never be there; what waited for it goes on.
+    """Note that a file failed, with an error for the model, and let its conversation go on.
 
-    `error`: why, in words for the model. Returns whether it was awaited until now.
+    Returns whether it was awaited until now.
     """
     is_new = _change(conn, attachment_id, state="failed", error=error)
     if is_new:
@@ -257,7 +252,7 @@ def _go_on(conn: Connection, attachment_id: int) -> None:
     conversation_id = conn.scalar(query)
     if conversation_id is None:
         return
-    # Of two files that come at once each would else see that the other one is still awaited.
+    # Else each of two files at once could find the other one awaited.
     conversations.hold(conn, conversation_id)
     if leases.has_work(conn, conversation_id):
         conversations.make_ready(conn, conversation_id)

@@ -1,8 +1,8 @@
-"""Compactions: the split that shows less, what is reported about it, and what prepares it.
+"""Compactions: the split to a smaller view, its record, and summaries prepared for it.
 
 A compaction is one fenced transaction of a running turn (invariant 5): with `LeaseLost` or
-`TurnCancelled` nothing is written. It neither reads nor writes anything whose number grows with the
-conversation. The nodes of the engine `lcm` are stored with their compaction.
+`TurnCancelled` nothing is written. Its cost does not grow with the conversation. The nodes of the
+engine `lcm` are stored with their compaction.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,7 @@ class CompactionRow:
 
     Attributes:
         tokens_before: As measured when it was decided; `tokens_after` is in the same scale.
-        tokens_after_reported: Prompt of the first call after it, with what had been added by then;
-            None before that call.
+        tokens_after_reported: Prompt of the first call after it; None before that call.
     """
 
     id: int
@@ -64,12 +63,11 @@ def compact(
 ) -> Session:
     """Split the session of a running turn; the turn goes on in the child that is returned.
 
-    The child's system prompt gets the current notes. Between two compactions the prompt must keep
-    its bytes, and the view contains what was said since.
+    The child's system prompt gets the current notes; between two compactions it keeps its bytes.
     """
     turns.proceed(conn, current)
     parent, plan = _with_notes(conn, current), compaction.plan
-    # What was written ahead of a summary that is not written yet stays valid.
+    # A prepared summary stays valid until another one is written.
     only_pruned = plan.summaries == parent.plan.summaries
     child = sessions.split(conn, parent, "compression", plan, state, keeps_candidate=only_pruned)
     turns.move_on(conn, current, child)
@@ -99,7 +97,7 @@ _INSERT = compaction.insert().values(at=now_s())
 
 
 _RECORDED = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
-"""What is on record of a compaction, as its fields and as columns."""
+"""Fields of a compaction that are columns."""
 
 
 def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
@@ -151,7 +149,7 @@ def put_candidate(
 
 
 def candidate(conn: Connection, session_id: int) -> Summary | None:
-    """Return the summary that was prepared for a session; its role is still to be chosen."""
+    """Return the summary that was prepared for a session, or None."""
     query = select(summary_candidate).where(summary_candidate.c.session_id == session_id)
     row = conn.execute(query).one_or_none()
     if row is None:
@@ -160,7 +158,7 @@ def candidate(conn: Connection, session_id: int) -> Summary | None:
 
 
 PARTS_KEPT_S = 86_400.0
-"""So long the summary of a part waits for the whole to be written."""
+"""How long the summary of a part is kept for the whole."""
 
 
 def put_part(
@@ -180,14 +178,14 @@ def put_part(
 
 
 def parts_of(conn: Connection, conversation_id: int) -> dict[str, str]:
-    """Return the summaries of parts that wait for the whole, by key."""
+    """Return the summaries of parts by key."""
     columns = summary_part.c.key, summary_part.c.text
     rows = conn.execute(select(*columns).where(summary_part.c.conversation == conversation_id))
     return {row.key: row.text for row in rows}
 
 
 def forget_parts(conn: Connection, conversation_id: int) -> None:
-    """Drop the summaries of parts: the whole is written."""
+    """Drop the summaries of parts, once the whole is written."""
     conn.execute(delete(summary_part).where(summary_part.c.conversation == conversation_id))
 
 

@@ -1,9 +1,8 @@
-"""Conversations: the owner of their table, which only `storage/queue/leases.py` writes to as well.
+"""Conversations: their table, to which only `storage/queue/leases.py` writes as well.
 
-A row has the place and user of a conversation, how far its inbox, outbox, transcript and search
-index go, its active segment, its lease, and what was stopped or chosen in it. Functions run inside
-of their caller's transaction. Statements about other tables join this one if that saves a
-statement.
+A row has the place and user of a conversation, the newest seqs of its inbox, outbox, transcript and
+search index, its active segment, its lease, its stop and its model. Functions run inside of their
+caller's transaction. Statements about other tables join this one if that saves a statement.
 """
 
 from collections.abc import Collection, Sequence
@@ -50,8 +49,8 @@ class Conversation(NamedTuple):
         epoch: The fencing token of its newest lease.
         cancel_upto_seq: Newest entry of its inbox that a `/stop` was about.
         parent_turn_id: Of a delegated child: the turn that waits for it.
-        waits: Whether anything waits for a person's answer; only if the statement asks for it, as
-            are the fields below.
+        waits: Whether anything waits for a person's answer; like the fields below only if the
+            statement reads it.
         pending: How many entries of its inbox wait or are being answered.
         session_key: One of its keys.
     """
@@ -85,8 +84,8 @@ class Conversation(NamedTuple):
 
 
 COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-3])
-"""Those of a `Conversation`; its last three fields are read elsewhere, where they are asked for."""
-# In words: for SQLite SQLAlchemy leaves out the tables' names in a RETURNING clause, so that `id`
+"""Those of a `Conversation`, except its last three fields."""
+# As a literal: in a RETURNING clause for SQLite SQLAlchemy leaves out the tables' names, and `id`
 # would be that of the subquery's own table.
 ITS_ID: ColumnElement[int] = literal_column("conversation.id", Whole)
 _is_asking = select(inquiry.c.id).where(inquiry.c.conversation == ITS_ID, is_unanswered).exists()
@@ -101,7 +100,7 @@ _pending = (
 
 
 def hold(conn: Connection, conversation_id: int) -> None:
-    """Lock a conversation before a statement that decides by rows of other tables.
+    """Lock a conversation before a statement that depends on rows of other tables.
 
     For PostgreSQL: there a statement sees of other tables what was committed when it began, not
     when it got the lock on the row that it changes. SQLite has one writer: nothing is done.
@@ -172,7 +171,7 @@ def of_session_key(session_key: Any, *beside: Any) -> Select[Any]:
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(alias.c.session_key == session_key)
     )
-    # The key as well: who erases the conversation takes it away, and what comes is another one's.
+    # The key as well: it goes with its conversation, and the next message makes a new one.
     return locking(found, alias)
 
 
@@ -189,7 +188,7 @@ _ID_OF_KEY = select(alias.c.conversation).where(alias.c.session_key == bindparam
 
 
 def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
-    """Return a conversation of a single user, with its shortest key, else None."""
+    """Return a conversation of a single user, with its shortest key, or None."""
     here = (conversation.c.id == conversation_id, conversation.c.user.is_not(None))
     # The shortest key first: that of a direct chat has no sender behind it.
     shortest = _keyed().where(*here).order_by(func.length(alias.c.session_key))
@@ -327,7 +326,7 @@ def chosen_model(conn: Connection, conversation_id: int) -> str | None:
 
 def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:
     """Stop what runs or waits, up to an entry of the inbox."""
-    # It never goes back: of two stops the later one holds, in whatever order they are written.
+    # It never goes back, in whatever order two stops are written.
     here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq < seq)
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=seq))
 
@@ -423,8 +422,7 @@ def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
 def make_ready(conn: Connection, conversation_id: int) -> None:
     """Put a conversation at the end of the ready line, unless it waits or is worked on already.
 
-    Call it after what makes work: then a release before it is seen here, or a later one sees the
-    work.
+    Call it after the write that makes work: an earlier release is seen here, a later one sees that.
     """
     hold(conn, conversation_id)
     conn.execute(_MAKE_READY, {"p_conversation_id": conversation_id})
@@ -441,7 +439,7 @@ def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
 
 def next_ready_no() -> ScalarSelect[int]:
     """Select the number at the end of the ready line."""
-    # In the words of ix_conversation_ready: then the newest number is one look at its end.
+    # In the words of ix_conversation_ready: the newest number is at its end.
     newest = select(func.coalesce(func.max(conversation.c.ready_no), 0) + 1).where(
         conversation.c.owner.is_(None), conversation.c.ready_no.is_not(None)
     )
@@ -523,9 +521,9 @@ def withdraw(conn: Connection, conversation_id: int) -> None:
         .values(
             owner=None,
             ready_no=None,
-            # Whoever works on it now writes nothing more.
+            # The present worker writes nothing more.
             epoch=conversation.c.epoch + 1,
-            # What the indexer has read of it before is not entered any more.
+            # The indexer enters nothing that it has read before.
             searched_seq=conversation.c.message_head + 1,
         )
     )

@@ -1,4 +1,4 @@
-"""Delegated children: conversations that only the turn that began them writes in.
+"""Delegated children: conversations in which only the turn that began them writes.
 
 A child has no inbox, no alias and no lease of its own: the holder of its parent's lease works on
 it, so that a worker that has lost the parent can write in neither. Its turn ends as `done`,
@@ -67,7 +67,7 @@ def _turn(conn: Connection, parent: Turn, row: Row[Any], session: Session) -> Tu
 
 
 def cut_short(conn: Connection, child: Turn) -> Turn:
-    """Close the calls that a child has not finished in time; returns its turn as it is now."""
+    """Close the calls that a child has not finished in time; returns its current turn."""
     turns.proceed(conn, child)
     row = conn.execute(select(turn).where(turn.c.id == child.id)).one()
     now = replace(child, session=sessions.get(conn, row.session_id))
@@ -87,10 +87,7 @@ def end_child(
 
 
 def pause_child(conn: Connection, child: Turn, calls: Sequence[ModelCall]) -> None:
-    """Leave a child to a later attempt, which is not counted: its parent is interrupted.
-
-    The call that it was making is booked.
-    """
+    """Leave a child to a later attempt, since its parent is interrupted; books its last calls."""
     spending.book(conn, child.lease.conversation, child.id, child.sender, calls)
     conn.execute(
         update(turn)
@@ -114,7 +111,7 @@ def _delegated(conn: Connection, row: Row[Any]) -> Delegated:
 
 
 def _text(conn: Connection, row: Row[Any]) -> str:
-    """Return a turn's answer; else why it has none, and what it had said before."""
+    """Return a turn's answer; else why it has none, and its last text."""
     own = transcript.of_turn(conn, row.conversation, row.id)
     if row.error is None and own[-1]["role"] == "assistant":
         return partial_text(own) + text_of(own[-1])

@@ -1,8 +1,8 @@
-"""What the model reads of messages with files: their text, then what each file is or says.
+"""The content of messages with files for the model: their text, then a label or text of each file.
 
-A picture that the model can look at is a handle ("attachment:12"), which keeps the stored message
+A picture that the model can see is a handle ("attachment:12"), which keeps the stored message
 small; agent/turn/request.py replaces it by the bytes for a request. The type of a picture is read
-from its first bytes: models refuse one whose type differs. Whatever a file says is data, between
+from its first bytes: models refuse one whose type differs. The text of a file is data, between
 fences that nothing inside it can close.
 """
 
@@ -51,14 +51,13 @@ class Picture(NamedTuple):
 
 
 def look_at(content: bytes) -> Picture | None:
-    """The picture in a file, by its beginning; None for anything but PNG, JPEG, GIF and WebP.
+    """Return the picture whose file begins so; None unless it is a PNG, JPEG, GIF or WebP.
 
-    None, too, if the size is not in what is given.
+    None as well if the size is further on.
     """
     try:
         if content.startswith(b"\x89PNG\r\n\x1a\n"):
-            # IHDR comes first: 8 bytes of signature, then 4 of length and 4 of type stand before
-            # its size.
+            # The size is in IHDR, after 8 bytes of signature, 4 of length and 4 of type.
             return Picture("image/png", *struct.unpack_from(">II", content, 16))
         if content.startswith((b"GIF87a", b"GIF89a")):
             return Picture("image/gif", *struct.unpack_from("<HH", content, 6))
@@ -77,7 +76,7 @@ def _webp(content: bytes) -> Picture | None:
             # The upper two bits of each are a scale. Source: RFC 6386, section 9.1.
             return Picture("image/webp", width & 0x3FFF, height & 0x3FFF)
         case b"VP8L":
-            # Behind a byte of signature: 14 bits for each side, which are stored less one.
+            # After a byte of signature: 14 bits for each side minus one.
             (bits,) = struct.unpack_from("<I", content, 21)
             return Picture("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
         case b"VP8X":
@@ -95,7 +94,7 @@ def _jpeg(content: bytes) -> Picture | None:
         if marker in _SIZED_FRAMES:
             height, width = struct.unpack_from(">HH", content, at + 5)
             return Picture("image/jpeg", width, height)
-        # Any number of these may stand before a marker. Source: ITU-T T.81, B.1.1.2.
+        # Any number of these may precede a marker. Source: ITU-T T.81, B.1.1.2.
         if marker == 0xFF:
             at += 1
         elif marker in _WITHOUT_LENGTH:
@@ -111,11 +110,11 @@ MAX_BYTES_PER_CHAR = 4
 LONGEST_MARK_BYTES = 3
 """Of the marks in `_BYTE_ORDERS`: that of UTF-8."""
 PROBE_BYTES = 4096
-"""Whether a file is a text shows itself in so much of it."""
+"""Beginning of a file from which it is seen to be a text or not."""
 MOST_QUOTABLE = 20
 """Newest messages that are searched for a quote."""
 LEAST_CHARS = 500
-"""Less than that of a text is of no use; rather fewer texts are shown."""
+"""Less of a text is of no use: fewer texts are shown instead."""
 _KINDS = {"voice": "voice message"}
 _UNUSABLE = {
     "voice": "it cannot be listened to here",
@@ -129,23 +128,22 @@ _BYTE_ORDERS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _LEGACY = "cp1252"
-"""What a file is read as that says that it is text, and is no UTF-8."""
+"""The encoding of a file with the type of a text that is not UTF-8."""
 _FENCES = re.compile("`+")
 _BRACKETS = str.maketrans("[]", "()")
 
 TEXT_CHARS = 50_000
-"""As much of all text files of a message together is shown to the model, which can read on."""
-
+"""Characters of all text files of a message together; the model can read on."""
 Part = dict[str, Any]
 
 
 def content_of(
     conn: Connection, conversation_id: int, entries: Sequence[InboxEntry], text: str
 ) -> str | list[Part]:
-    """The content of the user message that a turn begins with: a string, or parts with pictures.
+    """Return the content of a turn's user message: a string, or parts with pictures.
 
     Args:
-        entries: All that the turn answers, or is told.
+        entries: Those that the turn answers, or notes for it.
         text: Theirs, merged.
     """
     seqs = [entry.seq for entry in entries if entry.has_files]
@@ -288,12 +286,12 @@ def _trouble(picture: Picture, size_bytes: int) -> str | None:
 
 def _decoded(head: bytes, mime: str, size_bytes: int) -> str | None:
     """Return the beginning of a text file; None for another file."""
-    # The cut may go through a character; only a whole file has to end with one.
+    # The cut may split a character; only a whole file must end with a complete one.
     is_whole = len(head) == size_bytes
     for mark, encoding in _BYTE_ORDERS.items():
         if head.startswith(mark):
             return _strictly(head.removeprefix(mark), encoding, is_whole=is_whole)
-    # UTF-8 allows it, but texts do not have it, and archives and programs do.
+    # Archives and programs have it, texts do not.
     if b"\x00" in head:
         return None
     text = _strictly(head, "utf-8", is_whole=is_whole)

@@ -1,4 +1,4 @@
-"""Inquiries: what a person is asked while a turn waits, and the answer.
+"""Inquiries: questions to a person while a turn waits, and their answers.
 
 Life of a row: pending → answered, expired or cancelled, for good. A conversation with a pending row
 has no work (gateway/storage/queue/leases.py): its turn goes on when there is none.
@@ -29,9 +29,9 @@ from gateway.storage.schema import (
 
 InquiryState = Literal["pending", "answered", "expired", "cancelled"]
 ENDED = {"answered": "answered", "cancelled": "stopped", "expired": "not answered in time"}
-"""How a question ended, as it is noted in place of its buttons."""
+"""The note in place of the buttons of a question that ended."""
 _UNKNOWN = '["?:"]'
-"""Whose words a turn of an older version holds; somebody unknown may not act."""
+"""The senders of a turn of an older version: an unknown person, who may not act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Question:
     Attributes:
         definition: Digest of the tool as it was offered; empty for a question of the agent.
         turn_id: The turn whose call waits; a delegated child's has another conversation.
-        answer: approval: once, conversation or deny; clarify: what was said. Empty before that.
-        by: Who answered, "platform:sender id".
-        text: As it was shown where it was asked; it has the arguments of the call in it.
+        answer: approval: once, conversation or deny; clarify: the text. Empty before that.
+        by: The person who answered, "platform:sender id".
+        text: As shown in the chat, with the arguments of the call.
         at: When it was asked; until `expires_at` it can be answered. Seconds since the epoch.
-        rule: The row of the policy by which it is asked; empty for a question of the agent.
+        rule: The row of the policy that asks; empty for a question of the agent.
     """
 
     id: int
@@ -79,7 +79,7 @@ _COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
 
 
 def of_turns(conn: Connection, turn_ids: Iterable[int]) -> list[Question]:
-    """What people were asked while turns waited, in order."""
+    """Return the inquiries of turns, in order."""
     query = select(*_COLUMNS).where(inquiry.c.turn_id.in_(turn_ids)).order_by(inquiry.c.id)
     return [_found(row) for row in conn.execute(query)]
 
@@ -97,7 +97,7 @@ def upto_seq(conn: Connection, conversation_id: int) -> int:
 
 
 def pending(conn: Connection, conversation_id: int) -> list[Question]:
-    """What waits for an answer in a conversation, oldest first."""
+    """Return the pending inquiries of a conversation, oldest first."""
     here = (inquiry.c.conversation == conversation_id, is_unanswered)
     rows = conn.execute(select(*_COLUMNS).where(*here).order_by(inquiry.c.id))
     return [_found(row) for row in rows]
@@ -105,10 +105,7 @@ def pending(conn: Connection, conversation_id: int) -> list[Question]:
 
 @dataclass(frozen=True, slots=True)
 class WaitingQuestion:
-    """A question that waits for an answer, as an operator sees it.
-
-    `senders`: whose words the waiting turn holds, "platform:sender id".
-    """
+    """A pending question for operators; `senders`: of the waiting turn, "platform:sender id"."""
 
     question: Question
     platform: str
@@ -118,7 +115,7 @@ class WaitingQuestion:
 
 
 def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list[WaitingQuestion]:
-    """What waits for an answer in all conversations, newest first, before the question `after`."""
+    """Return the pending questions of all conversations, newest first, before question `after`."""
     here = conversation.c
     query: Any = (
         select(*_COLUMNS, here.platform, here.chat, here.title, turn.c.senders)
@@ -174,9 +171,9 @@ def enter(
 def enter_approved(
     conn: Connection, conversation_id: int, turn_id: int, call: str, asked: Inquiry, by: str
 ) -> Question:
-    """Enter the answer of a tool that stays approved in the conversation.
+    """Enter an inquiry that an earlier approval for the conversation answers.
 
-    Nobody is asked; the audit log records that the call was allowed, and by whom before.
+    The audit log records that the call was allowed; `by`: the person who had approved.
     """
     answer = {"state": "answered", "answer": "conversation", "answered_by": by}
     here = (conversation_id, turn_id, call)
@@ -186,7 +183,7 @@ def enter_approved(
 
 
 def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: float) -> str | None:
-    """Who has approved such calls for the conversation, or None.
+    """Return the person who has approved such calls for the conversation, or None.
 
     Approvals count since the newest root, for `valid_s` seconds.
     """
@@ -200,9 +197,9 @@ def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: fl
         inquiry.c.definition == asked.definition,
         inquiry.c.state == "answered",
         inquiry.c.answer == "conversation",
-        # Not of a row that only follows from another one: else each use would renew it.
+        # Not of a row that follows from another one: else each use would renew it.
         inquiry.c.answered_at > now_s() - valid_s,
-        # Ids of segments grow: what was asked since the newest root began.
+        # Ids of segments grow.
         turn.c.session_id >= newest_root,
     )
     by: str | None = conn.scalar(standing.order_by(inquiry.c.id.desc()).limit(1))
@@ -228,17 +225,17 @@ def _entered(conn: Connection, here: tuple[int, int, str], asked: Inquiry, **mor
 
 
 def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
-    """Take an answer; False if there is one, nothing waits for it any more, or the time is over."""
+    """Take an answer; False if the question is not pending any more, or its time is over."""
     taken = conn.execute(
         update(inquiry)
-        # The statement that takes the answer decides: of two presses one finds it answered.
+        # Of two presses one finds it answered.
         .where(inquiry.c.id == inquiry_id, is_unanswered, inquiry.c.expires_at > now_s())
         .values(state="answered", answer=text, answered_by=by, answered_at=now_s())
         .returning(*inquiry.c)
     ).one_or_none()
     if taken is None:
         return False
-    # Of the answers to two questions each would else see that the other one is still waited for.
+    # Else each of two answers at once could find the other question pending.
     conversations.hold(conn, taken.conversation)
     if taken.kind == "approval":
         _put_on_record(conn, "denied" if text == "deny" else "approved", taken, by)
@@ -251,16 +248,15 @@ def _put_on_record(
     """Put a decision into the audit log, with what exactly it was about.
 
     Args:
-        by: Who decided; "" for an expired question.
-        grounds: Why it is asked, if that is not on record yet: for a new question, or one that
-            follows from an earlier approval for the conversation.
+        by: The person who decided; "" for an expired question.
+        grounds: The reason for asking, if it is not on record yet.
     """
     detail = {
         "inquiry": row.id,
         "turn": row.turn_id,
         "call": row.call_id,
         "definition": row.definition,
-        # What was shown has the arguments in it: with them it can be shown what was decided about.
+        # The text contains the arguments: its digest proves what was decided about.
         "question_sha256": hashlib.sha256(row.question.encode()).hexdigest(),
         "scope": row.answer if kind == "approved" else None,
         "standing": kind == "approved" and row.answered_at is None,
@@ -272,10 +268,10 @@ def _put_on_record(
 
 
 def add_senders(conn: Connection, found: Question, senders: Sequence[str]) -> None:
-    """Note that a turn now holds the words of others, who may not be allowed the same.
+    """Add senders to the waiting turn: they may not be allowed what its own senders are.
 
-    A delegated child's words come back to its parent's turn. All senders but the first are quoted,
-    and noted for the lineage as well.
+    Likewise to the parent's turn of a delegated child. All senders but the first are quoted, and
+    noted for the lineage as well.
     """
     if quoted := [Origin("quoted", sender) for sender in senders[1:]]:
         sessions.note_origins(conn, sessions.active(conn, found.conversation), quoted)
@@ -295,7 +291,7 @@ def senders(conn: Connection, found: Question) -> Sequence[str]:
 
 
 def read_before(conn: Connection, found: Question) -> set[Origin]:
-    """What the waiting turn had read; for a delegated child also its parent."""
+    """Return the origins that the waiting turn had read; for a delegated child also its parent."""
     own = select(turn.c.session_id).where(turn.c.id == found.turn_id)
     its = session.c.id.in_(own) | (
         session.c.id == conversations.active_session_id(found.conversation)
@@ -308,7 +304,7 @@ def read_before(conn: Connection, found: Question) -> set[Origin]:
 
 
 def overdue(conn: Connection) -> list[Question]:
-    """What waits though its time is over, oldest first."""
+    """Return the pending questions whose time is over, oldest first."""
     rows = conn.execute(select(*_COLUMNS).where(is_unanswered, inquiry.c.expires_at <= now_s()))
     # Sorted here: for an order by id SQLite would look at all that was ever asked.
     return sorted((_found(row) for row in rows), key=lambda found: found.id)
@@ -353,9 +349,9 @@ def withdraw(
 ) -> set[int]:
     """Replace the buttons of a question by a note, in all chats that were asked.
 
-    On platforms the message is edited (gateway/pipeline/delivery.py); pages read the note.
-    `but_in`: where a button was pressed: the platform itself removes it there. Returns the
-    conversations that are told.
+    On platforms the message is edited (gateway/pipeline/delivery.py); pages read the note. Returns
+    the conversations with the note. `but_in`: the one in which a button was pressed, which the
+    platform itself removes.
     """
     places = shown_in(conn, inquiry_id)
     for conversation_id, about in places.items():
@@ -365,7 +361,7 @@ def withdraw(
 
 
 def told(inquiry_id: int, conversation_id: int) -> str:
-    """Return the name of a question in the chat of an owner, who is asked there as well."""
+    """Return the name of a question in the chat of an owner."""
     return f"inquiry:{inquiry_id}:owner:{conversation_id}"
 
 

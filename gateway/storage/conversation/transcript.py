@@ -84,9 +84,9 @@ _INSERT = message.insert().values(at=now_s())
 def load_rows(
     conn: Connection, conversation_id: int, plan: ViewPlan, after_seq: int = 0
 ) -> list[tuple[int, str]]:
-    """The stored originals after a place that the plan shows, in order; nothing else is read.
+    """Return the stored originals that the plan shows after a seq, in order.
 
-    Decoding many (`decoded`) is not for the event loop. A plan has few ranges: each is a statement.
+    Decode many (`decoded`) outside of the event loop. A plan has few ranges: each is a statement.
     """
     ranges = [part for span in shown_ranges(plan) for part in without((0, after_seq), span)]
     return [row for low, high in ranges for row in load_bodies(conn, conversation_id, low, high)]
@@ -98,7 +98,7 @@ def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
 
 
 def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
-    """The ranges of seqs that the plan shows, in order, both ends included, without overlaps."""
+    """Return the ranges of seqs that the plan shows, in order, ends included, without overlaps."""
     tail = max(plan.tail_from, plan.first_seq)
     between = {seq for seq in plan.pinned if max(plan.head_upto + 1, plan.first_seq) <= seq < tail}
     head = (plan.first_seq, min(plan.head_upto, tail - 1))
@@ -118,7 +118,7 @@ def without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int
 def load_bodies(
     conn: Connection, conversation_id: int, first_seq: int, last_seq: int, *, limit: int = END
 ) -> Sequence[tuple[int, str]]:
-    """At most `limit` stored messages of a range, with their seqs, in order."""
+    """Return at most `limit` stored messages of a range, with their seqs, in order."""
     return conn.execute(
         _BODIES,
         {
@@ -187,7 +187,7 @@ def read_past(
     limit: int,
     contains: str | None,
 ) -> list[PastMessage]:
-    """Past messages in order, without context messages; see agent.ports.ConversationReader."""
+    """Return past messages in order, except context ones; see agent.ports.ConversationReader."""
     query = select(*PAST).where(message.c.conversation == conversation_id, is_lasting)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
@@ -200,7 +200,7 @@ def read_past(
 
 
 def past(conn: Connection, rows: Collection[Any]) -> list[PastMessage]:
-    """Return rows with the columns of `PAST` as messages, with what their lineages have read."""
+    """Return rows with the columns of `PAST` as messages, with the origins of their lineages."""
     held = sessions.held_by(conn, ((row.conversation, row.session_id) for row in rows))
     return [
         PastMessage(
@@ -286,7 +286,7 @@ def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float |
 
 
 IMPORT = "import"
-"""Why a segment begins that an import has made."""
+"""The start reason of a segment of imported messages."""
 
 
 class ImportedMessage(NamedTuple):
@@ -298,15 +298,15 @@ class ImportedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImportedSession:
-    """What was said from one beginning to the next, without what was imported before.
+    """A session of another agent, except what was imported before.
 
     Attributes:
         source: Its name, for its cursor.
-        position: How far it was read there.
+        position: The position up to which it was read.
         title: Of the conversation if this is its newest session.
         shown: The number of messages at its end that are in view if it goes on.
         is_rest: Whether its beginning was imported before.
-        origins: What it has read besides the words of its own people.
+        origins: Those that it has read, except its own people.
     """
 
     source: str
@@ -329,11 +329,10 @@ class ImportPlace(NamedTuple):
 def enter_imported(conn: Connection, place: ImportPlace, found: Sequence[ImportedSession]) -> bool:
     """Enter the sessions of one conversation of another agent, oldest first, as one transaction.
 
-    In a chat in which Parley has not been talked to yet, its newest session goes on, and what came
-    before is out of view. Elsewhere all that is imported is out of view: a search finds it, and the
-    running session stays as it is. The cursor of a source moves in the same transaction: nothing is
-    entered twice, and a kill leaves all of it or nothing. Returns False, with nothing done, during
-    a turn.
+    In a chat that is new to Parley the newest session goes on, and earlier ones are out of view.
+    Elsewhere all imported messages are out of view, for searches alone. The cursor of a source
+    moves in the same transaction: nothing is entered twice. Returns False, with nothing done,
+    during a turn.
     """
     here = conversations.locked_by_key(conn, place.session_key)
     if here is not None and (here.pending or here.waits):
@@ -356,8 +355,7 @@ def enter_imported(conn: Connection, place: ImportPlace, found: Sequence[Importe
     origins = (origin for one in found for origin in one.origins)
     active = sessions.note_origins(conn, active, origins)
     if is_used or (goes_on and not found[-1].shown):
-        # Segments are numbered in the order in which people talked: one that is older than what
-        # goes on now cannot come behind it.
+        # Segments are numbered in order of time: an older one cannot follow the present one.
         plan = active.plan.hiding(first, newest)
         sessions.split(conn, active, IMPORT, plan, keeps_candidate=True)
     for each in found:
