@@ -104,7 +104,7 @@ def _newest(
         .scalar_subquery()
     )
     chosen = select(conversation.c.id, func.coalesce(newest, 0).label("turn_id"))
-    # Else SQLite looks for the newest turn of each conversation twice.
+    # Else SQLite searches the newest turn of each conversation twice.
     rows = chosen.where(*_conditions(wanted)).cte("chosen").prefix_with("MATERIALIZED")
     query_ = select(rows).order_by(rows.c.turn_id.desc(), rows.c.id.desc()).limit(limit)
     is_timed = wanted.since is not None or wanted.until is not None
@@ -138,7 +138,7 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
 def first_turn_since(conn: Connection, at: float) -> int:
     """Return the id of the first turn that began then or later, or one more than the newest.
 
-    Ids grow with time, so that twenty reads find the place.
+    Ids grow with time: a binary search.
     """
     low, high = 1, (conn.scalar(select(func.max(turn.c.id))) or 0) + 1
     while low < high:
@@ -160,7 +160,7 @@ _TURN_FROM = (
 
 
 class Period(NamedTuple):
-    """A stretch of time with a name; in seconds since the epoch, the end not included."""
+    """A named period in seconds since the epoch, the end not included."""
 
     name: str
     start: float
@@ -169,10 +169,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DayTurns:
-    """The turns that began in a stretch of time, `dead` (given up) and `failed` ones included.
-
-    `failed`: those that ended without an answer.
-    """
+    """Numbers of turns that began in a period; `failed` ones ended without an answer."""
 
     name: str
     begun: int
@@ -181,7 +178,7 @@ class DayTurns:
 
 
 def turns_by_day(conn: Connection, spans: Sequence[Period]) -> list[DayTurns]:
-    """Return how many turns began in each stretch of time; they follow one another."""
+    """Count the turns that began in each of some successive periods."""
     places = [first_turn_since(conn, span.start) for span in spans]
     places.append(first_turn_since(conn, spans[-1].end))
     found = []
@@ -233,14 +230,14 @@ def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list
 def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
     """Return the messages with words of a question, best first.
 
-    Of a person, or in a state, only the newest conversations are searched.
+    With a person or a state only the newest conversations are searched.
     """
     chosen = None
     if wanted.is_choice:
         chosen = [each for each, _ in _newest(conn, wanted, query.MAX_CONVERSATIONS)]
     only = SearchLimits(since_s=wanted.since, until_s=wanted.until)
     found = query.find(conn, chosen, question, limit=MATCHES, only=only)
-    # Who only stands beside a match has none of the words.
+    # Neighbours of a match have none of the words.
     matches = [match for match in found if match.holds]
     texts = query.with_neighbours(conn, matches, 0)
     places = conversation.c.id.in_({match.conversation for match in matches})

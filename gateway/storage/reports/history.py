@@ -1,4 +1,4 @@
-"""What people and operators look at: chats on the web page, status, lineages, titles.
+"""Reports for people and operators: chats on the web page, status, lineages, titles.
 
 Only the title of a conversation's newest lineage is stored; those of earlier ones are read from
 their first questions.
@@ -74,7 +74,7 @@ def chats(conn: Connection, platform: str, account: str, user: str) -> list[Chat
 def accounts(conn: Connection) -> list[tuple[str, str, int]]:
     """Return all (platform, account, number of conversations) in the database."""
     account = (conversation.c.platform, conversation.c.account)
-    # Nobody writes in a delegated child, so it is no chat of its account.
+    # A delegated child is not a chat of its account.
     written_in = select(*account, func.count()).where(conversation.c.parent_turn_id.is_(None))
     rows = conn.execute(written_in.group_by(*account).order_by(*account))
     return [(row[0], row[1], row[2]) for row in rows]
@@ -83,7 +83,7 @@ def accounts(conn: Connection) -> list[tuple[str, str, int]]:
 def items(
     conn: Connection, session_key: str, after_inbox: int, after_outbox: int
 ) -> list[ChatItem]:
-    """What was said after the two positions, answers after what they answer.
+    """Return the messages after the two positions, answers after their questions.
 
     An edit is an item of its own, with the `ref` of the message that it changes.
     """
@@ -91,7 +91,7 @@ def items(
         _ITEMS,
         {"session_key": session_key, "after_inbox": after_inbox, "after_outbox": after_outbox},
     ).all()
-    # Pages ask again and again, and mostly nothing is new.
+    # Pages poll, and mostly nothing is new.
     files = _files(conn, session_key) if rows else ({}, {})
     found = [_item(row, files) for row in rows]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
@@ -111,7 +111,7 @@ def _items() -> Any:
     ).where(
         inbox.c.conversation.in_(of_key),
         inbox.c.seq > bindparam("after_inbox"),
-        # Told to the agent beside a question: nobody has written it.
+        # A note for the agent, which no person has written.
         inbox.c.kind != "correction",
     )
     answered = select(
@@ -165,7 +165,7 @@ def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
     return ChatItem(
         inbox_seq=row.inbox_seq,
         outbox_seq=row.outbox_seq,
-        # The file itself is shown in place of the words that stand for it.
+        # The file is shown in place of its label.
         markdown="" if shown else row.markdown,
         at=iso_time(row.at),
         notice=is_notice(row.source_key),
@@ -182,15 +182,13 @@ NOTICES = frozenset({
 })  # fmt: skip
 """Kinds of messages in addition to an answer, from the key of an outbox row (pipeline/turn.py,
 gateway/pipeline/admission.py, gateway/agent_ports/tools.py)."""
-
-
 TO_OWNERS = (*outbox_rows.NOTICES, "pairing:")
 
 
 def is_notice(source_key: str) -> bool:
     """Whether the row of this key precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1".
 
-    So does what owners are told in a chat of theirs, which may come while they wait there.
+    So do alerts in an owner's chat, which may come while they wait there.
     """
     return _kind(source_key) in NOTICES or source_key.startswith(TO_OWNERS)
 
@@ -251,7 +249,7 @@ class Overview:
         reported_tokens: What the model last reported for the view; None before its first answer.
         estimated_tokens: The view's size after the last compaction, as estimated; None if the
             active segment was not begun by one.
-        parent: Of a delegated child the conversation whose turn began it.
+        parent: The conversation whose turn began it, if it is a delegated child.
     """
 
     id: int
@@ -374,7 +372,6 @@ def segments_of(conn: Connection, conversation_id: int) -> list[Segment]:
 
 
 _OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name in session.c]
-"""Not the prompts and tools, which every segment has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +379,8 @@ class Recorded:
     """A row of the transcript; `body` has the message's exact bytes, `at` is in seconds.
 
     Attributes:
-        turn: In which it was recorded, if any.
-        asked_seq: The first entry of the inbox that the turn answers, by which its trace is known.
+        turn: Its turn, if any.
+        asked_seq: The first entry of the inbox that the turn answers, which names its trace.
     """
 
     seq: int
@@ -409,9 +406,9 @@ def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
 
 
 def turn_in_chat(conn: Connection, chat: str, seq: int) -> dict[str, Any]:
-    """Return the turn of an entry in the web chat, and what it took.
+    """Return the turn of an entry in the web chat, with its usage.
 
-    All is None if no turn answers it, as for a command; `usd` also if that of a call is unknown.
+    All is None without a turn, as for a command; `usd` also if the price of a call is unknown.
     """
     kinds = ("input", "output", "cache_read", "cache_write")
     row = conn.execute(
@@ -477,13 +474,13 @@ def of_segments(conn: Connection, conversation_id: int) -> dict[int, str]:
 
 
 def _title(row: Row[Any]) -> str:
-    # `/new` takes what stands behind it as the first question.
+    # Text after `/new` is the first question.
     words = row.text.split()[1:] if row.kind == "command" else row.text.split()
     return title_of(" ".join(words)) or row.file or ""
 
 
 def _first_questions(conversation_id: int) -> Select[Any]:
-    """Select where the first question in each segment came from; commands record none."""
+    """Select the entry and file of the first question in each segment."""
     first = (
         select(message.c.session_id, func.min(message.c.turn_id).label("turn_id"))
         .where(message.c.conversation == conversation_id)
@@ -506,7 +503,7 @@ def _first_questions(conversation_id: int) -> Select[Any]:
 
 
 def speaker(message: ChatMessage) -> str:
-    """Who speaks: the role, for a result its tool, and whether Parley itself wrote it."""
+    """Name a message's speaker: the role, for a result its tool, and whether Parley wrote it."""
     if message["role"] == "tool":
         named = f"{message.get('name', '')} {message.get('tool_call_id', '')}"
         return printable(f"tool {named}".rstrip())
@@ -516,7 +513,7 @@ def speaker(message: ChatMessage) -> str:
 
 
 def standing(plan: ViewPlan, seq: int) -> str:
-    """What a plan makes of a message, in a few words."""
+    """Say in a few words how a plan shows a message."""
     if plan.shows(seq):
         kinds = [edit.kind for edit in plan.edits if edit.seq == seq]
         return f"in view, shortened ({', '.join(kinds)})" if kinds else "in view"

@@ -1,8 +1,8 @@
 """The ledger, one row for each call of a model, and the one query of money over it.
 
-What was spent stays on record whatever becomes of the turn, until its conversation is erased or
-`retention.ledger_days` are over. Budgets, quotas, `/usage`, `/insights`, `parley usage`, the
-console, doctor and `/metrics` ask it.
+Rows are kept however the turn ends, until its conversation is erased or `retention.ledger_days`
+are over. Budgets, quotas, `/usage`, `/insights`, `parley usage`, the console, doctor and `/metrics`
+read them.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ By = Literal["model", "provider_model", "sender", "conversation", "outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Spent(Summed):
-    """The sum of some calls, those for summaries and those without an answer included.
+    """The sum of some calls, including those for summaries and those without an answer.
 
     Attributes:
         usd: Of the calls whose price is known.
@@ -71,7 +71,7 @@ class Spent(Summed):
 
 
 class Where(NamedTuple):
-    """Which calls count; without a condition all.
+    """Conditions on calls.
 
     Attributes:
         since: Seconds since the epoch, included; `until` is excluded.
@@ -92,7 +92,7 @@ class Where(NamedTuple):
 
 
 class CachePrices(NamedTuple):
-    """What determines the least that the prompts of a model can cost; output is free here."""
+    """The rules and prices of a model from which the least cost of prompts follows."""
 
     rules: CacheRules
     prices: Prices
@@ -106,9 +106,9 @@ class CachePrices(NamedTuple):
 
 
 KnownRates = Callable[[str], CachePrices | None]
-"""What is known of a model by its name."""
+"""Rates of a model by its name, if known."""
 Rates = Mapping[tuple[str, str], CachePrices]
-"""Of models whose prompts are compared, by provider and name."""
+"""Rates of the models whose prompts are compared, by provider and name."""
 
 
 def spent(
@@ -152,7 +152,7 @@ def spent(
 def _dearest(
     conn: Connection, by: By, its: Iterable[ColumnElement[bool]], limit: int, after: str | None
 ) -> list[Any]:
-    """Return a page of names as stored, the dearest first; without other sums: they may be many."""
+    """Return a page of names as stored, the dearest first, without reading other sums."""
     name = _NAMES[by].label("name")
     usd = func.round(func.coalesce(func.sum(ledger.c.usd), 0.0) * 1e12)
     order = (usd.desc(), func.sum(_prompt).desc(), name)
@@ -188,14 +188,14 @@ def total(conn: Connection, where: Where, rates: Rates | None = None) -> Spent:
 
 
 def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
-    """Return the dollars of `spent`, from an index alone: asked before every call of a model."""
+    """Return the dollars of `spent`, from an index alone: read before every call of a model."""
     if sender is None:
         return conn.scalar(_SPENT_SINCE, {"since": since}) or 0.0
     return conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "since": since}) or 0.0
 
 
 def usd_by_sender(conn: Connection, since: float) -> dict[str, float]:
-    """Dollars of each sender, the dearest first, from an index; "" is work in the background."""
+    """Return dollars by sender, the dearest first, from an index; "" is background work."""
     usd = func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd")
     query = select(ledger.c.sender, usd).where(ledger.c.at >= since).group_by(ledger.c.sender)
     rows = conn.execute(query.order_by(usd.desc(), ledger.c.sender))
@@ -224,7 +224,7 @@ def _conditions(where: Where) -> list[ColumnElement[bool]]:
     if where.turn is not None:
         its.append(ledger.c.turn_id == where.turn)
     if where.newest is not None:
-        # In the order of an index, which ends at the limit: no other call is read.
+        # In the order of an index: no other call is read.
         newest = ledger.c.turn_id.desc(), ledger.c.id.desc()
         ids = select(ledger.c.id).where(*its, _is_answer).order_by(*newest).limit(where.newest)
         its = [ledger.c.id.in_(ids.correlate(None))]
@@ -254,7 +254,7 @@ _known = case((_before > ledger.c.cache_read_tokens, _before), else_=ledger.c.ca
 def rates_of(conn: Connection, where: Where, known: KnownRates) -> Rates:
     """Return the rates of the `known` models whose prompts can be compared.
 
-    A model that takes no breakpoints and has reported no cached tokens may have no cache: left out.
+    A model without breakpoints that has reported no cached tokens may have no cache: left out.
     """
     models = (ledger.c.provider, ledger.c.model)
     cached = func.max(case((_prompt > ledger.c.input_tokens, 1), else_=0)).label("cached")
@@ -312,7 +312,7 @@ class Call:
 
     @property
     def spent(self) -> Spent:
-        """The sum that is this call."""
+        """This call as a sum."""
         if self.usd is None:
             return Spent(1, self.usage, unknown_calls=1)
         return Spent(1, self.usage, self.usd, estimated_calls=int(self.estimated))
@@ -356,12 +356,12 @@ def book(
 ) -> None:
     """Enter calls, except those that the turn has entered before.
 
-    Nothing if the conversation has been erased. Not fenced: money that was spent is a fact, even if
-    the lease was lost.
+    Nothing if the conversation has been erased. Not fenced: the money was spent even if the lease
+    was lost.
 
     Args:
-        turn_id: The turn that made them; None for work in the background.
-        sender: Whose budget they count for: "platform:sender id"; "" if unknown.
+        turn_id: None for background work.
+        sender: Owner of the budget, "platform:sender id"; "" if unknown.
     """
     if not calls or not conversations.exists(conn, conversation_id):
         return
@@ -393,11 +393,10 @@ def append(
     )
 
 
-# Its parameters have names of their own: SQLAlchemy keeps those of columns for what is set.
+# Parameters have names of their own: SQLAlchemy keeps those of columns for new values.
 _earlier = ledger.alias()
 _PROMPT_BEFORE = (
-    # The newest answer in the same cache, which mostly is the newest call of all: in the order of
-    # the index the first row that fits ends the look.
+    # The newest answer in the same cache, mostly the newest call of all, in the order of the index.
     select(
         _earlier.c.input_tokens
         + _earlier.c.cache_read_tokens

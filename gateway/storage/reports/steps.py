@@ -1,8 +1,8 @@
-"""What turns did: a page of a conversation with its calls and sends; the trail of tool calls.
+"""Work of turns: a page of a conversation with its calls and sends; the trail of tool calls.
 
-The console reads a page of the transcript by `seq`, then what belongs to the turns of its messages.
-The trail is read from the journal, inquiries and the transcript: a call is in it from the moment in
-which a person is asked about it, or it begins to run, or it is refused.
+The console reads a page of the transcript by `seq`, then the rows of the turns of its messages. The
+trail is read from the journal, inquiries and the transcript: a call is in it as soon as a person is
+asked about it, or it begins to run, or it is refused.
 """
 
 from collections import Counter, defaultdict
@@ -42,7 +42,7 @@ COMMANDS = 60
 class TurnRow:
     """A turn; times are in seconds since the epoch.
 
-    `first_seq`: the first entry of the inbox that it answers, by which its trace is known.
+    `first_seq`: the first entry of the inbox that it answers, which names its trace.
     """
 
     id: int
@@ -84,7 +84,7 @@ def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
 def turns_of_commands(
     conn: Connection, conversation_id: int, rows: Sequence[Recorded], before: int | None
 ) -> list[TurnRow]:
-    """Return the turns of commands among those of a page, the newest `COMMANDS`, in order.
+    """Return the newest `COMMANDS` turns of commands on a page, in order.
 
     They have no message in the transcript. Those before its first turn are on the page before.
     """
@@ -133,7 +133,7 @@ def received(
 
 
 def sends_of(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
-    """What turns had to show, in order."""
+    """Return the outbox rows of turns, in order."""
     query = select(
         outbox.c.source_key,
         func.coalesce(outbox.c.markdown, outbox.c.payload),
@@ -171,11 +171,11 @@ def messages_within(
 
 LARGEST_ID = 2**63 - 1
 MOST_TURNS = 200
-"""That are read in one go."""
+"""Turns that are read together."""
 LONGEST_ERROR = 2_000
-"""Characters of a result that is read beside its call."""
+"""Characters of a result that is read with its call."""
 NOT_RUN = frozenset({"refused", "vetoed", "denied"})
-"""Outcomes of calls that had no effect, whatever that of their tool is."""
+"""Outcomes of calls that had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +185,16 @@ class AuditRow:
     Attributes:
         at: When it began to run, was refused, or a person was asked about it.
         effect: Of the tool; "none" for a call that did not run, or not yet.
-        decision: "not asked"; refused (the sender may not), vetoed (by a plugin), denied, expired;
-            once or conversation (what it was approved for); waiting, cancelled; answered (of a
-            question).
-        by: Who decided, "platform:sender id", if anybody.
+        decision: "not asked"; refused (by the sender's rights), vetoed (by a plugin), denied,
+            expired; once or conversation (an approval); waiting, cancelled; answered (a question).
+        by: The person who decided, "platform:sender id", or empty.
         outcome: As in the journal. Of a call without a result: "running", or empty before it has
             begun; "cut off" or "not run" once its turn has ended.
-        arguments: As the model gave them: JSON.
-        senders: Whose words the turn holds.
+        arguments: JSON as the model gave it.
+        senders: Of the words in the turn.
         number: The call's number in its turn, from 0 on; with `turn` it names the call.
-        seq: Of the message that asked for it; 0 if that is gone.
-        said: What the model was told of a failed call, unless that is long.
+        seq: Of the message that asked for it; 0 if that is erased.
+        said: The result of a failed call, unless it is long.
     """
 
     at: float
@@ -228,7 +227,7 @@ def calls(
         conversation: Only of this one and its delegated children.
         before: (turn, number): only calls of earlier turns, and those before this one of its turn.
     """
-    # A page may end within a turn: the next one begins with what is left of it.
+    # A page may end within a turn: the next one begins with the rest of it.
     turn_id, upto = before or (LARGEST_ID, 0)
     found = _calls_of(conn, [turn_id], tool, upto) if upto else []
     while len(found) < limit and (ids := _turns(conn, limit, conversation, tool, turn_id)):
@@ -257,7 +256,7 @@ def _calls_of(
     found: list[AuditRow] = []
     for current in rows:
         its = _of_turn(current, *(each[current.id] for each in parts))
-        # Before anything is left out, so that a number names the same call under every filter.
+        # Before filtering: a number names the same call under every filter.
         ordered = enumerate(sorted(its, key=lambda row: row.at))
         numbered = [replace(row, number=n) for n, row in ordered][:upto]
         found += [row for row in reversed(numbered) if tool in {None, row.tool}]
@@ -305,7 +304,7 @@ def _of_turn(
     for row in sorted(steps, key=lambda row: row.n):
         key = _key(row.call_id, seen)
         ran = _row(current, row, asked.pop(key, None), given.get(key, ("", 0)))
-        # Some models give the same id to several calls: which was told what is not known then.
+        # Some models give the same id to several calls: then their results cannot be told apart.
         is_told = ran.outcome == "error" and ids[row.call_id] == 1
         yield replace(ran, said=results.get(row.call_id, "")) if is_told else ran
     for key, question in asked.items():
@@ -313,7 +312,7 @@ def _of_turn(
 
 
 def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
-    """Arguments and message seq of each call of a turn, by an inquiry's name for the call."""
+    """Return arguments and message seq of each call of a turn, by the call's name in inquiries."""
     seen: Counter[str] = Counter()
     return {
         _key(call["id"], seen): (call["function"]["arguments"], row.seq)
@@ -355,7 +354,7 @@ def _row(
 
 
 def _without_result(current: Row[Any], effect: str) -> str:
-    """The outcome of a call that has no result; effect "none" is a call that did not begin."""
+    """Return the outcome of a call without a result; with the effect "none" it did not begin."""
     if current.state == "running":
         return "" if effect == "none" else "running"
     return "not run" if effect == "none" else "cut off"

@@ -1,4 +1,4 @@
-"""What conversations took, and how full the window is.
+"""The usage of conversations, and the fill of their windows.
 
 `/status`, `/usage` and `/insights` are answered while a message is admitted, so only sums, figures
 of the newest calls, and names of commands are read here.
@@ -27,20 +27,13 @@ HOUSEKEPT = (
     "model_unknown",
     "model_refused",
 )
-"""Outcomes of the turns of `/compress` and `/model`: these answer nobody and are not counted."""
-
-
+"""Outcomes of the turns of `/compress` and `/model`, which are not counted as answers."""
 Source = Literal["reported", "estimated"]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What turns took, with their background work.
-
-    Attributes:
-        compactions: How often the view was made smaller.
-        saved_tokens: By how much, as estimated when it was done.
-    """
+    """The usage of turns, with their background work; `saved_tokens`: estimates of compactions."""
 
     turns: int = 0
     tool_calls: int = 0
@@ -51,13 +44,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """What `/usage` shows of a conversation.
+    """The content of `/usage`.
 
     Attributes:
-        segment: The turns that ended or are running in the present segment, and the compaction that
+        segment: The turns that ended or are running in the active segment, and the compaction that
             began it; without background work.
-        whole: The whole conversation, without what it has delegated.
-        delegated: What the children of its turns took.
+        whole: The whole conversation, without its delegated children.
+        delegated: Those children.
         last_turn: The newest turn that asked a model.
         compared: The newest answers, compared with the least that their prompts could have cost.
     """
@@ -75,11 +68,11 @@ class ContextFill:
     """The state of a conversation's view.
 
     Attributes:
-        session_id: The present segment, and its `number` in the lineage.
+        session_id: The active segment, and its `number` in the lineage.
         title: Of that segment ("Title #2"); empty for none.
         tokens: The size of its view.
-        source: reported: the model's last report and an estimate of what was added since;
-            estimated: without a report.
+        source: reported: the model's last report, and an estimate of newer messages; estimated:
+            without a report.
         compactions: So far, in the whole conversation.
         answered_by: The model that last reported, as it is booked, if any.
     """
@@ -113,12 +106,11 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
 
 
 def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, Source]:
-    """Return the best known size of a segment's view, with what was added since."""
     if here.prompt_tokens is not None and here.prompt_upto_seq is not None:
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
         added = tokens_shown(conn, here.conversation, here.plan, from_seq=here.prompt_upto_seq + 1)
         return covered + _scaled(here, added), "reported"
-    # `/new` begins another root; what was compacted before says nothing about this view.
+    # Compactions before the newest root say nothing about this view.
     roots = (session.c.conversation == here.conversation, session.c.parent_session_id.is_(None))
     root = select(func.max(session.c.id)).where(*roots).scalar_subquery()
     columns = (compaction.c.tokens_after, compaction.c.child_session_id)
@@ -139,7 +131,7 @@ def _scaled(here: Session, tokens: int) -> int:
 def report(
     conn: Connection, conversation_id: int, session_id: int, known: KnownRates | None = None
 ) -> UsageReport:
-    """What a conversation took so far, its running turn included.
+    """Return the usage of a conversation, its running turn included.
 
     `known`: rates of models; without them nothing is compared.
     """
@@ -161,7 +153,7 @@ def report(
 
 
 def _delegated(conn: Connection, conversation_id: int) -> Figures:
-    """What the children of a conversation's turns took, without their compactions."""
+    """Return the usage of delegated children, without their compactions."""
     query = select(
         func.count(turn.c.id).label("turns"),
         func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
@@ -190,10 +182,7 @@ def _figures(
 
 
 def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tuple[int, int]:
-    """Return how many compactions there were, and how many tokens they took out of view.
-
-    A repair does not count: it fixes a request that was refused, and saves nothing on purpose.
-    """
+    """Return the number of compactions, repairs excluded, and the tokens they took out of view."""
     saving = compaction.c.tokens_before - compaction.c.tokens_after
     query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
         compaction.c.conversation == conversation_id, compaction.c.trigger != "repair"
@@ -206,12 +195,11 @@ def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """What happened in a conversation since a point in time.
+    """The turns of a conversation since a point in time.
 
     Attributes:
-        outcomes: How many turns that answer people ended in which way; those that run are
-            "running".
-        models: What was spent, by model; the dearest first.
+        outcomes: Numbers of turns by outcome; unfinished ones are "running".
+        models: By model, the dearest first.
         durations_s: Of ended turns, from their beginning, waits included; ascending.
     """
 
@@ -222,7 +210,7 @@ class Insights:
 
     def duration_s(self, share: float) -> float | None:
         """Return the time within which this share of the turns ended; None without turns."""
-        # The nearest rank: always the time of a turn that there was, not one between two.
+        # The nearest rank: the time of a turn, not one between two.
         rank = math.ceil(share * len(self.durations_s))
         return self.durations_s[max(rank, 1) - 1] if self.durations_s else None
 
@@ -230,10 +218,7 @@ class Insights:
 def insights(
     conn: Connection, conversation_id: int, since: float, left_out: Collection[str]
 ) -> Insights:
-    """What happened in a conversation, by the turns that began since.
-
-    Turns of the commands `left_out`, which answer nobody, are not counted.
-    """
+    """Return the insights of the turns that began since, except those of commands `left_out`."""
     query = select(
         func.coalesce(turn.c.outcome, turn.c.state).label("outcome"),
         (
@@ -260,7 +245,7 @@ def insights(
 
 
 def by_outcome(conn: Connection, since: float) -> dict[str, tuple[int, Spent]]:
-    """Return how turns ended, with their number and what calls since took; most frequent first.
+    """Return the number and spending of turns by outcome, most frequent first.
 
     Turns are those that began since or made calls since, so that the sums are those of the other
     groupings. Unfinished turns are "running". Last comes `BACKGROUND`, if there is any.
