@@ -32,7 +32,7 @@ class McpRecord(NamedTuple):
 
 
 UNKNOWN = McpRecord(frozenset({EVERY}), frozenset())
-"""Used if the record is unreadable: no program runs with fewer walls than it may have had."""
+"""Used if the record is unreadable: every server stays confined."""
 Verdict = Literal["agreed", "refused"]
 
 

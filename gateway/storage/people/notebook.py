@@ -2,8 +2,7 @@
 
 The agent's tool, the model of `auxiliary.memory` and people write notes; the id of a note is never
 used again. A prompt gets the notes when a root begins and at each compaction; a removed note leaves
-the prompts at once. Offers wait for a yes and are in no prompt. A list belongs to the root in which
-it was written.
+the prompts at once. Offers wait for a yes and are not in prompts. A task list belongs to its root.
 """
 
 import re
@@ -110,12 +109,12 @@ def set_todo(conn: Connection, current: Turn, items: Sequence[TodoItem]) -> None
 
 
 def notes_of(conn: Connection, scope: str, target: MemoryTarget) -> list[str]:
-    """Return the texts of a scope's notes in the order in which they were made."""
+    """Return the texts of a scope's notes, oldest first."""
     return [note.text for note in of_scope(conn, scope) if note.target == target]
 
 
 def of_scope(conn: Connection, scope: str) -> list[Note]:
-    """Return the rows of a scope, also those that wait, in the order in which they were made."""
+    """Return the rows of a scope, including those that wait, oldest first."""
     query = select(memory).where(memory.c.scope == scope).order_by(memory.c.id)
     return [_note(row) for row in conn.execute(query)]
 
@@ -360,7 +359,7 @@ def changed(notes: Sequence[str], change: Change) -> list[str]:
 
 
 def _held(notes: Sequence[str], change: Change) -> list[str]:
-    """Return the notes that contain the words to remove, but not the note that is to be added."""
+    """Return the notes that contain the words to remove, except the note to add."""
     if change.remove is None:
         return []
     wanted = change.remove.casefold()
@@ -369,7 +368,7 @@ def _held(notes: Sequence[str], change: Change) -> list[str]:
 
 def _require_room(before: Sequence[str], after: Sequence[str], max_chars: int) -> None:
     used, wanted = _chars(before), _chars(after)
-    # Where the limit was lowered, notes may be over it: making them shorter is always allowed.
+    # After the limit was lowered, notes may exceed it: shortening them is always allowed.
     if wanted > max_chars and wanted > used:
         raise ToolError(
             f"there is no room: the notes have {used:,} of {max_chars:,} characters, with this"

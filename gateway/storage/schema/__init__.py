@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Connection, Double, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-# All that these name is the schema's; a list of them would be the same names a second time.
+# A list would have all names of the schema a second time.
 from gateway.storage.schema.columns import *  # noqa: F403
 from gateway.storage.schema.conversations import *  # noqa: F403
 from gateway.storage.schema.people import *  # noqa: F403
@@ -20,9 +20,8 @@ from gateway.storage.schema.queue import *  # noqa: F403
 REVISION = "0035"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 FLOOR = "0035"
-"""The oldest revision whose program runs on this schema, beside this version's or behind it: from
-there on migrations only add (docs/operations.md, *Rolling upgrades*). One that takes something away
-raises it to its own revision."""
+"""The oldest revision whose program runs on this schema: from there on migrations only add (see
+docs/operations.md, *Rolling upgrades*). A migration that removes something raises it to its own."""
 
 
 class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is

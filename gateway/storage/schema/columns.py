@@ -1,4 +1,4 @@
-"""What tables are made of: columns that many have, conditions, and partial indexes."""
+"""Parts of tables: common columns, conditions, and partial indexes."""
 
 from typing import Any, TypeVar
 

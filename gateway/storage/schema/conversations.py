@@ -118,7 +118,7 @@ session = Table(
     Column("ended_at", Double),
     Column("number", Whole, nullable=False, server_default="1"),  # place in its lineage
     Column("prompt_output_tokens", Whole),  # what the last reported call wrote
-    Column("report_model", Text),  # who reported
+    Column("report_model", Text),  # the model that reported
     Column("token_ratio", Double, nullable=False, server_default="1"),  # reported / estimated
     Column("planner_state", Text, nullable=False, server_default="{}"),  # JSON
     Column("prefix", Text),  # JSON of the fingerprint of the last request
@@ -132,7 +132,7 @@ session = Table(
 # Whether a base is still used is asked for each segment that is erased.
 partial_index("ix_session_base_id", session.c.base_id, where="base_id IS NOT NULL")
 
-# What a segment shows. Apart from its row, which each call of a model writes anew: a plan holds
+# View plans of segments. Apart from their rows, which each call of a model rewrites: a plan has
 # summaries, and SQLite writes a row whose size changes with all of its pages.
 view_plan = Table(
     "view_plan",
@@ -205,7 +205,7 @@ node = Table(
     Column("text", Text, nullable=False),
     Column("source", Text, nullable=False),  # model | extract | pointer
     Column("tokens", Whole, nullable=False),
-    Column("source_tokens", Whole, nullable=False),  # of what it stands for
+    Column("source_tokens", Whole, nullable=False),  # of the messages in it
     Column("at", Double, nullable=False),
 )
 
@@ -268,7 +268,7 @@ event.listen(
     ).execute_if(dialect="postgresql"),
 )
 
-# Vectors of messages, where the search has a model of embeddings (storage/search/query.py).
+# Vectors of messages, if the search has a model of embeddings (storage/search/query.py).
 vector = Table(
     "vector",
     metadata,
@@ -350,10 +350,10 @@ turn = Table(
     Column("output_tokens", Whole, nullable=False, server_default="0"),
     Column("started_at", Double, nullable=False),
     Column("finished_at", Double),
-    Column("usd", Double),  # what its calls cost; NULL where that of any is not known
+    Column("usd", Double),  # cost of its calls; NULL if that of any is unknown
     Column("senders", Text),  # JSON of ["platform:sender id", …]: whose words its question holds
     Column("attempt_at", Double),  # when its last attempt began; NULL: with the turn
-    # How it stands after deaths of the process (gateway/storage/queue/blame.py):
+    # Deaths of the process (gateway/storage/queue/blame.py):
     Column("deaths", Whole, nullable=False, server_default="0"),
     Column("blamed", Whole, nullable=False, server_default="0"),
     Column("quiet_s", Double, nullable=False, server_default="0"),

@@ -1,10 +1,10 @@
-"""Who may talk to the bot, what it noted of them, and the log of what they were allowed."""
+"""Tables of members, web users, notes, the audit log, and MCP."""
 
 from sqlalchemy import Column, Double, ForeignKey, Index, Table, Text
 
 from gateway.storage.schema.columns import Whole, Word, id_column, metadata, partial_index
 
-# Who may talk to the bot beside those in the settings.
+# People who may talk to the bot, in addition to those in the settings.
 member = Table(
     "member",
     metadata,
@@ -17,7 +17,7 @@ member = Table(
     Index("ix_member_at", "at", "platform", "sender"),
 )
 
-# Who may use the web chat beside its first owner, who needs no row: whoever has the token.
+# Users of the web chat; its first owner, who has the token, needs no row.
 web_user = Table(
     "web_user",
     metadata,
@@ -31,7 +31,7 @@ web_user = Table(
     Index("ux_web_user_identity", "identity", unique=True),
 )
 
-# Who is signed in. Secrets are stored as hashes: a copy of the database signs nobody in.
+# Sign-ins. Secrets are stored as hashes: a copy of the database gives no access.
 web_session = Table(
     "web_session",
     metadata,
@@ -48,7 +48,7 @@ web_session = Table(
     sqlite_autoincrement=True,
 )
 
-# A link that signs somebody in, once; the row goes when it is used.
+# A link for one sign-in; the row goes when it is used.
 web_link = Table(
     "web_link",
     metadata,
@@ -67,7 +67,7 @@ pairing = Table(
     Column("account", Text),
     Column("sender", Text),
     Column("sender_name", Text, nullable=False, server_default=""),
-    Column("conversation", Whole, ForeignKey("conversation.id")),  # where the stranger is told
+    Column("conversation", Whole, ForeignKey("conversation.id")),  # the stranger's direct chat
     Column("state", Word, nullable=False),  # pending | approved | denied
     Column("expires_at", Double, nullable=False),
     Column("at", Double, nullable=False),

@@ -1,4 +1,4 @@
-"""What comes in, what goes out, the replicas that do the work, and what goes wrong meanwhile."""
+"""Tables of the inbox, the outbox, replicas, and alerts."""
 
 from sqlalchemy import Boolean, Column, Double, Index, Table, Text, UniqueConstraint, false
 
@@ -20,14 +20,14 @@ replica = Table(
     sqlite_autoincrement=True,
 )
 
-# Which replica receives for an account of a platform, where only one may; on PostgreSQL alone.
+# Leases to receive for an account of a platform; on PostgreSQL alone.
 adapter_lease = Table(
     "adapter_lease",
     metadata,
     Column("platform", Text, primary_key=True),
     Column("account", Text, primary_key=True),
     Column("shard", Whole, primary_key=True),
-    Column("owner", Whole),  # NULL where nobody receives
+    Column("owner", Whole),  # NULL: no replica receives
     Column("epoch", Whole, nullable=False, server_default="0"),
 )
 
@@ -48,7 +48,7 @@ quarantine = Table(
     Column("raw", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("at", Double, nullable=False),
-    Column("chat", Text),  # where a stranger wrote; NULL for what could not be decoded
+    Column("chat", Text),  # a stranger's; NULL for what could not be decoded
     UniqueConstraint("source", "dedupe_key"),
 )
 partial_index("ix_quarantine_raw_at", quarantine.c.at, where="raw != ''")
@@ -71,18 +71,18 @@ inbox = Table(
     Column("turn_id", Whole),
     Column("at", Double, nullable=False),
     Column("command", Text),  # its name (gateway/commands); NULL for what is none of them
-    Column("authors", Text),  # JSON [id, …]: who is quoted or forwarded; NULL for nobody
+    Column("authors", Text),  # JSON [id, …] of quoted or forwarded authors; NULL for none
     UniqueConstraint("source", "dedupe_key"),
 )
-# Partial: else SQLite takes it for the index of what waits, and reads a conversation's whole inbox.
+# Partial: else SQLite would read a conversation's whole inbox by it to find what waits.
 partial_index(
     "ix_inbox_conversation_message_ref",
     inbox.c.conversation,
     inbox.c.message_ref,
     where="message_ref IS NOT NULL",
 )
-# Stands beside narrower conditions, too (state = 'queued'): SQLite takes a partial index only where
-# the words of its own condition are in the statement.
+# Also added to narrower conditions (state = 'queued'): SQLite uses a partial index only if the words
+# of the index are in the statement.
 is_pending = inbox.c.state.in_(("queued", "taken"))
 """Waits or is being answered."""
 partial_index(
@@ -113,7 +113,7 @@ outbox = Table(
     Column("inbox_seq", Whole, nullable=False),  # what it answers; orders it among the inbox rows
     Column("turn_id", Whole),
     Column("payload", Text, nullable=False),
-    Column("markdown", Text),  # NULL where the payload is the markdown itself
+    Column("markdown", Text),  # NULL: equal to the payload
     Column("preview_ref", Text),
     Column("reply_to", Text),
     Column("choices", Text),  # JSON [[label, text], …]; NULL for none
@@ -142,8 +142,8 @@ partial_index(
     "ix_outbox_dead", outbox.c.at, outbox.c.conversation, outbox.c.seq, where="state = 'dead'"
 )
 
-# What replicas tell each other (gateway/storage/queue/replicas.py). With one process they stay
-# empty; those of chats are UNLOGGED on PostgreSQL (migration 0035): a crash may lose them.
+# News between replicas (gateway/storage/queue/replicas.py). With one process they stay empty; those
+# of chats are UNLOGGED on PostgreSQL (migration 0035): a crash may lose them.
 news = Table(
     "news",
     metadata,
@@ -165,7 +165,7 @@ chat_preview = Table(
     Column("at", Double, nullable=False),
 )
 
-# Troubles that owners are told of, once when they begin and once when they are over.
+# Troubles that are reported to owners, once when they begin and once when they are over.
 alert = Table(
     "alert",
     metadata,
@@ -175,12 +175,12 @@ alert = Table(
     Column("text", Text, nullable=False),  # what happened, in a sentence
     Column("since", Double, nullable=False),
     Column("at", Double, nullable=False),  # when it was noticed
-    Column("seen_at", Double, nullable=False),  # when a replica last saw that it is still there
-    Column("told_at", Double),  # NULL where no chat was told yet
+    Column("seen_at", Double, nullable=False),  # when a replica last saw it
+    Column("told_at", Double),  # NULL: not reported in chats
     Column("over_at", Double),
     Column("over_told_at", Double),
     Column("posted", Whole, nullable=False, server_default="0"),  # 1: its begin, 2: its end
-    Column("post_at", Double, nullable=False, server_default="0"),  # before that nobody posts it
+    Column("post_at", Double, nullable=False, server_default="0"),  # not before
     Index("ix_alert_at", "at"),
     sqlite_autoincrement=True,
 )

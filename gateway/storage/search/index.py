@@ -3,11 +3,11 @@
 Words are folded (case, accents, widths; traditional Chinese characters as simplified ones) and cut
 after their first letters, which the forms of a word share in most languages. Scripts without spaces
 between words, and Hangul, become overlapping pairs of characters. The same text always has the same
-terms: that is how they are taken out of the index again.
+terms, so that they can be taken out of the index again.
 
 FTS5 without contents holds the terms, on PostgreSQL a GIN index of vectors of them; the id of a row
 is made of conversation and seq, so that one conversation is one range of ids.
-`conversation.searched_seq` is how far a transcript is indexed; it moves in the transaction of the
+`conversation.searched_seq` is the newest indexed message; it moves in the transaction of the index's
 rows, apart from that of the messages.
 """
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import sqlite3
 
 VERSION = 5
-"""Of what the index holds for a text: with another number it is built anew at the next start."""
+"""Of the terms of a text: the next start rebuilds an index of another version."""
 
 MAX_CHARS = 50_000
-"""Of a message that is indexed; longer ones are pasted files."""
+"""Indexed characters of a message; longer ones are pasted files."""
 TOOL_CHARS = 2_000
-"""Of the beginning, and of the end, of a tool's result: what it is and how it ended stand there,
-the middle is mostly data that would outweigh everything people said."""
+"""Indexed characters of the beginning, and of the end, of a tool's result: data in the middle would
+outweigh people's words."""
 COPYING = frozenset({
     "session_search",
     "read_conversation",
@@ -43,18 +43,18 @@ COPYING = frozenset({
     "lcm_expand",
     "lcm_describe",
 })
-"""Tools that show what was said: their results are copies, and their arguments its words."""
+"""Tools that show past messages: their results are copies, and their arguments words of those."""
 WORD_LETTERS = 6
-"""Of a word that is all letters, the first ones are its term. Source: measured, docs/recall.md."""
+"""Letters of a term; the rest of a word of letters is cut. Source: measured, docs/recall.md."""
 MAX_TERM_CHARS = 40
-"""Of what has digits in it: an identifier counts whole."""
+"""Characters of a term with digits: an identifier counts whole."""
 BEGINNING_LETTERS = 4
-"""Words that begin with the same ones are looked for beside a word. Source: the same."""
+"""Words with the same first letters are searched as well. Source: the same."""
 STOP_LETTERS = 5
-"""Longer words say something in a question, though the lists have them: `because`, `describe`."""
+"""Longer words matter in a question, though the lists have them: `because`, `describe`."""
 MAX_QUERY_CHARS = 2_000
 MAX_QUERY_TERMS = 16
-"""Of a pasted question the longest words are looked for, which are the rarest."""
+"""Words of a pasted question: the longest, which are the rarest."""
 
 _SPACELESS = (
     "\u0e00-\u0eff"  # Thai, Lao
@@ -101,8 +101,7 @@ def terms_of(message: ChatMessage) -> frozenset[str]:
 def searched_text(message: ChatMessage) -> str:
     """Return the searched text of a message, or "".
 
-    Not searched: what Parley wrote itself, system prompts, synthetic and ephemeral messages; calls
-    of tools that show what was said, with their results.
+    Not searched: system prompts, synthetic and ephemeral messages; calls and results of `COPYING`.
     """
     if message["role"] == "system" or message.get("synthetic") or message.get("ephemeral"):
         return ""
@@ -127,7 +126,7 @@ def _terms(text: str) -> Iterator[str]:
         if run["pairs"] is None:
             yield term_of(run[0])
         else:
-            # The last character too: it begins no pair, and one is looked for by its beginning.
+            # The last character too: a single one is searched by its beginning.
             yield from (run[0][n : n + 2] for n in range(len(run[0])))
 
 
@@ -137,7 +136,7 @@ def term_of(word: str) -> str:
 
 
 class AskedWord(NamedTuple):
-    """A word of a question. A term that ends in `*` stands for all terms that begin so.
+    """A word of a question. A term that ends in `*` matches all terms that begin so.
 
     `near`: a term that counts for less; empty for none.
     """
@@ -181,7 +180,7 @@ def stop_words_of(words: Iterable[str]) -> frozenset[str]:
 @cache
 def _stop_words() -> tuple[frozenset[str], ...]:
     """Return the stop words of all languages in stopwords-iso; of equal ones English."""
-    # Its words take 7 MB as they are read; a search is the first that needs them.
+    # Its words take 7 MB, which only a search needs.
     import stopwordsiso  # noqa: PLC0415
 
     languages = ("en", *sorted(stopwordsiso.langs() - {"en"}))
@@ -189,16 +188,16 @@ def _stop_words() -> tuple[frozenset[str], ...]:
 
 
 SEQ_BITS = 32
-"""Of an id that hold the seq, which has at most 31."""
+"""Bits of an id for the seq, which has at most 31."""
 BATCH_ROWS = 20
-"""Most messages of one step, of any length: turns wait for the writer while it enters them."""
+"""Most messages of one step: turns wait for the writer while it enters them."""
 END = 2**31 - 1
 """The largest seq."""
 MERGED_PAGES = 64
-"""Of one step: 8 ms, 35 ms at the 99th percentile; an index of 1.2 million messages takes 1,100."""
+"""Pages of one step: 8 ms, p99 35 ms; an index of 1.2 million messages takes 1,100 steps."""
 LEAST_CHANGES = 2
 _MARK = f"=v{VERSION}"
-"""The only term of row 0: which version of the terms the index holds."""
+"""The only term of row 0: the version of the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +205,8 @@ class Unindexed:
     """Messages of one conversation that are not in the index yet, in order; rows are as stored.
 
     Attributes:
-        after_seq: How far the conversation was indexed when they were read.
-        upto_seq: How far it is with them; without any, up to its newest message.
+        after_seq: The indexed seq when they were read.
+        upto_seq: The indexed seq with them.
     """
 
     conversation: int
@@ -217,7 +216,7 @@ class Unindexed:
 
 
 IndexBatch = tuple[Unindexed, Mapping[int, frozenset[str]]]
-"""What was read, and by seq the terms of the messages that have any."""
+"""Messages, and by seq the terms of those that have any."""
 
 
 def row_id(conversation_id: int, seq: int) -> int:
@@ -230,7 +229,7 @@ def is_current(conn: Connection) -> bool:
     return conn.execute(_SAID[conn.dialect.name]["find_mark"], {"mark": _MARK}).first() is not None
 
 
-# What is said to the index of each database.
+# The statements for the index of each database.
 _SAID = {
     "sqlite": {
         "find_mark": text(
@@ -294,7 +293,7 @@ _NEXT_ONES = (
 
 
 def prepared(found: Unindexed) -> IndexBatch:
-    """What is to be entered for messages; takes milliseconds, not for the event loop."""
+    """Return a batch to enter; takes milliseconds, not for the event loop."""
     terms = {seq: terms_of(decode(body)) for seq, _, body, _ in found.rows}
     return found, {seq: each for seq, each in terms.items() if each}
 
@@ -303,7 +302,7 @@ def feed(conn: Connection, batch: IndexBatch) -> bool:
     """Enter a batch; returns False, with nothing done, if the index has moved since it was read."""
     found, terms = batch
     here = found.conversation
-    # First: of two that feed the same messages one finds the index moved, and enters nothing.
+    # First: of two feeds of the same messages one finds the index moved, and enters nothing.
     moved = conversations.note_searched(conn, here, found.after_seq, found.upto_seq)
     if moved and terms:
         rows = [
@@ -321,7 +320,7 @@ _INSERT = insert(search_row)
 
 
 def _joined(terms: frozenset[str]) -> str:
-    """Return terms as FTS5 gets them: to be taken out again they must be given byte for byte."""
+    """Return terms for FTS5, which needs the same bytes to take them out again."""
     return " ".join(sorted(terms))
 
 

@@ -1,16 +1,16 @@
 """Finds messages by what they say: the best of the search index, within given conversations.
 
-A question is a set of words. A message is as good as the rare words that it and the two messages on
-either side of it have, each counted once, at its nearest place: in a dialogue the words of a
-question are spread over question and answer. Another word of the same beginning has a part of a
-word's worth. The range of ids keeps a search inside its conversations.
+A question is a set of words. The score of a message is that of the rare words that it and the two
+messages on either side of it have, each counted once, at its nearest place: in a dialogue the words
+of a question are spread over question and answer. Another word of the same beginning counts in
+part. The range of ids keeps a search inside its conversations.
 
 A conversation's search looks through its own messages from the first one on, before `/new` too, and
 in a direct chat through the sender's other direct chats on the platform. It never looks into a
 group, which others read, nor into a delegated child.
 
-A model of embeddings makes vectors of indexed messages; they are erased with the index's rows. An
-empty one is of a text without a vector.
+A model of embeddings makes vectors of indexed messages; they are erased with the index's rows. A
+text without a vector has an empty one.
 """
 
 import heapq
@@ -32,35 +32,34 @@ from gateway.storage.schema import conversation, message, search_row, vector
 from gateway.storage.search.index import SEQ_BITS, AskedWord, asked_words, row_id, searched_text
 
 MAX_CONVERSATIONS = 15
-"""Most that one search looks through. With 16 words of a question, each looked for in two ways,
-that makes 480 parts of a union, of which SQLite takes 500."""
+"""Most conversations of one search. With 16 words of a question, each in two forms, that makes 480
+parts of a union, of which SQLite takes 500."""
 NEWEST = 3_000
 """Messages that are read of each term in each conversation: enough for a million tokens."""
 MOST_NEAR = 1_000
-"""Messages at which the beginning of a word says nothing any more."""
+"""From this many messages on the beginning of a word does not count."""
 NEAR = 0.5
-"""What a word of the same beginning is worth, in parts of what its frequency says."""
+"""Weight of a word of the same beginning."""
 CANDIDATES = 60
 """Messages with the best terms of their own, whose neighbourhoods are compared."""
 REACH = 2
 """Messages on either side that count."""
 AFTER = 0.6
-"""What a word is worth for the next message, in parts of what it is worth for the message itself:
-who answers leaves out the words of the question."""
+"""Weight of a word for the next message: an answer leaves out the words of the question."""
 BEFORE = 0.4
-"""The same for the message before it."""
+"""Weight of a word for the message before it."""
 _STEPS = range(-REACH, REACH + 1)
 USUAL_TERMS = 20
-"""Of a chat message. A longer one says less with each term: by 15 % for so many terms more."""
+"""Terms of a chat message: each term of a longer one weighs 15 % less for so many terms more."""
 LENGTH_WEIGHT = 0.15
 TEXTS = 32
 """Most messages of one request: of 8,000 bytes each at most."""
 MOST_COMPARED = 100_000
 """Vectors that one search compares, the newest of a conversation: 26 MB of 256 numbers each."""
 WEIGHT = 0.1
-"""What a standard deviation of nearness is worth, in parts of the words' best score."""
+"""Weight of a standard deviation of nearness, in parts of the words' best score."""
 KERNEL = (0.25, 0.5, 1.0, 0.5, 0.25)
-"""What the messages on either side have to say for one: two steps before, one, itself, …"""
+"""Weights of the messages on either side: two steps before, one, itself, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,7 @@ class Match:
 
 
 Gathered = tuple[Sequence[Mapping[int, float]], Sequence[int]]
-"""For each word of a question what messages say with it, by id of the index; and the ids of the
-messages that may be found."""
+"""Scores of each word of a question by the message's id in the index; the ids that may be found."""
 EVERYTHING = SearchLimits()
 Span = tuple[int, int]
 """Ids of the index, both ends included."""
@@ -155,7 +153,7 @@ def gather(
     admitted = [
         id_
         for id_, row in rows.items()
-        # Neighbours come by their ids: they may lie behind what the search may see.
+        # Neighbours are found by their ids: they may be outside of the limits.
         if id_ in beside
         and row.seq <= only.ends(row.conversation)
         and only.admits(row.role, row.at)
@@ -205,7 +203,7 @@ _HELD = {
     " terms @@ CAST(:term{n} AS tsquery) AND id BETWEEN :first{n} AND :last{n}"
     " ORDER BY id DESC LIMIT {most})) AS text) AS ids",
 }
-"""What reads the newest messages that hold a term, as part of a union."""
+"""Reads the newest messages with a term, as part of a union."""
 
 
 def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list[list[int]]:
@@ -216,8 +214,8 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
         quoted = _quoted(conn.dialect.name, terms[place])
         values |= {f"term{n}": quoted, f"first{n}": first, f"last{n}": last}
     if conn.dialect.name == "postgresql":
-        # psycopg prepares what comes again, and a plan for any words reads all messages for a rare
-        # one. Source: https://www.postgresql.org/docs/current/sql-prepare.html
+        # psycopg prepares repeated statements, and a plan for any words reads all messages for a
+        # rare one. Source: https://www.postgresql.org/docs/current/sql-prepare.html
         conn.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
     arms = (arm.format(n=n, most=NEWEST) for n in range(len(looks)))
     held: list[list[int]] = [[] for _ in terms]
@@ -236,7 +234,7 @@ def _quoted(dialect: str, term: str) -> str:
 
 
 def _worths(word: AskedWord, held: Mapping[str, list[int]], size: int) -> dict[int, float]:
-    """What the messages with a word, or one of the same beginning, say with it."""
+    """Return the scores of messages with a word, or one of the same beginning."""
     near, exact = held.get(word.near, []), held[word.term]
     worths = dict.fromkeys(near, NEAR * _worth(size, len(near))) if len(near) < MOST_NEAR else {}
     return worths | dict.fromkeys(exact, _worth(size, len(exact)))
@@ -245,15 +243,14 @@ def _worths(word: AskedWord, held: Mapping[str, list[int]], size: int) -> dict[i
 def _worth(size: int, messages: int) -> float:
     """Return the inverse document frequency of a term."""
     if messages >= NEWEST:
-        # No more were read: the geometric mean of that and of all messages stands for it.
+        # No more were read: estimated as the geometric mean of that and of all messages.
         messages = max(messages, math.isqrt(messages * size))
-    # With 1 added it is never negative, so a term that most messages have takes nothing away (as
-    # BM25 in Lucene).
+    # With 1 added it is never negative, as BM25 in Lucene.
     return math.log(1 + (max(size, messages) - messages + 0.5) / (messages + 0.5))
 
 
 def _candidates(conn: Connection, own: Mapping[int, float], only: SearchLimits) -> list[int]:
-    """The messages with the best terms of their own that may be found, of equal ones the newest."""
+    """Return the messages with the best terms of their own, of equal ones the newest."""
     ordered = sorted(own, key=lambda id_: (own[id_], id_), reverse=True)
     chosen: list[int] = []
     for start in range(0, len(ordered), CANDIDATES):
@@ -287,10 +284,9 @@ _ROWS = select(search_row).where(
 def best(
     gathered: Gathered, limit: int, nearness: Mapping[tuple[int, int], float] | None = None
 ) -> list[Match]:
-    """Return the best of what was read: plain arithmetic, milliseconds for the longest question.
+    """Return the best matches; milliseconds for the longest question.
 
-    `nearness`: by conversation and seq of messages that may be found; what their meaning says, as a
-    share of what the words of the best one say (`nearness`).
+    `nearness`: by conversation and seq, in parts of the words' best score (`nearness`).
     """
     words, admitted = gathered
     scores = _scores(words, admitted)
@@ -303,7 +299,7 @@ def best(
 
 
 def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> dict[int, float]:
-    """What messages and those around them say: each word once, where it is strongest."""
+    """Return the scores of messages with their neighbours: each word once, at its best place."""
     steps = [(step, (AFTER if step > 0 else BEFORE) ** abs(step)) for step in _STEPS]
     scores = {
         id_: sum(max(share * said.get(id_ - step, 0.0) for step, share in steps) for said in words)
@@ -315,9 +311,9 @@ def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> di
 def _mixed(
     scores: Mapping[int, float], nearness: Mapping[tuple[int, int], float]
 ) -> dict[int, float]:
-    """Return words and meanings together: the words' part of the best, and a share more.
+    """Return scores of words in parts of the best one, plus nearness.
 
-    Ranks alone (reciprocal rank fusion) were measured to be worse.
+    Reciprocal rank fusion was measured to be worse.
     """
     most = max(scores.values(), default=1.0)
     near = {row_id(*key): share for key, share in nearness.items()}
@@ -346,8 +342,8 @@ class Scope:
 
 
 def searched_by(conn: Connection, conversation_id: int) -> Scope:
-    """What the search of a conversation looks through."""
-    # Everybody in a group reads its answers: they must hold nothing from direct chats.
+    """Return the scope of a conversation's search."""
+    # All members of a group read its answers: they must contain nothing from direct chats.
     shared = notebook.sharing(conn, conversation_id)
     kept = shared[:MAX_CONVERSATIONS]
     titles = conversations.titles(conn, kept)
@@ -364,7 +360,7 @@ def with_neighbours(
 ) -> dict[int, list[PastMessage]]:
     """Return matches and their neighbours, by the number of the match.
 
-    Without what nobody said: prompts, and what Parley wrote itself.
+    Prompts, and messages that Parley wrote itself, are left out.
     """
     rows = [
         (n, row)
@@ -399,7 +395,7 @@ def lacking(
     """Return a conversation and the texts of its next messages without a vector, by seq, or None.
 
     Args:
-        space: What their vectors can be compared with.
+        space: Vectors of the same space can be compared.
         before: Conversation and seq: only messages before it, the last ones first.
     """
     known = {"space": space, "before": before[0], "before_seq": before[1], "most": most}
@@ -442,10 +438,10 @@ def nearness(
     only: SearchLimits,
     space: str,
 ) -> dict[tuple[int, int], float]:
-    """Return how near messages that may be found are to a question; {} for too few.
+    """Return the nearness of messages to a question by conversation and seq; {} for too few.
 
-    By conversation and seq, as a share of the words' best score: how much nearer a message is, with
-    the two on either side, than those of the searched conversations on average.
+    In parts of the words' best score: how much nearer a message is, with the two on either side,
+    than the average of the searched conversations.
     """
     np: Any = import_module("numpy")
     asked = np.frombuffer(question, dtype=np.int8).astype(np.float32)
