@@ -21,7 +21,7 @@ depends_on = None
 AT_ONCE = 2_000
 OLD_COLUMNS = ("system_prompt", "tools", "prompt_inputs", "prompt_layers")
 OWN_LAYER = "session"
-"""The last layer of a prompt, which every root has for itself; before it stands a blank line."""
+"""The last layer of a prompt, which is the root's own; a blank line precedes it."""
 COMMAND = re.compile(r"/([a-z]+)(?:@\w+)?(?:\s.*)?", re.DOTALL | re.IGNORECASE)
 ALIASES = {"start": "help", "compact": "compress"}
 NAMES = {
@@ -75,7 +75,6 @@ def _of_conversation() -> sa.Column[int]:
 
 
 def _index(name: str, table: str, columns: list[str], where: str, *, unique: bool = False) -> None:
-    """Index the rows for which `where` holds."""
     rows = sa.text(where)
     op.create_index(name, table, columns, unique=unique, sqlite_where=rows, postgresql_where=rows)
 
@@ -160,7 +159,7 @@ def _text_id(conn: sa.Connection, body: str, known: dict[bytes, int]) -> int:
 
 
 def _split(prompt: str, stored_layers: str | None) -> tuple[str, str, str]:
-    """Return what a prompt shares with others, the layers of that as JSON, and what is its own."""
+    """Return the shared part of a prompt, its layers as JSON, and the root's own part."""
     layers = json.loads(stored_layers or "[]")
     own = ""
     if layers and layers[-1][0] == OWN_LAYER:
@@ -275,7 +274,7 @@ def _create_replicas() -> None:
         _whole("epoch", "0"),
     )
     op.create_table("news", sa.Column("kind", sa.Text(), primary_key=True), _whole("n"))
-    # They change a few times a second while somebody looks on, and are nothing after a crash.
+    # They change a few times a second while a chat is watched, and have no value after a crash.
     unlogged = ["UNLOGGED"] if op.get_bind().dialect.name == "postgresql" else []
     op.create_table(
         "chat_watch",

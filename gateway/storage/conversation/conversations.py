@@ -180,8 +180,7 @@ _OF_KEY = of_session_key(bindparam("session_key"))
 
 def find(conn: Connection, session_key: str) -> int | None:
     """Return the id of the conversation of a session key, or None."""
-    found: int | None = conn.scalar(_ID_OF_KEY, {"session_key": session_key})
-    return found
+    return conn.scalar(_ID_OF_KEY, {"session_key": session_key})
 
 
 _ID_OF_KEY = select(alias.c.conversation).where(alias.c.session_key == bindparam("session_key"))
@@ -320,8 +319,7 @@ def change(conn: Connection, conversation_id: int, **columns: Any) -> None:
 def chosen_model(conn: Connection, conversation_id: int) -> str | None:
     """Return the model that `/model` has chosen, or None for the settings' own."""
     query = select(conversation.c.model).where(conversation.c.id == conversation_id)
-    chosen: str | None = conn.scalar(query)
-    return chosen
+    return conn.scalar(query)
 
 
 def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:

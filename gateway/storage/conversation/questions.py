@@ -202,8 +202,7 @@ def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: fl
         # Ids of segments grow.
         turn.c.session_id >= newest_root,
     )
-    by: str | None = conn.scalar(standing.order_by(inquiry.c.id.desc()).limit(1))
-    return by
+    return conn.scalar(standing.order_by(inquiry.c.id.desc()).limit(1))
 
 
 def _entered(conn: Connection, here: tuple[int, int, str], asked: Inquiry, **more: Any) -> Row[Any]:

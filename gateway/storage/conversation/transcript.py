@@ -281,8 +281,7 @@ def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float |
     """Return when the newest message from `first_seq` on was entered, or None; in epoch seconds."""
     here = (message.c.conversation == conversation_id, message.c.seq >= first_seq)
     newest = select(message.c.at).where(*here).order_by(message.c.seq.desc()).limit(1)
-    at: float | None = conn.scalar(newest)
-    return at
+    return conn.scalar(newest)
 
 
 IMPORT = "import"

@@ -97,8 +97,7 @@ class PairingRequest:
 
 def role(conn: Connection, platform: str, sender: str) -> Role | None:
     """Return the role of a member, or None."""
-    found: Role | None = conn.scalar(_ROLE, {"platform": platform, "sender": sender})
-    return found
+    return conn.scalar(_ROLE, {"platform": platform, "sender": sender})
 
 
 _ROLE = select(member.c.role).where(
@@ -230,8 +229,7 @@ def take_owner_code(conn: Connection, code: str) -> bool:
 
 def owner_code(conn: Connection) -> str | None:
     """Return the code that makes the first owner, or None."""
-    code: str | None = conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))
-    return code
+    return conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))
 
 
 def may_ask(conn: Connection, platform: str, sender: str) -> bool:

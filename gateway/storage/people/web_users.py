@@ -148,8 +148,7 @@ def enter_link(conn: Connection, hash_: str, sender: str, life_s: float) -> None
 
 def link_for(conn: Connection, hash_: str) -> str | None:
     """Return the user that a link signs in, None if it is used or has expired; keeps the link."""
-    sender: str | None = conn.scalar(select(web_link.c.sender).where(*_works(hash_)))
-    return sender
+    return conn.scalar(select(web_link.c.sender).where(*_works(hash_)))
 
 
 def _works(hash_: str) -> tuple[Any, Any]:
@@ -159,8 +158,7 @@ def _works(hash_: str) -> tuple[Any, Any]:
 def take_link(conn: Connection, hash_: str) -> str | None:
     """Use a link up; returns its user, or None if it is invalid."""
     taken = conn.execute(delete(web_link).where(*_works(hash_)).returning(web_link.c.sender))
-    sender: str | None = taken.scalar_one_or_none()
-    return sender
+    return taken.scalar_one_or_none()
 
 
 def begin(conn: Connection, sender: str, new: NewSession) -> int:
@@ -222,8 +220,7 @@ def end(conn: Connection, hash_: str) -> None:
 def end_one(conn: Connection, session_id: int) -> str | None:
     """End a session; returns its user, or None if it does not exist."""
     gone = delete(web_session).where(web_session.c.id == session_id)
-    sender: str | None = conn.scalar(gone.returning(web_session.c.sender))
-    return sender
+    return conn.scalar(gone.returning(web_session.c.sender))
 
 
 def end_all(conn: Connection, sender: str) -> int:

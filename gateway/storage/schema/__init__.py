@@ -61,8 +61,7 @@ def _postgresql_octets(element: octets, compiler: Any, **how: Any) -> str:
 
 def now(conn: Connection) -> float:
     """Return the time by the database's clock, in seconds since the epoch."""
-    at: float = conn.execute(select(now_s())).scalar_one()
-    return at
+    return conn.execute(select(now_s())).scalar_one()
 
 
 def id_in(text: str) -> int | None:

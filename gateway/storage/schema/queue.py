@@ -81,8 +81,8 @@ partial_index(
     inbox.c.message_ref,
     where="message_ref IS NOT NULL",
 )
-# Also added to narrower conditions (state = 'queued'): SQLite uses a partial index only if the words
-# of the index are in the statement.
+# Added to narrower conditions (state = 'queued') as well: SQLite uses a partial index only if its
+# words are in the statement.
 is_pending = inbox.c.state.in_(("queued", "taken"))
 """Waits or is being answered."""
 partial_index(

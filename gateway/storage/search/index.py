@@ -7,8 +7,8 @@ terms, so that they can be taken out of the index again.
 
 FTS5 without contents holds the terms, on PostgreSQL a GIN index of vectors of them; the id of a row
 is made of conversation and seq, so that one conversation is one range of ids.
-`conversation.searched_seq` is the newest indexed message; it moves in the transaction of the index's
-rows, apart from that of the messages.
+`conversation.searched_seq` is the newest indexed message; it moves in the transaction of its rows,
+apart from that of the messages.
 """
 
 import re
