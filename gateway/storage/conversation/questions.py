@@ -70,9 +70,13 @@ class Question:
 
 def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
     """Return the question about a call, or None."""
-    query = select(*_COLUMNS).where(inquiry.c.turn_id == turn_id, inquiry.c.call_id == call)
-    row = conn.execute(query).one_or_none()
-    return None if row is None else _found(row)
+    its = (inquiry.c.turn_id == turn_id, inquiry.c.call_id == call)
+    return next(iter(_questions(conn, *its)), None)
+
+
+def _questions(conn: Connection, *its: ColumnElement[bool]) -> list[Question]:
+    rows = conn.execute(select(*_COLUMNS).where(*its).order_by(inquiry.c.id))
+    return [_found(row) for row in rows]
 
 
 _COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
@@ -80,14 +84,12 @@ _COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
 
 def of_turns(conn: Connection, turn_ids: Iterable[int]) -> list[Question]:
     """Return the inquiries of turns, in order."""
-    query = select(*_COLUMNS).where(inquiry.c.turn_id.in_(turn_ids)).order_by(inquiry.c.id)
-    return [_found(row) for row in conn.execute(query)]
+    return _questions(conn, inquiry.c.turn_id.in_(turn_ids))
 
 
 def find(conn: Connection, inquiry_id: int) -> Question | None:
     """Return an inquiry by its id, or None."""
-    row = conn.execute(select(*_COLUMNS).where(inquiry.c.id == inquiry_id)).one_or_none()
-    return None if row is None else _found(row)
+    return next(iter(_questions(conn, inquiry.c.id == inquiry_id)), None)
 
 
 def upto_seq(conn: Connection, conversation_id: int) -> int:
@@ -98,9 +100,7 @@ def upto_seq(conn: Connection, conversation_id: int) -> int:
 
 def pending(conn: Connection, conversation_id: int) -> list[Question]:
     """Return the pending inquiries of a conversation, oldest first."""
-    here = (inquiry.c.conversation == conversation_id, is_unanswered)
-    rows = conn.execute(select(*_COLUMNS).where(*here).order_by(inquiry.c.id))
-    return [_found(row) for row in rows]
+    return _questions(conn, inquiry.c.conversation == conversation_id, is_unanswered)
 
 
 @dataclass(frozen=True, slots=True)

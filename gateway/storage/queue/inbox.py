@@ -143,22 +143,6 @@ def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[InboxE
     return entries_of(conn, _OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id})
 
 
-def _of_turn() -> Any:
-    turn_id: Any = bindparam("turn_id")
-    of_this = turn.c.id == turn_id
-    return (
-        select(*OF_ENTRY)
-        .where(
-            inbox.c.conversation == bindparam("conversation_id"),
-            # Turns have no index here: these bounds keep SQLite from reading the whole inbox.
-            inbox.c.seq >= select(turn.c.first_seq).where(of_this).scalar_subquery(),
-            inbox.c.seq <= select(turn.c.upto_seq).where(of_this).scalar_subquery(),
-            inbox.c.turn_id == turn_id,
-        )
-        .order_by(inbox.c.seq)
-    )
-
-
 def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
     """Assign entries to a turn, all that wait from the first to the last one."""
     conn.execute(
@@ -236,7 +220,18 @@ OF_ENTRY = (
 """The columns of an `InboxEntry`; not the update as it came, which may be long."""
 
 
-_OF_TURN = _of_turn()
+_is_this = turn.c.id == bindparam("turn_id")
+_OF_TURN = (
+    select(*OF_ENTRY)
+    .where(
+        inbox.c.conversation == bindparam("conversation_id"),
+        # Turns have no index here: these bounds keep SQLite from reading the whole inbox.
+        inbox.c.seq >= select(turn.c.first_seq).where(_is_this).scalar_subquery(),
+        inbox.c.seq <= select(turn.c.upto_seq).where(_is_this).scalar_subquery(),
+        inbox.c.turn_id == bindparam("turn_id"),
+    )
+    .order_by(inbox.c.seq)
+)
 
 # The segment comes with each entry: mostly there is one.
 _QUEUED_IN = (
@@ -247,7 +242,7 @@ _QUEUED_IN = (
         session.c.conversation == inbox.c.conversation,
         is_pending,
         inbox.c.state == "queued",
-        (session.c.id == conversations.active_session_id(bindparam("conversation_id"))),
+        session.c.id == conversations.active_session_id(bindparam("conversation_id")),
     )
     .order_by(inbox.c.seq)
 )

@@ -146,25 +146,22 @@ _REPLICAS = select(replica.c.id)
 _has_no_sender = or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(_REPLICAS))
 
 
-def _take_over() -> Any:
-    conversation_id: Any = bindparam("p_conversation_id")
-    replica_id: Any = bindparam("p_replica_id")
-    others = outbox.alias("others")
-    is_sent_by_another = select(others.c.seq).where(
-        others.c.conversation == conversation_id,
-        others.c.state.in_(UNSENT),
-        others.c.sender != replica_id,
-        others.c.sender.in_(_REPLICAS),
-    )
-    here = (outbox.c.conversation == conversation_id, is_unsent, _has_no_sender)
-    return (
-        update(outbox)
-        .where(*here, ~is_sent_by_another.exists(), lives(replica_id))
-        .values(sender=replica_id)
-    )
-
-
-_TAKE_OVER = _take_over()
+_HERE: Any = bindparam("p_conversation_id")
+_SEQ: Any = bindparam("p_seq")
+_ME: Any = bindparam("p_replica_id")
+_others = outbox.alias("others")
+_sent_by_another = select(_others.c.seq).where(
+    _others.c.conversation == _HERE,
+    _others.c.state.in_(UNSENT),
+    _others.c.sender != _ME,
+    _others.c.sender.in_(_REPLICAS),
+)
+_TAKE_OVER = (
+    update(outbox)
+    .where(outbox.c.conversation == _HERE, is_unsent, _has_no_sender)
+    .where(~_sent_by_another.exists(), lives(_ME))
+    .values(sender=_ME)
+)
 
 
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
@@ -179,45 +176,28 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
 
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> bool:
     """Record a receipt; returns whether its conversation has other unsent rows."""
-    ref, resent = receipt.platform_ref, receipt.resent
-    marked = conn.execute(
-        _MARK_SENT,
-        {
-            "p_conversation_id": message.conversation,
-            "p_seq": message.seq,
-            "p_platform_ref": ref,
-            "p_resent": resent,
-        },
+    row = {"p_conversation_id": message.conversation, "p_seq": message.seq}
+    its = {"p_platform_ref": receipt.platform_ref, "p_resent": receipt.resent}
+    return any(row.waits for row in conn.execute(_MARK_SENT, row | its).all())
+
+
+# Without the row itself: SQLite does not say which state of it a RETURNING clause would see.
+_others_wait = select(_others.c.seq).where(
+    _others.c.conversation == _HERE, _others.c.seq != _SEQ, _others.c.state.in_(UNSENT)
+)
+# Not only unsent rows: it was shown, even if a `/stop` has dropped the row meanwhile.
+_MARK_SENT = (
+    update(outbox)
+    .where(outbox.c.conversation == _HERE, outbox.c.seq == _SEQ)
+    .values(
+        state="sent",
+        platform_ref=bindparam("p_platform_ref"),
+        resent=bindparam("p_resent"),
+        sent_at=now_s(),
+        error=None,
     )
-    return any(row.waits for row in marked.all())
-
-
-def _mark_sent() -> Any:
-    conversation_id: Any = bindparam("p_conversation_id")
-    seq: Any = bindparam("p_seq")
-    others = outbox.alias("others")
-    waits = select(others.c.seq).where(
-        # Without this row: SQLite does not say which state of it a RETURNING clause would see.
-        others.c.conversation == conversation_id,
-        others.c.seq != seq,
-        others.c.state.in_(UNSENT),
-    )
-    # Not only unsent rows: it was shown, even if a `/stop` has dropped the row meanwhile.
-    return (
-        update(outbox)
-        .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
-        .values(
-            state="sent",
-            platform_ref=bindparam("p_platform_ref"),
-            resent=bindparam("p_resent"),
-            sent_at=now_s(),
-            error=None,
-        )
-        .returning(waits.exists().label("waits"))
-    )
-
-
-_MARK_SENT = _mark_sent()
+    .returning(_others_wait.exists().label("waits"))
+)
 
 
 def postpone(
@@ -294,12 +274,9 @@ def _row(conversation_id: Any, seq: Any) -> Any:
 
 # A replica that is reaped before this cannot mark the row; after it, the row is in doubt.
 _MARK_SENDING = (
-    _row(bindparam("p_conversation_id"), bindparam("p_seq"))
-    .where(
-        or_(_has_no_sender, outbox.c.sender == bindparam("p_replica_id")),
-        lives(bindparam("p_replica_id")),
-    )
-    .values(state="sending", sender=bindparam("p_replica_id"))
+    _row(_HERE, _SEQ)
+    .where(or_(_has_no_sender, outbox.c.sender == _ME), lives(_ME))
+    .values(state="sending", sender=_ME)
 )
 
 
@@ -370,23 +347,21 @@ def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
     return [Backlog(*row) for row in conn.execute(_WAITING, {"by": by})]
 
 
-def _waiting() -> Any:
-    others = select(replica.c.id).where(replica.c.id != _BY)
-    may_send = or_(_BY.is_(None), outbox.c.sender.is_(None), outbox.c.sender.not_in(others))
-    heads = (
-        select(outbox.c.conversation, func.min(outbox.c.seq).label("seq"), func.count().label("n"))
-        .where(is_unsent, may_send)
-        .group_by(outbox.c.conversation)
-        .subquery()
+_other_replicas = select(replica.c.id).where(replica.c.id != _BY)
+_may_send = or_(_BY.is_(None), outbox.c.sender.is_(None), outbox.c.sender.not_in(_other_replicas))
+_heads = (
+    select(outbox.c.conversation, func.min(outbox.c.seq).label("seq"), func.count().label("n"))
+    .where(is_unsent, _may_send)
+    .group_by(outbox.c.conversation)
+    .subquery()
+)
+_WAITING = (
+    select(conversation.c.platform, conversation.c.account, outbox.c.conversation, _heads.c.n)
+    .add_columns(now_s() - outbox.c.at)
+    .select_from(_heads)
+    .join(
+        outbox,
+        and_(outbox.c.conversation == _heads.c.conversation, outbox.c.seq == _heads.c.seq),
     )
-    first = and_(outbox.c.conversation == heads.c.conversation, outbox.c.seq == heads.c.seq)
-    columns = (conversation.c.platform, conversation.c.account, outbox.c.conversation)
-    return (
-        select(*columns, heads.c.n.label("rows"), (now_s() - outbox.c.at).label("age_s"))
-        .select_from(heads)
-        .join(outbox, first)
-        .join(conversation, conversation.c.id == outbox.c.conversation)
-    )
-
-
-_WAITING = _waiting()
+    .join(conversation, conversation.c.id == outbox.c.conversation)
+)

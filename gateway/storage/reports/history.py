@@ -97,42 +97,37 @@ def items(
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
 
 
-def _items() -> Any:
-    of_key = select(alias.c.conversation).where(alias.c.session_key == bindparam("session_key"))
-    asked = select(
-        inbox.c.seq.label("inbox_seq"),
-        literal(0).label("outbox_seq"),
-        inbox.c.text.label("markdown"),
-        inbox.c.at,
-        literal("").label("source_key"),
-        inbox.c.message_ref.label("ref"),
-        null().label("choices"),
-        null().label("attachment"),
-    ).where(
-        inbox.c.conversation.in_(of_key),
-        inbox.c.seq > bindparam("after_inbox"),
-        # A note for the agent, which no person has written.
-        inbox.c.kind != "correction",
-    )
-    answered = select(
-        outbox.c.inbox_seq,
-        outbox.c.seq,
-        func.coalesce(outbox.c.markdown, outbox.c.payload),
-        outbox.c.at,
-        outbox.c.source_key,
-        null(),
-        outbox.c.choices,
-        outbox.c.attachment,
-    ).where(
-        outbox.c.conversation.in_(of_key),
-        outbox.c.seq > bindparam("after_outbox"),
-        outbox.c.state.in_(SHOWN),
-    )
-    return union_all(asked, answered)
-
-
-_ITEMS = _items()
-
+_of_key = select(alias.c.conversation).where(alias.c.session_key == bindparam("session_key"))
+_asked = select(
+    inbox.c.seq.label("inbox_seq"),
+    literal(0).label("outbox_seq"),
+    inbox.c.text.label("markdown"),
+    inbox.c.at,
+    literal("").label("source_key"),
+    inbox.c.message_ref.label("ref"),
+    null().label("choices"),
+    null().label("attachment"),
+).where(
+    inbox.c.conversation.in_(_of_key),
+    inbox.c.seq > bindparam("after_inbox"),
+    # A note for the agent, which no person has written.
+    inbox.c.kind != "correction",
+)
+_answered = select(
+    outbox.c.inbox_seq,
+    outbox.c.seq,
+    func.coalesce(outbox.c.markdown, outbox.c.payload),
+    outbox.c.at,
+    outbox.c.source_key,
+    null(),
+    outbox.c.choices,
+    outbox.c.attachment,
+).where(
+    outbox.c.conversation.in_(_of_key),
+    outbox.c.seq > bindparam("after_outbox"),
+    outbox.c.state.in_(SHOWN),
+)
+_ITEMS = union_all(_asked, _answered)
 
 _FilesOfChat = tuple[dict[int, tuple[ChatFile, ...]], dict[int, ChatFile]]
 """A conversation's files, by message and by id."""
