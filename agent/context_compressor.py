@@ -1,6 +1,6 @@
 """The default context engine: prune, find boundaries, summarise, assemble (read `compress`).
 
-Each phase is a pure function in agent/context/phases/. Only the summary asks a model; if it cannot,
+Each phase is a pure function of agent/context/. Only the summary asks a model; if it cannot,
 the extractor's summary takes its place and nothing is dropped.
 """
 
@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from agent.context.extract import extract, key_sentences, retained_share, shortened
-from agent.context.phases.boundaries import (
+from agent.context.boundaries import (
     SOFT_CEILING,
     Boundaries,
     assemble,
@@ -22,8 +21,9 @@ from agent.context.phases.boundaries import (
     protected_tail,
     starts_before,
 )
-from agent.context.phases.prune import MARGIN, converge, prune_old_results, target_tokens
-from agent.context.phases.summary import summary_budget, write_summary
+from agent.context.extract import extract, key_sentences, retained_share, shortened
+from agent.context.prune import MARGIN, converge, prune_old_results, target_tokens
+from agent.context.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.errors import SummaryFailed
 from agent.tokens import estimate_tokens

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import structlog
 
-from agent.context.phases.boundaries import assemble
+from agent.context.boundaries import assemble
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.engines.rounds import HEADING, RoundsEngine, old_rounds, without_heading

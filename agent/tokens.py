@@ -247,11 +247,6 @@ class TokenCounter:
         return _load_encoding(self.model)
 
     @property
-    def encoding_name(self) -> str | None:
-        """The encoding's name; None if tokens are estimated."""
-        return self._encoding.name if self._encoding else None
-
-    @property
     def is_loaded(self) -> bool:
         """Whether the encoding was loaded, or is known to be missing."""
         return "_encoding" in vars(self)

@@ -1,1 +1,1 @@
-"""What the model is given of a conversation: planner.py decides when, the phases how it is cut."""
+"""What the model is given of a conversation: planner.py decides when to cut, the others how."""

@@ -18,8 +18,8 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from agent import spans
+from agent.context.boundaries import newest_ask
 from agent.context.meter import Measure, TokenMeter
-from agent.context.phases.boundaries import newest_ask
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.context_engine import (
     Compressed,

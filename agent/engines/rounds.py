@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from agent.context.boundaries import Boundaries, assemble, first_said, is_ask, leaving
 from agent.context.extract import key_sentences, retained_share
-from agent.context.phases.boundaries import Boundaries, assemble, first_said, is_ask, leaving
-from agent.context.phases.summary import FENCE, fenced, in_parts_that_fit
-from agent.context.phases.summary_parts import new_piece, split
+from agent.context.summary import FENCE, fenced, in_parts_that_fit
+from agent.context.summary_parts import new_piece, split
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
     Compressed,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from agent.context.phases.boundaries import newest_ask
+from agent.context.boundaries import newest_ask
 from agent.context_engine import Compressed, CompressionRequest, Sizes
 from agent.errors import AgentError
 from agent.ports import Effect

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 import structlog
 from typing_extensions import override
 
-from agent.context.phases.boundaries import assemble, fitting, starts_before
+from agent.context.boundaries import assemble, fitting, starts_before
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.engines.lcm.engine import LcmEngine

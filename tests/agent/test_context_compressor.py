@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from agent.context.boundaries import protected_tail
 from agent.context.extract import extract
-from agent.context.phases.boundaries import protected_tail
 from agent.context_compressor import EXTRACT_SHARE, ContextCompressor, thorough
 from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, Trigger
 from agent.errors import SummaryFailed

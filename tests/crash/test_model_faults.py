@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.context.phases.summary import TASKS
+from agent.context.summary import TASKS
 from tests.crash.model_child import ModelSpec
 from tests.support.chain_model import chain_of, has_results
 from tests.support.crash import Crashes, Nursery, describe, until

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, get_args
 
 from typing_extensions import override
 
-from agent.context.phases.boundaries import around, newest_ask, protected_tail
-from agent.context.phases.prune import converge, prune_old_results, target_tokens, with_edits
+from agent.context.boundaries import around, newest_ask, protected_tail
+from agent.context.prune import converge, prune_old_results, target_tokens, with_edits
 from agent.context_compressor import clip_only, thorough
 from agent.context_engine import (
     Archive,

@@ -16,15 +16,15 @@ from functools import partial
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
-from agent.context.extract import extract, key_sentences, retained_share
-from agent.context.phases.boundaries import (
+from agent.context.boundaries import (
     Boundaries,
     behind_results,
     cuts,
     head_end_of,
     starts_before,
 )
-from agent.context.phases.summary import merge_summaries, write_summary
+from agent.context.extract import extract, key_sentences, retained_share
+from agent.context.summary import merge_summaries, write_summary
 from agent.context_engine import CompressionRequest, Level, Node, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.context.phases.boundaries import Newest, find_boundaries, leaving
+from agent.context.boundaries import Newest, find_boundaries, leaving
 from agent.context_compressor import ContextCompressor, facts_of, uncovered
 from agent.context_engine import CompressionRequest, Limits
 from agent.engines.rounds import old_rounds
 from agent.messages import ChatMessage, assistant_message, context_message, user_message
 from agent.view.view import Entry, ViewPlan
-from tests.agent.context.phases.test_boundaries import request_of
+from tests.agent.context.test_boundaries import request_of
 
 TOLD = "zanzibar-4711.txt"
 

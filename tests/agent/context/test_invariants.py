@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from agent.context.phases.boundaries import protected_tail
-from agent.context.phases.prune import target_tokens
+from agent.context.boundaries import protected_tail
+from agent.context.prune import target_tokens
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Node, Sizes, Trigger
 from agent.engines.lcm.engine import LcmEngine

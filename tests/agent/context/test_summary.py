@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.context.phases.summary import (
+from agent.context.summary import (
     SECTIONS,
     SummaryOrder,
     build_prompt,
@@ -23,7 +23,7 @@ from agent.context.phases.summary import (
     unused_mark,
     write_summary,
 )
-from agent.context.phases.summary_parts import Piece, new_piece, pack, slices, split, tokens_of
+from agent.context.summary_parts import Piece, new_piece, pack, slices, split, tokens_of
 from agent.context_engine import CompressionRequest, Limits
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import orjson
 
-from agent.context.phases.boundaries import group_start, newest_ask
+from agent.context.boundaries import group_start, newest_ask
 from agent.context_engine import Compressed, CompressionRequest, Level, Sizes
 from agent.messages import ChatMessage, chars_of, images_in
 from agent.view.edits import LONG_CHARS

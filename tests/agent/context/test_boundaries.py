@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.context.phases.boundaries import (
+from agent.context.boundaries import (
     SOFT_CEILING,
     TAIL_CHOICES,
     Boundaries,

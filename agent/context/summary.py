@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Literal
 
 from agent.context.extract import shortened
-from agent.context.phases.summary_parts import (
+from agent.context.summary_parts import (
     Piece,
     new_piece,
     pack,

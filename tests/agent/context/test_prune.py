@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.context.phases.prune import (
+from agent.context.prune import (
     MIN_CLIP_CHARS,
     clip,
     converge,

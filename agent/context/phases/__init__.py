@@ -1,1 +1,0 @@
-"""The steps of a compaction: prune with its ladder of levels, boundaries, summary."""
