@@ -27,7 +27,7 @@ from agent.view.view import (
 class Node:
     """A summary of the lossless engine (agent/engines/lcm) of a range of a transcript.
 
-    Leaves stand for messages, higher nodes for nodes. A node is stored with the compaction that
+    Leaves replace messages, higher nodes replace nodes. A node is stored with the compaction that
     made it and never changes; the plan names the nodes in view.
 
     Attributes:

@@ -15,7 +15,15 @@ import structlog
 
 from agent.context.boundaries import assemble
 from agent.context_compressor import ContextCompressor
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
+from agent.context_engine import (
+    Compressed,
+    CompressionRequest,
+    ContextEngine,
+    Level,
+    Limits,
+    Sizes,
+    Summarise,
+)
 from agent.engines.rounds import HEADING, RoundsEngine, old_rounds, without_heading
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, sanitise, text_of
@@ -28,8 +36,6 @@ log = structlog.get_logger()
 CONTEXT_WINDOW = 128_000
 """Tokens. Source: HelloAgents' default."""
 Message = dict[str, Any]
-Summarise = Callable[[str, int], str]
-"""A caller's function: gets a prompt and the most tokens to answer with."""
 
 
 @dataclass(frozen=True, slots=True)

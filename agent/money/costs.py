@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from agent.errors import ModelError
-from agent.messages import Usage
+from agent.messages import Usage, count
 from agent.models.base import ChatModel, Completion, ModelRequest, estimate_usage
 from agent.models.catalog import Prices
 from agent.ports import ModelCall
@@ -73,8 +73,7 @@ def sum_text(usd: float, unknown_calls: int, *, estimated: bool) -> str:
     known = format_usd(usd, estimated=estimated)
     if not unknown_calls:
         return known
-    calls = "call" if unknown_calls == 1 else "calls"
-    unknown = f"{unknown_calls} {calls} of {UNKNOWN}"
+    unknown = f"{count(unknown_calls, 'call')} of {UNKNOWN}"
     return f"{known} + {unknown}" if usd else unknown
 
 

@@ -1,4 +1,4 @@
-"""What a plugin may offer and gets (docs/plugins.md), and the checks of what it returns.
+"""The contract of plugins (docs/plugins.md), and the checks of what they return.
 
 Plugins get copies of plain data. What concerns people goes by a scope: "platform:sender id" for all
 direct chats of a person, "conversation:id" for any other conversation. The checks are pure, and
@@ -24,11 +24,10 @@ from agent.tools.registry import Tool, parameter_schema
 from agent.view.view import Entry, ViewPlan, summary_messages
 
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
-"""What a plugin and an engine may be called: such a name means nothing to a file system or to
-Python's import."""
+"""Names of plugins and engines: they mean nothing to a file system or to Python's import."""
 NAME_RULE = "only a-z, 0-9, _ and - are allowed"
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What every provider takes. Source: the function names of OpenAI's and Anthropic's APIs."""
+"""Names that every provider takes. Source: the function names of OpenAI's and Anthropic's APIs."""
 MAX_TIMEOUT_S = 600.0
 """Longest `timeout_s` of a plugin's tool."""
 HookName = Literal["pre_tool_call", "post_tool_call", "turn_finished"]
@@ -40,7 +39,7 @@ or None; what the others return does not count."""
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the model is about to be asked: `text` is what people wrote.
+    """A question that the model is about to answer; people wrote its `text`.
 
     Only memories of `scope` may be used; everybody in the conversation can read the answer.
     """
@@ -63,7 +62,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What a memory provider recalls, and from which exchanges (`Exchange.turn` of each).
+    """Memories that a provider recalls, and their exchanges (`Exchange.turn` of each).
 
     The turn that reads it counts as having read what these had read; without any, as having read
     a web page.
@@ -110,7 +109,7 @@ class MemoryProvider(ABC):
 
 
 class ResultRefused(AgentError):
-    """What an engine returned breaks the contract; the text lists how."""
+    """An engine's result breaks the contract; the text lists how."""
 
 
 def tool_problem(tool: Any) -> str | None:
@@ -120,7 +119,7 @@ def tool_problem(tool: Any) -> str | None:
 
 
 def _tool_problems(tool: Any) -> Iterator[str]:
-    # Its author need not have kept to the annotations.
+    # Its author may have ignored the annotations.
     if not (isinstance(tool.name, str) and TOOL_NAME.fullmatch(tool.name)):
         yield "in its name only letters, digits, _ and - are allowed, at most 64"
     if not (isinstance(tool.description, str) and tool.description.strip()):

@@ -1,4 +1,4 @@
-"""Context engines: which one a name means, how one is made for a turn, and its tools.
+"""Context engines: finds one by name, makes one for a turn, and offers its tools.
 
 If the engine that `context.engine` names cannot be used, the built-in compressor takes its place,
 with a warning.

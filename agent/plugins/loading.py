@@ -199,7 +199,7 @@ def _may_guard(home: Path, name: str) -> bool:
 
 
 PLUGIN_MODULE, ENGINE_MODULE = "parley_plugin_", "parley_context_engine_"
-"""Beginnings of their modules' names, which no other module has."""
+"""Prefixes of their modules' names, which no other module has."""
 HOOK_S = 5.0
 """Seconds for one call of a hook or a memory provider: a turn waits for it."""
 MAX_PROMPT_CHARS = 2_000
@@ -340,7 +340,7 @@ def _has_registered(module: Any, registry: PluginRegistry) -> bool:
 
 
 def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
-    """Check what was offered: leave out a tool that is wrong, raise for all else."""
+    """Check the offers: leave out a faulty tool, raise for anything else."""
     providers = [_provider(each, registry.options) for each in registry.providers]
     of_memories = [tool for each in providers for tool in each.tools()]
     prompts = [str(each.prompt()).strip()[:MAX_PROMPT_CHARS] for each in providers]

@@ -1,4 +1,4 @@
-"""What plugins have offered, the engines by name, and the active plugins with their hooks.
+"""The offers of plugins, the engines by name, and the active plugins with their hooks.
 
 Engines are known to the whole process, since `context.engine` names one of them: those that are
 built in, and those that a program or a plugin has registered.
@@ -48,13 +48,13 @@ BUILT_IN: dict[str, type[ContextEngine]] = {
 DEFAULT = "compressor"
 """The engine that takes over wherever another one cannot be used."""
 registered: dict[str, type[ContextEngine]] = {}
-"""What `register_context_engine` was given, by name."""
+"""Engines that were registered, by name."""
 GIVEN = ("role", "content", "tool_calls", "tool_call_id", "name")
-"""What an engine sees of a message: what OpenAI's API knows."""
+"""Keys of a message that an engine of lists sees: those of OpenAI's API."""
 STATE = dict.fromkeys(
     ("last_prompt_tokens", "last_completion_tokens", "last_total_tokens", "compression_count"), 0
 ) | {"protect_first_n": 3, "protect_last_n": 6}
-"""What Hermes' base class gives its engines, before anything is known."""
+"""Attributes that Hermes' base class gives its engines, with their first values."""
 MAX_VETO_CHARS = 1_000
 """Longest reason of a veto that the model reads."""
 LEFT_OUT = "(left out by the engine, without a summary)"
@@ -114,8 +114,7 @@ def takes_lists(offered: Any) -> bool:
 def adapted(offered: Any, name: str) -> type[ContextEngine]:
     """Make an engine class of this name that runs the offered one.
 
-    Each turn makes an object of an offered class, or copies an offered object: turns of different
-    people run at the same time.
+    Each turn has an object of its own: turns of different people run at the same time.
     """
     members = {"name": name, "offered": staticmethod(lambda: offered), "__doc__": offered.__doc__}
     return cast("type[ContextEngine]", type(f"Adapted{name.title()}", (ListEngine,), members))
@@ -144,7 +143,7 @@ class PluginRegistry:
         self.providers.append(provider)
 
     def register_hook(self, name: HookName, hook: Hook) -> None:
-        """Have a function called; raises `PluginRefused` for an unknown hook."""
+        """Register a hook; raises `PluginRefused` for an unknown name."""
         # A hook that is never called would protect nothing.
         if name not in HOOKS:
             raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")

@@ -191,10 +191,9 @@ class HostedEngine(ContextEngine):
     def __init__(
         self, make: Callable[[], ContextEngine], built_in: ContextEngine, caller: Caller
     ) -> None:
-        """Make the plugin's engine, and ask for its tools.
+        """Make the plugin's engine, for this turn alone, and ask for its tools.
 
         Args:
-            make: Returns an engine for this turn alone.
             built_in: Answers for the rest of the turn, once the plugin has failed.
             caller: Shared by all turns, so that calls of a plugin that always hangs do not pile up.
         """

@@ -69,7 +69,8 @@ class SkillShelf:
         """Return the names of all folders, in order, without hidden ones."""
         try:
             with os.scandir(self.root) as found:
-                return sorted(each.name for each in found if _may_be_skill(each))
+                folders = (each for each in found if each.is_symlink() or each.is_dir())
+                return sorted(each.name for each in folders if not each.name.startswith("."))
         except FileNotFoundError:
             return []
 
@@ -197,10 +198,6 @@ def _front_matter(text: str) -> dict[str, object]:
 def described(findings: Sequence[Threat]) -> str:
     """Describe the findings of a scan."""
     return ", ".join(f"{each.kind} ({each.chars} characters)" for each in findings)
-
-
-def _may_be_skill(entry: "os.DirEntry[str]") -> bool:
-    return not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir())
 
 
 def load_plain(text: str) -> Any:

@@ -262,7 +262,7 @@ _BY_FAMILY: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def _enforcement(facts: PromptFacts) -> str:
-    """What a family of models needs to hear before it uses its tools. Source: Hermes."""
+    """Advice that a family of models needs before it uses its tools. Source: Hermes."""
     if not facts.tools:
         return ""
     # The first family that fits: a claude model gets nothing, not the text for unknown ones.

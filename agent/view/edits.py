@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import orjson
 
-from agent.messages import ChatMessage, FunctionCall, ToolCall, images_in, is_image, storable
+from agent.messages import ChatMessage, FunctionCall, ToolCall, count, images_in, is_image, storable
 
 CLEARED = "[Old tool output cleared to save context space]"
 """Source: Hermes."""
@@ -209,8 +209,7 @@ def _result_lines(
     name = call["function"]["name"] if call else message.get("name")
     if name:
         name = one_line(name, _NAME_CHARS)
-        lines = len(text.splitlines())
-        size = f"{len(text):,} chars, {lines:,} {'line' if lines == 1 else 'lines'}"
+        size = f"{len(text):,} chars, {count(len(text.splitlines()), 'line')}"
         size += f", images: {images}" if images else ""
         outcome, line = _outcome(text)
         shown = f" {given}" if call and (given := _shown_arguments(call)) else ""

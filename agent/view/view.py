@@ -98,7 +98,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """Which messages of the transcript are shown and how, by their `seq`.
+    """The messages of the transcript that are shown, and how; named by their `seq`.
 
     Shown are the head (`first_seq` to `head_upto`), the summaries, pinned messages, and the tail
     (`tail_from` on). A plan without a tail start shows all messages from `first_seq` on.
