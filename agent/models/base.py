@@ -89,7 +89,7 @@ class TextSink(Protocol):
 
 
 class Unwatched:
-    """A sink for answers that nobody watches growing."""
+    """A sink that drops the growing answer."""
 
     def push(self, delta: str) -> None:
         """Drop the text."""
@@ -193,7 +193,7 @@ def checked_key(text: str) -> str:
     """Return a text that an HTTP header can carry as a key, else raise SecretUnreadable."""
     key = text.strip()
     if not (key.isascii() and key.isprintable()):
-        raise SecretUnreadable("holds characters that no key has")
+        raise SecretUnreadable("has characters that no key has")
     return text
 
 
@@ -232,8 +232,8 @@ MISSED_SHARE = 0.05
 """A miss is reported from so many tokens and this share of the prompt on."""
 DIGEST_BYTES = 12
 BINDING_MOVES = ("compaction", "compression")
-"""Beginnings of reasons that change the messages before others. The newest models bind signed
-thinking to the exact conversation before it: older thinking must be gone (docs/caching.md)."""
+"""Reasons, by their beginning, that change earlier messages. The newest models bind signed thinking
+to the exact conversation before it: older thinking must be gone (docs/caching.md)."""
 _FIELDS = ("role", "content", "tool_calls", "tool_call_id", "opaque")
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
 """How long a cache entry lives, by the value of `cache_ttl`."""
@@ -320,7 +320,7 @@ class PrefixWatch:
         return prefix
 
     def most_warm_tokens(self, model: ChatModel, prompt_tokens: int) -> int:
-        """Return how many tokens of a prompt may be in the provider's cache at most.
+        """Return the most tokens of a prompt that may be in the provider's cache.
 
         After another model's answer nothing is known about this one's.
         """
@@ -329,7 +329,7 @@ class PrefixWatch:
         return self.warm_tokens(model)
 
     def warm_tokens(self, model: ChatModel) -> int:
-        """Return how many tokens of the next request the provider's cache should still hold."""
+        """Return the tokens of the next request that should still be in the provider's cache."""
         last = self.last
         if last is None or self.moving is not None or last.model != model.label:
             return 0

@@ -66,7 +66,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetryTiming:
-    """Clock (seconds), sleep and dice of the policy; tests bring their own."""
+    """Clock (seconds), sleep and random draw of the policy; tests bring their own."""
 
     now: Clock = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -1,6 +1,6 @@
 """What all wires share: parts of a message and their markers, tool schemas, arguments of calls.
 
-While a request is built, a marker that is on no part yet is a part that has nothing but its marker.
+While a request is built, a marker without a part is a part of its own, with nothing but the marker.
 Arguments are made canonical once, when a call is finished (agent/models/draft.py), so the store and
 every wire have the same bytes. What servers send is read with distrust: proxies omit fields, null
 them or change their type; unusable fields are left out.
@@ -226,13 +226,13 @@ def _python_literal(text: str) -> dict[str, Any] | None:
 
 
 def _exact(value: Any) -> dict[str, Any] | None:
-    """Return an object that JSON holds exactly: no NaN, tuple or number key; else None."""
+    """Return an object that JSON represents exactly: no NaN, tuple or number key; else None."""
     written = _written(value) if isinstance(value, dict) else b""
     return value if written and orjson.loads(written) == value else None
 
 
 def _written(value: dict[str, Any]) -> bytes:
-    """Return the value as JSON; b"" for values that JSON does not hold, or nested too deep."""
+    """Return the value as JSON; b"" for a value without a form in JSON, or nested too deep."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:

@@ -35,10 +35,6 @@ def program(module: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", BOOT, str(_ROOT), module)
 
 
-class HelperFailed(Exception):
-    """The answer of a helper is too large."""
-
-
 async def ask_json(
     module: str,
     request: Mapping[str, Any],
@@ -78,12 +74,10 @@ async def ask_json(
                 stdin.write(order)
                 await stdin.drain()
             stdin.write_eof()
-            answer = await read_all(stdout, max_bytes)
+            answer = await read_all(stdout, max_bytes, failed)
             code = await process.wait()
     except TimeoutError as exc:
         raise ToolError(slow) from exc
-    except HelperFailed as exc:
-        raise ToolError(f"{failed}: {exc}") from exc
     finally:
         # It may be in an endless step.
         with suppress(ProcessLookupError):
@@ -97,15 +91,15 @@ async def ask_json(
     return str(found["text"])
 
 
-async def read_all(stream: asyncio.StreamReader, max_bytes: int) -> bytes:
-    """Return all bytes of a stream; raises HelperFailed if there are more than `max_bytes`."""
+async def read_all(stream: asyncio.StreamReader, max_bytes: int, failed: str) -> bytes:
+    """Return all bytes of a stream; a ToolError with `failed` if it has more than `max_bytes`."""
     parts: list[bytes] = []
     size = 0
     while part := await stream.read(65_536):
         parts.append(part)
         size += len(part)
         if size > max_bytes:
-            raise HelperFailed("the answer is too large")
+            raise ToolError(f"{failed}: the answer is too large")
     return b"".join(parts)
 
 

@@ -37,7 +37,7 @@ def choose(settings: SandboxSettings) -> Sandbox | str:
         if wanted not in {"auto", name}:
             others[name] = f"tools.sandbox.backend is {wanted}"
         elif found is not None:
-            others[name] = f"{found.backend} holds already"
+            others[name] = f"{found.backend} is used"
         elif reason := why_not(name):
             others[name] = reason
         else:
@@ -70,7 +70,7 @@ def report(settings: SandboxSettings) -> list[str]:
     if chosen.backend == "none":
         return ["no sandbox: tools.sandbox.backend is none"]
     others = (f"not {name}: {reason}" for name, reason in chosen.others.items())
-    return [f"{chosen.backend} holds", *others]
+    return [f"{chosen.backend} is used", *others]
 
 
 def why_not(backend: Backend) -> str | None:

@@ -38,7 +38,7 @@ def components(path: str) -> tuple[str, ...]:
     if ".." in names:
         raise ToolError("a path cannot lead upwards (..)")
     if "\0" in path or _size(path) > MAX_PATH_BYTES or len(names) > MAX_DEPTH:
-        raise ToolError("this is no usable path: too long, too deep, or with a NUL in it")
+        raise ToolError("this path cannot be used: it is too long, too deep, or has a NUL")
     if any(_size(name) > MAX_NAME_BYTES for name in names):
         raise ToolError(f"a name in the path is longer than {MAX_NAME_BYTES} bytes")
     return names
@@ -48,7 +48,7 @@ def _size(text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError as exc:
-        raise ToolError("this is no usable path: it is not valid Unicode") from exc
+        raise ToolError("this path cannot be used: it is not valid Unicode") from exc
 
 
 class Workspace:
@@ -96,7 +96,7 @@ class Workspace:
             handle = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
-                    raise ToolError(f"{path!r} is no regular file")
+                    raise ToolError(f"{path!r} is not a regular file")
                 yield handle
             finally:
                 os.close(handle)
@@ -207,7 +207,7 @@ def _step(folder: int, name: str, way: tuple[str, ...], *, create: bool) -> int:
             return _opened(name, folder)
         except NotADirectoryError as exc:
             # With O_DIRECTORY also the error of links.
-            raise ToolError(f"{shown!r} is no directory, or a link (not followed)") from exc
+            raise ToolError(f"{shown!r} is not a directory, or is a link (not followed)") from exc
 
 
 def _opened(name: str | Path, folder: int | None = None) -> int:
@@ -257,7 +257,7 @@ def _replaceable(folder: int, name: str, path: str) -> int:
     except FileNotFoundError:
         return 0o600
     if not stat.S_ISREG(found.st_mode):
-        raise ToolError(f"{path!r} is there and no regular file")
+        raise ToolError(f"{path!r} is there and is not a regular file")
     return stat.S_IMODE(found.st_mode) & 0o777
 
 

@@ -1,6 +1,6 @@
 """The built-in tools by name; the gateway takes those in `tools.enabled`.
 
-Each file of agent/tools/builtin and agent/tools/sandbox has its tools: a `Tool`, or an entry of
+Each file of agent/tools/builtin and agent/tools/sandbox has its tools: a `@tool`, or an entry of
 `MAKERS` for one with settings of its own.
 """
 

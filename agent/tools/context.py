@@ -1,6 +1,6 @@
-"""What a tool may use of its turn; the ports behind it are in agent/ports.py."""
+"""The context of a tool call; its ports are in agent/ports.py."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ Redirects = Callable[[str], str]
 
 
 class NoPast(Past):
-    """Has no earlier messages; a quoted person counts as a stranger."""
+    """A past without messages; a quoted person counts as a stranger."""
 
     @override
     async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
@@ -48,11 +48,11 @@ class NoPast(Past):
 
 @dataclass(slots=True)
 class Provenance:
-    """What a turn has read besides the words of its people; it grows while tools run.
+    """The origins of the content that a turn has read; they grow while tools run.
 
     Attributes:
-        origins: Of everything in the conversation since its last start.
-        seen: Those that the model had read when it wrote the newest calls.
+        origins: Of everything in the conversation since its last start, but its people's words.
+        seen: The origins that the model had read when it wrote the newest calls.
         trail: The addresses that the turn knows and visited.
         may_follow: Ids of the newest calls that may follow a link of a page.
         recalled: Whether the model wrote the newest calls after reading recalled content.
@@ -140,7 +140,7 @@ class ToolServices:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may use of its turn; docs/plugins.md describes the part for plugins' tools.
+    """The context of a tool call; docs/plugins.md describes the part for plugins' tools.
 
     Attributes:
         clock: Returns the current time, aware.
@@ -174,10 +174,6 @@ def needed(service: Service | None, why: str) -> Service:
     if service is None:
         raise ToolError(why)
     return service
-
-
-MakesTools = Callable[[], Awaitable[ToolContext]]
-"""Makes the context of a turn's tools."""
 
 
 @dataclass(frozen=True, slots=True)

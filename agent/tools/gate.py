@@ -76,7 +76,7 @@ class Gate:
     def look(self, calls: Sequence[ToolCall]) -> None:
         """Record the origins read before calls were written, and the links that they follow.
 
-        It comes before all of them, since they run at the same time.
+        Call it before any of them runs: they run at the same time.
         """
         read = self.context.rights.read
         read.look()

@@ -32,7 +32,7 @@ from agent.prompt_caching import apply_cache_control
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens import load_beside
-from agent.tools.context import MakesTools
+from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolRegistry
 from agent.view.view import View
@@ -199,7 +199,7 @@ class TurnPorts:
     journal: TurnJournal
     planner: Planner
     sink: TextSink
-    tools: MakesTools
+    tools: Callable[[], Awaitable[ToolContext]]
     spending: Spending
     on_trouble: Callable[[ModelError | None], Awaitable[None]]
     conversation: str

@@ -105,7 +105,7 @@ FOUND_CHARS = 10_000
 FOUND_SHARES = 4
 """A found message is shown in so many times the length of a neighbour."""
 LEAST_CHARS = 60
-MARKS = "> holds the words, ~ was found by what stands next to it or by what it means. "
+MARKS = "> contains the words, ~ was found by its neighbours or by its meaning. "
 """In answers rather than in every request."""
 
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
@@ -189,7 +189,7 @@ def _passages(hits: Sequence[Hit]) -> list[Passage]:
 
 
 def _share(passages: Sequence[Passage]) -> int:
-    """Return how many characters of a neighbour are shown; short texts leave room to the others."""
+    """Return the characters shown of a neighbour; short texts leave room to the others."""
     sizes = [
         (len(message.text), FOUND_SHARES if message.seq in seqs else 1)
         for _, seqs, messages in passages

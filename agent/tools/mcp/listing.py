@@ -176,7 +176,7 @@ def misfit(schema: Any) -> str | None:
         return "its schema is not one of an object"
     size = _size(schema)
     if size is None:
-        return "its schema cannot be sent as JSON: too deep, or what stands in it is no JSON"
+        return "its schema cannot be sent as JSON: too deep, or not valid JSON"
     if size > MAX_RAW_BYTES:
         return _TOO_LARGE
     is_deep = any(depth > MAX_DEPTH for depth, _ in _nodes(schema))

@@ -78,7 +78,7 @@ class FetchArguments(Arguments):
     """The page."""
 
     url: str = Field(min_length=1, description="http or https")
-    raw: bool = Field(default=False, description="HTML as it is, not its text")
+    raw: bool = Field(default=False, description="The HTML instead of its text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ def _shown(page: WebPage, text: str | None) -> str:
     size = f"{len(page.body):,} bytes" if page.complete else f"the first {len(page.body):,} bytes"
     head = f"{page.url}\nstatus {page.status}, {page.kind}, {size}"
     if text is None:
-        return f"{head}\nThis is no text; beginning with {page.body[:32].hex(' ')}."
+        return f"{head}\nThis is not text; it begins with {page.body[:32].hex(' ')}."
     # A page does not know the mark, so it cannot write the line that ends it.
     mark = secrets.token_hex(4)
     return (
@@ -318,7 +318,7 @@ def parsed(text: str) -> URL:
     try:
         return URL(text.strip())
     except (ValueError, TypeError) as exc:
-        raise ToolError("this is no URL") from exc
+        raise ToolError("this is not a URL") from exc
 
 
 def checked(host: str, addresses: Sequence[str], *, trusted: bool) -> Sequence[str]:

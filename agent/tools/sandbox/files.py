@@ -110,7 +110,7 @@ def _read(workspace: Workspace, arguments: ReadArguments) -> str:
             if is_binary(start):
                 kind = mimetypes.guess_type(arguments.path)[0] or "of unknown type"
                 shown = f"{kind}, {size:,} bytes, beginning with {start[:32].hex(' ')}"
-                return f"{arguments.path} is no text: {shown}."
+                return f"{arguments.path} is not text: {shown}."
             content = start + file.read(MAX_FILE_BYTES - len(start))
     lines = BytesIO(content)
     skipped = sum(1 for _ in islice(lines, arguments.first_line - 1))
@@ -183,7 +183,7 @@ def _entry(folder: int, name: str) -> str:
 class FileSearchArguments(Arguments):
     """What to look for, and where."""
 
-    text: str = Field(min_length=1, max_length=1_000, description="What the line holds")
+    text: str = Field(min_length=1, max_length=1_000, description="What the line contains")
     regex: bool = Field(default=False, description="text is a regular expression (Python)")
     ignore_case: bool = True
     path: str = Field("", description="Directory; left out: all")

@@ -55,7 +55,7 @@ def matcher(text: str, *, regex: bool, ignore_case: bool) -> Matches:
     try:
         pattern = re.compile(text, re.IGNORECASE if ignore_case else 0)
     except (re.error, RecursionError, OverflowError) as exc:
-        raise ToolError(f"this is no regular expression: {exc}") from exc
+        raise ToolError(f"this is not a regular expression: {exc}") from exc
     return lambda line: pattern.search(line) is not None
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from agent.errors import ToolError
 from agent.processes import confinement
-from agent.processes.helpers import LANGUAGE, PATH, HelperFailed, KeptProgram, read_all
+from agent.processes.helpers import LANGUAGE, PATH, KeptProgram, read_all
 from agent.processes.installations import of_this_python
 from agent.processes.keeper import CommandLimits, ProgramOrder, Report
 from agent.processes.sandbox import choose
@@ -151,7 +151,7 @@ class Terminal:
             used_bytes = workspace.used_bytes()
         except ToolError as exc:
             return str(exc)
-        limit = f"the workspace holds more than {self._disk_bytes:,} bytes"
+        limit = f"the workspace has more than {self._disk_bytes:,} bytes"
         return limit if used_bytes > self._disk_bytes else ""
 
     def _order(
@@ -190,6 +190,7 @@ class Terminal:
 
     async def _kept(self, order: ProgramOrder, limits: CommandLimits) -> tuple[Report, bytes]:
         """Have a keeper run a command, which ends it even if Parley dies."""
+        failed = "the command's keeper failed"
         try:
             program = await KeptProgram.behind_keeper(limits.output_bytes)
         except OSError as exc:
@@ -199,14 +200,12 @@ class Terminal:
             report = await program.report()
             if report is None:
                 # Killed by the command, or by the system for lack of memory.
-                raise ToolError("the command's keeper failed: it ended without a report")
+                raise ToolError(f"{failed}: it ended without a report")
             if report.ended == "exit" and report.problem:
                 raise ToolError(f"the command was not run: {report.problem}")
-            return report, await read_all(program.stdout, limits.output_bytes)
+            return report, await read_all(program.stdout, limits.output_bytes, failed)
         except OSError as exc:
             raise ToolError(f"the command was not run: {exc}") from exc
-        except HelperFailed as exc:
-            raise ToolError(f"the command's keeper failed: {exc}") from exc
         finally:
             await program.end()
 

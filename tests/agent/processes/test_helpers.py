@@ -13,7 +13,7 @@ async def test_a_helper_that_has_ended_takes_no_cancellation_away(
 ) -> None:
     """There is nothing to kill any more, and whoever was cancelled stays so."""
 
-    async def cancelled(stdout: asyncio.StreamReader, _max_bytes: int) -> bytes:
+    async def cancelled(stdout: asyncio.StreamReader, *_: object) -> bytes:
         await stdout.read()
         for _ in range(10):
             await asyncio.sleep(0)

@@ -31,9 +31,9 @@ def backends(monkeypatch: pytest.MonkeyPatch, **reasons: str | None) -> None:
 @pytest.mark.parametrize(
     ("bwrap", "landlock", "chosen", "others"),
     [
-        (None, None, "bwrap", {"landlock": "bwrap holds already"}),
+        (None, None, "bwrap", {"landlock": "bwrap is used"}),
         ("no namespaces", None, "landlock", {"bwrap": "no namespaces"}),
-        (None, "no Landlock", "bwrap", {"landlock": "bwrap holds already"}),
+        (None, "no Landlock", "bwrap", {"landlock": "bwrap is used"}),
     ],
 )
 def test_the_first_that_works_is_chosen(
@@ -71,7 +71,7 @@ def test_where_none_works_each_has_its_reason(monkeypatch: pytest.MonkeyPatch) -
 def test_the_report_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one holds comes first."""
     backends(monkeypatch, bwrap="no namespaces", landlock=None)
-    assert report(SandboxSettings()) == ["landlock holds", "not bwrap: no namespaces"]
+    assert report(SandboxSettings()) == ["landlock is used", "not bwrap: no namespaces"]
     off = SandboxSettings(backend="none")
     assert report(off) == ["no sandbox: tools.sandbox.backend is none"]
     assert choose(off) == Sandbox("none", "", {})

@@ -125,7 +125,7 @@ def test_a_race_of_links_never_leads_out(space: Workspace, tmp_path: Path) -> No
 
 def test_a_link_in_the_place_of_a_file_is_not_written_through(space: Workspace) -> None:
     """It is refused, and what it leads to stays."""
-    with pytest.raises(ToolError, match="no regular file"):
+    with pytest.raises(ToolError, match="not a regular file"):
         space.write("a/secret", b"gone", max_bytes=10**6)
     with pytest.raises(ToolError, match="links are not followed"):
         content_of(space, "a/secret")
@@ -134,7 +134,7 @@ def test_a_link_in_the_place_of_a_file_is_not_written_through(space: Workspace) 
 def test_a_pipe_is_refused_at_once(space: Workspace) -> None:
     """Nobody writes into it; opening it would wait for good."""
     os.mkfifo(space.root / "pipe")
-    with pytest.raises(ToolError, match="no regular file"):
+    with pytest.raises(ToolError, match="not a regular file"):
         content_of(space, "pipe")
 
 

@@ -152,7 +152,7 @@ def test_only_texts_of_a_size_are_read(shelf: SkillShelf) -> None:
     (folder / "large").write_bytes(b"x" * (MAX_SKILL_BYTES + 1))
     (folder / "binary").write_bytes(b"\xff\xfe")
     for file, reason in (
-        ("pipe", "no regular file"),
+        ("pipe", "not a regular file"),
         ("large", "more than"),
         ("binary", "not a text"),
     ):

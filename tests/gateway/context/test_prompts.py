@@ -430,10 +430,10 @@ def test_what_cannot_be_read_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (os.mkfifo, "is no regular file"),
-        (Path.mkdir, "is no regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (Path.mkdir, "is not a regular file"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
-        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
     ],
     ids=["pipe", "directory", "loop", "device"],
 )

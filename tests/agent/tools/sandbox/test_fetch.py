@@ -179,7 +179,9 @@ async def test_nothing_of_the_environment_is_used(
 async def test_what_is_no_text_is_described(site: Site) -> None:
     """By its type and first bytes."""
     outcome = await site.get(site.url("picture"))
-    assert outcome.text.endswith("image/png, 4 bytes\nThis is no text; beginning with 89 50 4e 47.")
+    assert outcome.text.endswith(
+        "image/png, 4 bytes\nThis is not text; it begins with 89 50 4e 47."
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,9 @@ async def test_a_file_that_is_no_text_is_described(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"\xff\xfe\xfd\xfc")
     read = await use(tmp_path, "read_file", path="a.zip")
     assert read.text == (
-        "a.zip is no text: application/zip, 6 bytes, beginning with 50 4b 03 04 00 00."
+        "a.zip is not text: application/zip, 6 bytes, beginning with 50 4b 03 04 00 00."
     )
-    assert "b is no text: of unknown type" in (await use(tmp_path, "read_file", path="b")).text
+    assert "b is not text: of unknown type" in (await use(tmp_path, "read_file", path="b")).text
 
 
 async def test_long_lines_are_cut(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_the_tool_asks_its_helper(folder: Path) -> None:
     """What it finds and what it refuses come back as results."""
     assert (await use(folder, "search_files", text="nothing")).text == "a.txt:2: nothing"
     refused = await use(folder, "search_files", text="(", regex=True)
-    assert refused.text.startswith("Error: this is no regular expression")
+    assert refused.text.startswith("Error: this is not a regular expression")
 
 
 async def test_a_pattern_that_takes_years_is_ended(

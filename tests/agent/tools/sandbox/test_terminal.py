@@ -147,7 +147,7 @@ async def test_files_are_limited_for_each_and_for_all(tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     outcome = await shell(tmp_path, many, limits={"WORKSPACE_BYTES": 200_000})
     assert "the workspace grew beyond 200,000 bytes" in outcome.text
-    full = "[the workspace holds more than 200,000 bytes: nothing can be written; delete files]"
+    full = "[the workspace has more than 200,000 bytes: nothing can be written; delete files]"
     command = "echo x; (echo more >> f1; : > new; mkdir d) 2>/dev/null; rm f*; ls -s"
     outcome = await shell(tmp_path, command, limits={"WORKSPACE_BYTES": 200_000})
     assert outcome.text.startswith("x\ntotal 0\n[exit")
