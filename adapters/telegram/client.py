@@ -7,7 +7,6 @@ the one place that every request passes, so that a caller that is cancelled does
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +24,7 @@ from telegram.request import BaseRequest, HTTPXRequest, RequestData
 from telegram.warnings import PTBUserWarning
 from typing_extensions import override
 
-from adapters.base import Clock
+from adapters.base import Clock, Recent
 from adapters.errors import AdapterError
 from adapters.messages import Address
 from adapters.outbound import Outbound, Shut, Verdict
@@ -134,7 +133,7 @@ class Client:
     ) -> None:
         self.pacer = Pacer(limits, clock=clock)
         self._clock = clock
-        self._refused_at: OrderedDict[str, float] = OrderedDict()
+        self._refused_at: Recent[str, float] = Recent(_FLOODED_CHATS)
         self.token = credential(settings.token, "platforms.telegram.token")
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
         request = CheckedRequest(settings.name, root)
@@ -176,7 +175,9 @@ class Client:
         if not isinstance(exc, Flooded) or exc.retry_after_s is None:
             return
         self.pacer.block(chat, exc.retry_after_s)
-        if self._chats_refused(chat) >= _FLOODED_CHATS:
+        self._refused_at[chat] = now = self._clock()
+        lately = [at for at in self._refused_at.values() if now - at <= _FLOODED_WITHIN_S]
+        if len(lately) == _FLOODED_CHATS:
             log.warning("telegram_flooded", seconds=exc.retry_after_s)
             # Several chats refused within moments: it is the bot's own limit.
             self.pacer.block_all(exc.retry_after_s)
@@ -189,14 +190,6 @@ class Client:
         except AdapterError as exc:
             self.heed(chat, exc)
             log.debug("telegram_signal_failed", action=action, chat=chat, reason=str(exc))
-
-    def _chats_refused(self, chat: str) -> int:
-        now = self._clock()
-        self._refused_at[chat] = now
-        self._refused_at.move_to_end(chat)
-        while now - next(iter(self._refused_at.values())) > _FLOODED_WITHIN_S:
-            self._refused_at.popitem(last=False)
-        return len(self._refused_at)
 
 
 def is_group(chat: str) -> bool:

@@ -96,52 +96,6 @@ class Albums:
             await self.complete(chat, group)
 
 
-class UpdateReader:
-    """Reads the updates of one account."""
-
-    def __init__(
-        self, account: str, bot: BotIdentity, allow_bots: frozenset[str], albums: Albums
-    ) -> None:
-        self.bot = bot
-        self._reading = Reading(account, bot, allow_bots)
-        self._albums = albums
-
-    def read(self, updates: Sequence[Any]) -> list[tuple[Any, Inbound]]:
-        """Read updates: each is returned with its item.
-
-        If an album's caption is for the bot its earlier updates are returned again, in front.
-        """
-        account = self._reading.account
-        read = [(update, decoded(update, account)) for update in updates]
-        earlier = [update for _, each in read for update in self._note_album(each)]
-        read = [*((update, decoded(update, account)) for update in earlier), *read]
-        return [
-            (update, self._item(update, each) if isinstance(each, Update) else each)
-            for update, each in read
-        ]
-
-    def _note_album(self, update: Update | Poison) -> list[Any]:
-        """Note a picture of an album; return the earlier ones if its caption is for the bot."""
-        message = update.message if isinstance(update, Update) else None
-        if message is None or not message.media_group_id:
-            return []
-        album = self._albums.grown(str(message.chat.id), message.media_group_id)
-        if addressed(message, self.bot) != "direct":
-            return []
-        album.is_direct = True
-        return album.overheard
-
-    def _item(self, raw: Any, update: Update) -> Inbound:
-        message = update.said
-        if message is None or not message.media_group_id:
-            return to_inbound(raw, update, self._reading)
-        album = self._albums.of(str(message.chat.id), message.media_group_id)
-        item = to_inbound(raw, update, self._reading, is_direct=album.is_direct)
-        if isinstance(item, InboundMessage) and item.addressed == "overheard":
-            album.overheard.append(raw)
-        return item
-
-
 class Ingest:
     """Hands the raw updates of one account to its intake, and then presses to `buttons`."""
 
@@ -153,28 +107,27 @@ class Ingest:
         buttons: Buttons,
         albums: Albums,
     ) -> None:
-        self.source = source_name(account)
-        self._albums = albums
+        self._source = source_name(account)
         self._account = account
         self._intake = intake
         self._allow_bots = frozenset(allow_bots)
         self._buttons = buttons
-        self._reader: UpdateReader | None = None
+        self._albums = albums
+        self._reading: Reading | None = None
 
     def introduce(self, bot: BotIdentity) -> None:
         """Set the bot's identity, before which nothing can be decoded."""
-        if self._reader is None or self._reader.bot != bot:
-            self._reader = UpdateReader(self._account, bot, self._allow_bots, self._albums)
+        self._reading = Reading(self._account, bot, self._allow_bots)
 
     async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
         """Commit updates (JSON of any shape), with the last number of a poll as the cursor."""
-        if self._reader is None:
+        if self._reading is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
-        read = self._reader.read(updates)
+        read = read_updates(updates, self._reading, self._albums)
         said = [(update, item) for update, item in read if isinstance(item, InboundMessage)]
         admissions = await self._intake.accept(
             [item for _, item in read if item is not None],
-            cursors=[] if last is None else [Cursor(self.source, last)],
+            cursors=[] if last is None else [Cursor(self._source, last)],
         )
         for (update, message), admission in zip(said, admissions, strict=True):
             if message.dedupe_key.startswith(PRESS_PREFIX):
@@ -183,7 +136,46 @@ class Ingest:
     async def store_poison(self, body: bytes, reason: str) -> None:
         """Commit a body that is not JSON."""
         text = body.decode("utf-8", "replace")
-        await self._intake.accept([poison(self.source, text, reason)])
+        await self._intake.accept([poison(self._source, text, reason)])
+
+
+def read_updates(
+    updates: Sequence[Any], reading: Reading, albums: Albums
+) -> list[tuple[Any, Inbound]]:
+    """Read updates: each is returned with its item.
+
+    If an album's caption is for the bot its earlier updates are returned again, in front.
+    """
+    read = [(update, decoded(update, reading.account)) for update in updates]
+    earlier = [update for _, each in read for update in _note_album(each, reading.bot, albums)]
+    read = [*((update, decoded(update, reading.account)) for update in earlier), *read]
+    return [
+        (raw, each if isinstance(each, Poison) else _item(raw, each, reading, albums))
+        for raw, each in read
+    ]
+
+
+def _note_album(update: Update | Poison, bot: BotIdentity, albums: Albums) -> list[Any]:
+    """Note a picture of an album; return the earlier ones if its caption is for the bot."""
+    message = update.message if isinstance(update, Update) else None
+    if message is None or not message.media_group_id:
+        return []
+    album = albums.grown(str(message.chat.id), message.media_group_id)
+    if addressed(message, bot) != "direct":
+        return []
+    album.is_direct = True
+    return album.overheard
+
+
+def _item(raw: Any, update: Update, reading: Reading, albums: Albums) -> Inbound:
+    message = update.said
+    if message is None or not message.media_group_id:
+        return to_inbound(raw, update, reading)
+    album = albums.of(str(message.chat.id), message.media_group_id)
+    item = to_inbound(raw, update, reading, is_direct=album.is_direct)
+    if isinstance(item, InboundMessage) and item.addressed == "overheard":
+        album.overheard.append(raw)
+    return item
 
 
 class Receiver:

@@ -10,7 +10,6 @@ slow one blocks nobody.
 
 import asyncio
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import orjson
 import structlog
 from aiohttp import web
 
-from adapters.base import ALONE, ChatItem, ContextGauge, Elsewhere, History
+from adapters.base import ALONE, ChatItem, ContextGauge, Elsewhere, History, Recent
 from adapters.door import VisitLimits
 from adapters.messages import Address
 from adapters.rendering.chunks import PREVIEW_END
@@ -151,20 +150,17 @@ class Renderings:
 
     def __init__(self, render: Callable[[str], str], most: int) -> None:
         self._render = render
-        self._most = most
-        self._kept: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
+        self._kept: Recent[str, asyncio.Future[str]] = Recent(most)
 
     async def of(self, markdown: str) -> str:
         """Return the rendering of a text; concurrent readers of the same text share it."""
-        if markdown not in self._kept:
+        if (rendering := self._kept.get(markdown)) is None:
             loop = asyncio.get_running_loop()
-            self._kept[markdown] = loop.run_in_executor(None, self._render, markdown)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(markdown)
+            rendering = loop.run_in_executor(None, self._render, markdown)
+        self._kept[markdown] = rendering
         try:
             # A reader that leaves must not cancel the rendering for the others.
-            return await asyncio.shield(self._kept[markdown])
+            return await asyncio.shield(rendering)
         except Exception:
             self._kept.pop(markdown, None)
             raise

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from adapters.messages import UNKNOWN_AUTHOR, Attachment, InboundMessage
-from adapters.telegram.inbound import BotIdentity
-from adapters.telegram.receive import Albums, UpdateReader
+from adapters.telegram.inbound import BotIdentity, Reading
+from adapters.telegram.receive import Albums, read_updates
 from agent.messages import text_of
 from agent.settings import ToolSettings
 from agent.tools import policy
@@ -67,8 +67,9 @@ async def acting(
 def update(**fields: Any) -> InboundMessage:
     """Return what the owner says in the group, as Telegram tells it."""
     message = {"message_id": 5, "date": 1, "chat": GROUP, "from": OWNER} | fields
-    reader = UpdateReader("default", BOT, frozenset(), Albums(monotonic))
-    [(_, read)] = reader.read([{"update_id": 900, "message": message}])
+    reading = Reading("default", BOT, frozenset())
+    said = [{"update_id": 900, "message": message}]
+    [(_, read)] = read_updates(said, reading, Albums(monotonic))
     assert isinstance(read, InboundMessage)
     return read
 

@@ -10,8 +10,8 @@ import pytest
 from adapters.errors import AdapterError, FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
 from adapters.telegram.adapter import TelegramAdapter
-from adapters.telegram.inbound import BotIdentity
-from adapters.telegram.receive import Albums, UpdateReader
+from adapters.telegram.inbound import BotIdentity, Reading
+from adapters.telegram.receive import Albums, read_updates
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import (
     BLOCKED,
@@ -36,8 +36,8 @@ FOR_NOW = "Bad Request: wrong file_id or the file is temporarily unavailable"
 def attached(api: BotApi, content: bytes, path: str = "documents/a b#1.txt") -> Attachment:
     """Let a person send a file; return what the adapter made of it."""
     update = api.message_update(7, None, document=api.add_file(content, path))
-    reader = UpdateReader("default", BotIdentity(42, "parley_bot"), frozenset(), Albums(monotonic))
-    read: Any = reader.read([update])[0][1]
+    reading = Reading("default", BotIdentity(42, "parley_bot"), frozenset())
+    read: Any = read_updates([update], reading, Albums(monotonic))[0][1]
     attachment: Attachment = read.attachments[0]
     return attachment
 

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +13,8 @@ from hypothesis import strategies as st
 from telegram.constants import MessageType
 
 from adapters.messages import Address, InboundMessage, Move, Poison
-from adapters.telegram.inbound import _SERVICE, BotIdentity
-from adapters.telegram.receive import Albums, UpdateReader
+from adapters.telegram.inbound import _SERVICE, BotIdentity, Reading
+from adapters.telegram.receive import Albums, read_updates
 
 BOT = BotIdentity(42, "parley_bot")
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "ann"}
@@ -27,12 +29,13 @@ def update(text: str | None = None, *, key: str = "message", **fields: Any) -> d
     return {"update_id": 900, key: message}
 
 
-def reader_of(*allow_bots: str) -> UpdateReader:
-    return UpdateReader("main", BOT, frozenset(allow_bots), Albums(time.monotonic))
+def reader_of(*allow_bots: str) -> Callable[[list[Any]], Any]:
+    reading, albums = Reading("main", BOT, frozenset(allow_bots)), Albums(time.monotonic)
+    return partial(read_updates, reading=reading, albums=albums)
 
 
 def item_of(raw: Any) -> Any:
-    return reader_of().read([raw])[0][1]
+    return reader_of()([raw])[0][1]
 
 
 def read(*args: Any, **fields: Any) -> InboundMessage:
@@ -402,7 +405,7 @@ def test_an_album_is_for_the_bot_as_a_whole() -> None:
 
     def said(album: str, **fields: Any) -> Any:
         photo = {"photo": [FILE], "media_group_id": album, "chat": GROUP}
-        item: Any = reader.read([update(**photo | fields)])[0][1]
+        item: Any = reader([update(**photo | fields)])[0][1]
         return item.addressed
 
     assert [said("a", **named), said("a"), said("b")] == ["direct", "direct", "overheard"]
@@ -414,7 +417,7 @@ def test_an_album_is_for_the_bot_whichever_picture_says_so() -> None:
     text = "@parley_bot compare"
     album: dict[str, Any] = {"photo": [FILE], "media_group_id": "a", "chat": GROUP}
     named = {"caption": text, "caption_entities": [mark("mention", text, "@parley_bot")]}
-    items: Any = reader_of().read([update(**album), update(**album | named)])
+    items: Any = reader_of()([update(**album), update(**album | named)])
     assert [item.addressed for _, item in items] == ["direct", "direct"]
 
 
@@ -463,7 +466,7 @@ def test_other_bots_may_be_listened_to() -> None:
     reader = reader_of("8", "42")
     other: Any = {"from": {"id": 8, "is_bot": True}}
     myself: Any = {"from": {"id": 42, "is_bot": True}}
-    (_, heard), (_, own) = reader.read([update("beep", **other), update("me", **myself)])
+    (_, heard), (_, own) = reader([update("beep", **other), update("me", **myself)])
     assert isinstance(heard, InboundMessage)
     assert own is None
 
