@@ -11,7 +11,7 @@ import math
 import platform
 import shutil
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -66,7 +66,6 @@ LOOKS_FOR_S = 2.0
 LAG_EVERY_S = 1.0
 LAGS_KEPT = 60
 """Delays of the event loop that are kept: those of the last minute."""
-_INPUTS = ("input", "cache_read", "cache_write")
 
 
 class Sample(NamedTuple):
@@ -172,7 +171,6 @@ class Instruments:
         return [
             *_adapters(reloading.parts.supervised, self._watch),
             *_work(reloading),
-            *_cache(self._counts),
             Sample(series.LOOP_LAG, max(self._lags, default=0.0)),
             Sample(series.BUILD_INFO, 1, versions),
             *await files,
@@ -218,14 +216,6 @@ def _work(reloading: Reloading) -> Iterator[Sample]:
     for name in dict.fromkeys(model.name for model in agent.models):
         left = [agent.recovery.rests.left_s(each) for each in agent.models if each.name == name]
         yield Sample(series.MODEL_RESTS, min(left), (name,))
-
-
-def _cache(counts: Counts) -> Iterator[Sample]:
-    tokens = Counter[str]()
-    for (_, kind), count in counts.counters("turn_tokens"):
-        tokens[kind] += int(count)
-    if read := sum(tokens[kind] for kind in _INPUTS):
-        yield Sample(series.CACHE_HIT_RATIO, tokens["cache_read"] / read)
 
 
 def _files(settings: Settings) -> Iterator[Sample]:

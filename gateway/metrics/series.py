@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -23,16 +24,16 @@ from gateway.logging.recent import EVERYTHING
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 """Upper bounds of the buckets of each histogram."""
 PREFIX = "parley_"
-MOST_VALUES = 40
+MOST_VALUES = 300
 OTHER = "other"
 NONE = "none"
 _VALUE = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
 _SOURCE = re.compile(r"([\w*]+)(?:\.([\w.]+))?(?:=(\w+))?")
-_WORDED = frozenset({"kind", "outcome", "work"})
 _OF_SPANS = {"model": base.MODEL, "purpose": base.PURPOSE, "tool": TOOL_NAME}
 """Labels whose attribute of a span has another name."""
 
 Labels = tuple[str, ...]
+Scope = Literal["process", "database"]
 Count = Callable[[Mapping[str, Any], float], None]
 """Counts an event or a span by its fields; the number is what a histogram observes by default."""
 
@@ -46,7 +47,7 @@ class Mover(NamedTuple):
     Attributes:
         amount: The field that is added or observed, `…_ms` in seconds; "": a counter adds 1, a
             histogram observes the duration of the span.
-        word: The value of the label `kind`, `outcome` or `work`; "" if a field has it.
+        word: The value of the label `kind`; "" if a field has it.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Series:
     kind: Literal["counter", "gauge", "histogram"]
     about: str
     labels: tuple[str, ...] = ()
-    scope: Literal["process", "database"] = "process"
+    scope: Scope = "process"
     fields: tuple[str, ...] = ()
     sources: tuple[Mover, ...] = ()
 
@@ -78,9 +79,7 @@ class Series:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def _gauge(
-    name: str, about: str, labels: str = "", scope: Literal["process", "database"] = "process"
-) -> Series:
+def _gauge(name: str, about: str, labels: str = "", scope: Scope = "process") -> Series:
     return Series(PREFIX + name, "gauge", about, tuple(labels.split()), scope)
 
 
@@ -110,8 +109,8 @@ def _moved(table: str, renamed: Mapping[str, str]) -> tuple[Series, ...]:
 
 EVENTS = _moved(
     """
-log_events{level}: *
-    Events of the log, written or not.
+log_events{event level}: *
+    Events of the log (docs/logging.md), written or not.
 log_lines_left_out: log_lines_left_out.lines
     Lines not written since their event came too often.
 turns{platform account outcome}: turn_finished
@@ -127,10 +126,6 @@ turn_tokens{platform kind}: turn_finished.input_tokens=input
     (neither from a cache nor into one), cache_read, cache_write, output.
 turn_cost_usd{platform}: turn_finished.cost_usd
     What turns have cost, where the prices are known.
-turns_suspended: turn_suspended
-    Turns that began to wait for a person.
-turn_attempts_failed: turn_failed
-    Attempts at a turn that are repeated.
 turns_buried: turn_buried
     Turns given up: dead letters.
 stuck_conversations: stuck_conversations_found.count
@@ -147,15 +142,6 @@ compaction_tokens_after: context_compressed.tokens_after
     Tokens of these views afterwards.
 compaction_cache_tokens_lost: context_compressed.cache_tokens_lost
     Tokens no prompt cache can serve any more.
-context_floors: context_floor_reached
-    Views no plan could bring down.
-context_pressures: context_pressure
-    Views at 85 % of the threshold.
-hygiene_without_effect: hygiene_without_effect
-    Views over 85 % of the window that stayed so.
-summaries_ahead{outcome}: summary_prepared=prepared summary_not_prepared=not_prepared
-  summary_preparation_failed=failed
-    Summaries written ahead of need. outcome: prepared, not_prepared, failed.
 cache_misses: cache_missed
     Calls that read much less from the prompt cache than the one before left in it.
 cache_prefix_moves{reason}: cache_prefix_moved
@@ -168,19 +154,12 @@ images_left_out{model}: images_left_out.count
     Pictures a provider refused.
 tool_failures{tool}: tool_failed
     Tools that raised what they should not.
-tool_decisions{outcome}: tool_refused=refused tool_vetoed=vetoed tool_approved=approved
-  tool_denied=denied
-    Tool calls about which more was decided than that they may run. outcome: refused (the
-    policy), vetoed (a plugin), approved, denied (a person).
 questions_asked{kind}: inquiry_asked
     Questions of turns to people.
 questions_expired{kind}: inquiry_expired
     Those nobody answered.
 messages_sent{platform resent}: message_sent
     Messages that platforms took.
-sends_put_off{kind}: send_delayed=delayed send_outcome_unknown=unknown send_failed=failed
-    Sends that a platform did not take. kind: delayed (again later), unknown (it may be shown),
-    failed (the adapter raised what it should not).
 messages_buried{platform}: message_buried.letters
     Dead letters made of messages.
 rate_limited{platform}: rate_limited
@@ -196,16 +175,8 @@ account_silences{platform account}: account_silent
     Silences that began.
 clients_replaced{platform}: client_replaced
     Clients of a platform replaced by fresh ones.
-leases_lost: lease_lost
-    Conversations another worker had taken.
-replica_changes{kind}: replica_lost=lost replica_reaped=reaped
-    What became of replicas as this one saw it. kind: lost (this one), reaped (another one).
 database_losses: database_lost
     Times the database's file was not the one.
-database_errors{work}: claim_failed=claim delivery_failed=deliver heartbeat_failed=heartbeat
-  receipt_not_stored=receipt release_failed=release sweep_failed=sweep unsent_not_found=unsent
-    What the database did not do at once and is tried again. work: claim, deliver, heartbeat,
-    receipt, release, sweep, unsent.
 http_refusals{kind reason}: connection_refused=refused connection_displaced=displaced
     Connections of the HTTP ports that were refused, or closed for new ones. kind: refused,
     displaced. reason: descriptors, all, address.
@@ -213,14 +184,10 @@ web_refusals{code}: web_request_refused
     Requests that the web chat refused.
 web_sign_ins_refused{reason}: web_sign_in_refused
     Signs-in that were refused.
-attachments{outcome}: attachment_stored=stored attachment_delayed=delayed attachment_failed=failed
-    Files that came with messages. outcome: stored, delayed, failed.
 plugin_failures{plugin}: plugin_failed
     Failed calls of plugins.
 mcp_losses{server}: mcp_lost
     Times an MCP server was not to be had.
-backups{outcome}: backup_made=made backup_failed=failed
-    Backups on a timer. outcome: made, failed.
 pruned_bytes: storage_pruned.bytes
     Texts and files erased since they were too old, in bytes.
 """,
@@ -274,9 +241,6 @@ TURNS_RUNNING = _gauge("turns_running", "Turns that run now.")
 SERVED = _gauge("conversations_served", "Conversations in work here, those that wait included.")
 TURN_PLACES = _gauge("turn_places", "Turns that may run at once.")
 MODEL_RESTS = _gauge("model_rest_seconds", "How long a model is left alone yet.", "model")
-CACHE_HIT_RATIO = _gauge(
-    "cache_hit_ratio", "Share of the input tokens since the start that came from a cache."
-)
 LOOP_LAG = _gauge("event_loop_lag_seconds", "Longest delay of the event loop of late.")
 DISK_FREE = _gauge("disk_free_bytes", "Room for PARLEY_HOME.")
 DISK_SIZE = _gauge("disk_size_bytes", "Size of its disk.")
@@ -353,9 +317,11 @@ class Counts:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self.registry = CollectorRegistry(auto_describe=False)
-        self._moved: dict[str, Any] = {
-            each.name: _registered(each, self.registry) for each in (*EVENTS, *SPANS)
-        }
+        self._moved: dict[str, Any] = {}
+        for each in (*EVENTS, *SPANS):
+            made = partial(Histogram, buckets=SECONDS) if each.kind == "histogram" else Counter
+            moved = made(each.name, each.about, each.labels, registry=self.registry)
+            self._moved[each.name] = moved
         self._events, self._spans = self._by_source(EVENTS), self._by_source(SPANS)
 
     @property
@@ -374,11 +340,6 @@ class Counts:
         for count in self._spans.get(span.name, ()):
             count(told, span.duration_s)
 
-    def counters(self, name: str) -> list[tuple[Labels, float]]:
-        """Return the values of a counter."""
-        [family] = self._moved[PREFIX + name].collect()
-        return [(tuple(each.labels.values()), each.value) for each in family.samples]
-
     def _by_source(self, every: Iterable[Series]) -> dict[str, list[Count]]:
         found: defaultdict[str, list[Count]] = defaultdict(list)
         for series in every:
@@ -392,7 +353,7 @@ class Counts:
         moved, folded = self._moved[series.name], self._vocabulary.folded
         is_counter, unit = series.kind == "counter", 1e-3 if source.amount.endswith("_ms") else 1.0
         pairs = [
-            (label, "" if source.word and label in _WORDED else field)
+            (label, "" if source.word and label == "kind" else field)
             for label, field in zip(series.labels, series.fields, strict=True)
         ]
         # A series without labels is shown from the start, with labels from its first event on.
@@ -414,9 +375,3 @@ class Counts:
                 child.inc(amount * unit)
 
         return count
-
-
-def _registered(series: Series, registry: CollectorRegistry) -> Counter | Histogram:
-    if series.kind == "counter":
-        return Counter(series.name, series.about, series.labels, registry=registry)
-    return Histogram(series.name, series.about, series.labels, registry=registry, buckets=SECONDS)

@@ -72,10 +72,6 @@ class Traces:
             )
         )
 
-    def flush(self) -> None:
-        """Send what waits now."""
-        self._sent.force_flush()
-
     def close(self) -> None:
         """Send what waits and end the thread; blocks for seconds if the collector is down."""
         self._sent.shutdown()  # type: ignore[no-untyped-call]

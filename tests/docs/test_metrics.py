@@ -86,7 +86,7 @@ def test_rules_name_events_of_the_log_and_their_fields() -> None:
             if source.name == "*":
                 continue
             here = events[source.name].fields | events[source.name].optional
-            worded = {"kind", "outcome", "work"} if source.word else set()
+            worded = {"kind"} if source.word else set()
             pairs = zip(series.labels, series.fields, strict=True)
             wanted = {field for label, field in pairs if label not in worded}
             wanted |= {source.amount} - {""}

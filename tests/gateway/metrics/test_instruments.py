@@ -184,7 +184,7 @@ async def test_the_age_of_the_newest_backup(tmp_path: Path) -> None:
         _, _, text = await got(gateway)
     found = values(text)
     assert 0 <= found["parley_backup_age_seconds", ()] < 600
-    assert found["parley_backups_total", ("made",)] == 1
+    assert found["parley_log_events_total", ("backup_made", "info")] == 1
 
 
 async def test_nobody_listens_once_it_has_ended(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ async def test_what_is_refused_is_told_and_dropped(caplog: pytest.LogCaptureFixt
     async with collecting() as collector:
         traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
         traces.ended(Span("", "0" * 31 + "1", 8, None, 1, 2))
-        await asyncio.to_thread(traces.flush)
+        await asyncio.to_thread(traces._sent.force_flush)
         traces.ended(Span("chat", "0" * 31 + "1", 9, None, 1, 2))
         await asyncio.to_thread(traces.close)
     assert len(collector.refused) == 1
