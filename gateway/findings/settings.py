@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 from pydantic import SecretStr
 
@@ -101,15 +101,6 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, SecretStr) and not isinstance(value, ReferencedSecret)
 
 
-class Risk(NamedTuple):
-    """A value of a setting that weakens Parley: what it costs, and what to do instead."""
-
-    level: Level
-    key: str
-    costs: str
-    remedy: str
-
-
 _TABLE = """
 error tools.approval: Text from a file or a web page can talk the model into a call.
     Set it to `side_effects`.
@@ -148,14 +139,15 @@ note alerts.enabled: Nobody hears of trouble until an answer is missing.
 note budget.daily_usd: A loop of a tool can spend whatever the account has.
     Set a limit in dollars.
 """
-RISKS = tuple(
-    Risk(cast("Level", found[1]), *found.groups()[1:])
-    for found in re.finditer(r"^(\w+) (\S+): (.+)\n +(.+)$", _TABLE, re.MULTILINE)
-)
+RISKS = {
+    key: (cast("Level", level), costs, remedy)
+    for level, key, costs, remedy in re.findall(r"(?m)^(\w+) (\S+): (.+)\n +(.+)$", _TABLE)
+}
+"""Settings with a value that weakens Parley: how bad it is, what it costs, what to do instead."""
 
 
 def _are_so(on: Settings) -> Mapping[str, bool]:
-    """Return which settings have such a value."""
+    """Return for each setting of `RISKS` whether it has such a value."""
     can_run, rules = "terminal" in on.tools.enabled, on.tools.policy.rules
     is_walled = on.tools.terminal.confine and on.tools.sandbox.backend != "none"
     is_open = any(each.senders == "anyone" for each in on.access.groups.values())
@@ -200,9 +192,9 @@ def _risky(facts: Evidence) -> Iterator[Sight]:
     Text: {subject}{value}
     """
     are_so = _are_so(facts.settings)
-    for each in RISKS:
-        if are_so[each.key]:
-            value = facts.loaded.values.get(each.key, ())
+    for key, (level, costs, remedy) in RISKS.items():
+        if are_so[key]:
+            value = facts.loaded.values.get(key, ())
             is_word = value is None or isinstance(value, str | int | float)
             text = {"value": f" is {json.dumps(value)}" if is_word else ""}
-            yield Sight(each.key, text, each.level, why=each.costs, remedy=each.remedy)
+            yield Sight(key, text, level, why=costs, remedy=remedy)

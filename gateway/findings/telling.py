@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address
 from gateway.access.policy import Owners
+from gateway.findings.database import minutes
 from gateway.findings.finding import Sight
 from gateway.findings.people import OF_ACCOUNTS
 from gateway.findings.report import FINDINGS
@@ -223,9 +224,9 @@ def _begin_text(alert: Alert, zone: tzinfo) -> str:
 
 def _end_text(over: str, alert: Alert, at: float, zone: tzinfo) -> str:
     over = _escaped(over.format(subject=alert.subject))
-    minutes = max(round((at - alert.since) / 60), 1)
-    lasted = f"{minutes} minutes" if minutes > 1 else "a minute"
-    return f"**Over:** {over}. It lasted {lasted}, from {_at(alert.since, zone)}."
+    return (
+        f"**Over:** {over}. It lasted {minutes(at - alert.since)}, from {_at(alert.since, zone)}."
+    )
 
 
 def _escaped(text: str) -> str:

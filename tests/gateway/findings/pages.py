@@ -35,7 +35,8 @@ def doctor() -> str:
 
 def _risks() -> str:
     rows = [
-        f"| `{each.key}` | {each.level} | {each.costs} | {each.remedy} |" for each in settings.RISKS
+        f"| `{key}` | {level} | {costs} | {remedy} |"
+        for key, (level, costs, remedy) in settings.RISKS.items()
     ]
     return "\n".join([
         "",
